@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pfo_fs import loads
     from pfo_fs.errors import PfoError
     from pfo_fs.integrations.any_framework import attach
     from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pfo_fs.power_limit import GlobalPowerLimitOptimizer
     from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
     from pfo_fs.settings import PFOSettings
+    from pfo_fs.training.load_clocks import LoadClocks
     from pfo_fs.training.optimizer import PFOFileOptimizer
 
 if "PFO_FS_STARTED_PROCESS" in os.environ and sys.argv[:1] != ["-c"]:
@@ -38,7 +40,6 @@ _HOME = {
     "FrequencySchedule": "pfo_fs.models",
     "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
     "LoadClocks": "pfo_fs.training.load_clocks",
-    "loads": "pfo_fs.loads",
     "HFGlobalPowerLimitOptimizer": "pfo_fs.integrations.huggingface",
     "InstructionProfilingResult": "pfo_fs.planner.zeus_profile",
     "JobInfo": "pfo_fs.models",
@@ -60,6 +61,7 @@ __all__ = [
     "HFGlobalPowerLimitOptimizer",
     "InstructionProfilingResult",
     "JobInfo",
+    "LoadClocks",
     "OfflineProfilingResult",
     "PFOFileOptimizer",
     "PFOSettings",
@@ -70,6 +72,7 @@ __all__ = [
     "RankInfo",
     "__version__",
     "attach",
+    "loads",
     "make_3d_parallel",
 ]
 
@@ -77,6 +80,10 @@ __all__ = [
 if not TYPE_CHECKING:  # so that mypy knows the names above only
 
     def __getattr__(name: str) -> Any:
+        if name == "loads":
+            from importlib import import_module
+
+            return import_module("pfo_fs.loads")
         if name in _HOME:
             from importlib import import_module
 

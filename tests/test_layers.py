@@ -24,9 +24,9 @@ ROOMS: dict[str, set[str]] = {
     "autotune": {"scheduler", "planner"},
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "coordination"},
-    "training": {"ipc", "helper", "device", "scheduler"},
+    "training": {"ipc", "helper", "device", "scheduler", "loads"},
     "power_limit": {"ipc", "device", "store", "helper"},
-    "integrations": {"planner", "training", "power_limit"},
+    "integrations": {"planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "autotune"},
@@ -40,7 +40,7 @@ TOP = {
     "settings": {"errors"},
     "switching_file": {"errors", "models"},
     "__main__": {"cli"},
-    "__init__": {*VOCABULARY, "planner", "training", "scheduler", "power_limit", "integrations"},
+    "__init__": {*VOCABULARY, "planner", "loads", "training", "scheduler", "power_limit", "integrations"},
 }
 MOST_LINES = 400
 
@@ -152,6 +152,7 @@ def test_the_public_names_are_these() -> None:
         "HFGlobalPowerLimitOptimizer",
         "InstructionProfilingResult",
         "JobInfo",
+        "LoadClocks",
         "OfflineProfilingResult",
         "PFOFileOptimizer",
         "PFOSettings",
@@ -162,6 +163,7 @@ def test_the_public_names_are_these() -> None:
         "RankInfo",
         "__version__",
         "attach",
+        "loads",
         "make_3d_parallel",
     ]
     assert all(getattr(pfo_fs, name) is not None for name in pfo_fs.__all__)

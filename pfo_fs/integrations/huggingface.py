@@ -15,7 +15,8 @@ from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.selectors import OptimumSelector
 
 
-def _load_base() -> type:
+def load_base() -> type:
+    """Returns the class of callbacks."""
     from transformers import TrainerCallback
 
     base: type = TrainerCallback
@@ -47,7 +48,7 @@ class HFGlobalPowerLimitOptimizer(CopiedUnstarted):
 
     def __new__(cls, *_args: Any, **_options: Any) -> HFGlobalPowerLimitOptimizer:
         install = "transformers: pip install 'pfo-fs[huggingface]'"
-        made: HFGlobalPowerLimitOptimizer = made_with_base(cls, _load_base, install)
+        made: HFGlobalPowerLimitOptimizer = made_with_base(cls, load_base, install)
         return made
 
     def __init__(

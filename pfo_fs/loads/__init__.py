@@ -5,6 +5,13 @@ makes loads of what training code has; `durations` learns how long instructions 
 finds the clock of each pipeline for one step, and controls how much time may be lost.
 """
 
-from pfo_fs.loads.readers import from_attention_mask, from_cu_seqlens, from_lengths, from_position_ids, tokens
+from pfo_fs.loads.readers import (
+    from_attention_mask,
+    from_batch,
+    from_cu_seqlens,
+    from_lengths,
+    from_position_ids,
+    tokens,
+)
 
-__all__ = ["from_attention_mask", "from_cu_seqlens", "from_lengths", "from_position_ids", "tokens"]
+__all__ = ["from_attention_mask", "from_batch", "from_cu_seqlens", "from_lengths", "from_position_ids", "tokens"]

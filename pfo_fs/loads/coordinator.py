@@ -6,6 +6,7 @@ when the last of its ranks has.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -131,7 +132,7 @@ class LoadCoordinator:
         np.maximum.at(lanes_s, self._lanes, done.work_s)
         mhz, top = done.mhz[self._first_ranks], self._offered[0]
         choice = self._choice
-        if not self._same_features(done.loads) and choice.durations.features:
+        if np.isfinite(done.loads).all() and not self._same_features(done.loads) and choice.durations.features:
             choice.durations.forget()
         sure = np.isfinite(mhz)
         times_s = np.where(sure, lanes_s, np.nan)[None]
@@ -168,7 +169,7 @@ class LoadCoordinator:
                 else (f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy")
             )
             text = (
-                f"loads explain {100 * explained:.0f} % of what varies; {saved}, {100 * late:.2f} % ± "
+                f"loads explain {math.floor(100 * explained)} % of what varies; {saved}, {100 * late:.2f} % ± "
                 f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
             )
         if balanced > 0.02:

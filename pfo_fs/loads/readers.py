@@ -36,6 +36,38 @@ def tokens(batch: Any) -> Load:
     return from_lengths([length] * rows)
 
 
+def from_batch(batch: Any) -> Load:
+    """Returns the load of a batch as collators make it: what tells most of its sequences counts.
+
+    In this order: `cu_seqlens` (also `cu_seq_lens_q`, `cu_seqlens_q`), `seq_lens` or `seq_lengths`, `position_ids`,
+    `attention_mask`, and `input_ids`, whose rows are all full then. Transformers' and TRL's packing collators give one
+    of the first four.
+
+    Args:
+        batch: A mapping.
+
+    Raises:
+        ConfigError: It holds none of these.
+    """
+    readers = {
+        **dict.fromkeys(("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"), from_cu_seqlens),
+        **dict.fromkeys(("seq_lens", "seq_lengths"), _from_nested_lengths),
+        "position_ids": from_position_ids,
+        "attention_mask": from_attention_mask,
+        "input_ids": tokens,
+    }
+    for key, read in readers.items():
+        if batch.get(key) is not None:
+            return read(batch[key])
+    raise ConfigError(
+        f"a batch with {', '.join(map(str, batch)) or 'nothing'} shows no load; give loads= a reader for it"
+    )
+
+
+def _from_nested_lengths(lengths: Any) -> Load:
+    return from_lengths(length for row in _rows(lengths) for length in row)
+
+
 def from_lengths(lengths: Iterable[float]) -> Load:
     """Returns the load of sequences of these lengths, in tokens.
 

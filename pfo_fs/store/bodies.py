@@ -48,6 +48,7 @@ from pfo_fs.store.field_types import (
     Sha256,
     plain_json,
 )
+from pfo_fs.store.loads_known import LoadsKnown
 
 
 class _Body(BaseModel):
@@ -235,23 +236,6 @@ class ResultsBody(_Body):
     """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; named after the first."""
 
     results: list[ResultBody] = Field(min_length=1, max_length=4096)
-
-
-class LoadsKnown(_Body):
-    """What is known of clocks from loads after `steps`; all relative, with standard errors. None: not known yet.
-
-    `explained`: the share of the variance of the ranks' times that loads explain; `saved`: energy; `late`: time that
-    the clocks cost; `balanced`: by how much shorter steps would be with batches of equal work.
-    """
-
-    text: Text = ""
-    steps: Count = 0
-    explained: Annotated[float, Field(ge=0, le=1)] | None = None
-    saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
-    saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    late: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    late_error: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    balanced: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class RankProgress(_WithClockBackend):

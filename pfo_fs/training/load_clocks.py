@@ -65,11 +65,12 @@ class LoadClocks:
         self._guard = Guard(self._go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
         self._hooks: list[Any] = []
-        self._in_step = False
+        self._in_step = self._closed = False
         self._backwards_left = self._unmarked = 0
         self.optimizer = PFOFileOptimizer.nothing()
         with self._guard:
-            places = {"pp_degree": 1, "tp_degree": 1, "scheduler": "Manual", "coordination": "auto"}
+            # Nothing is planned from what instructions take, so one step shows that they are marked.
+            places = {"pp_degree": 1, "tp_degree": 1, "scheduler": "Manual", "profile_steps": 1}
             self.optimizer = PFOFileOptimizer(shared_dir, strict=strict, **{**places, **options})
             if not self.optimizer.follows:
                 return  # it has said why
@@ -93,7 +94,7 @@ class LoadClocks:
                 ranks give as many.
         """
         with self._guard:
-            if self._loads is None:
+            if self._loads is None or self._closed:
                 return
             self._note_end()
             loads = None if loads is None else list(loads)
@@ -176,7 +177,7 @@ class LoadClocks:
         with self._guard:
             self._end_step()
             self._unhook()
-            self._loads = None
+            self._closed = True
         self.optimizer.close()
 
     def __enter__(self) -> LoadClocks:
@@ -192,7 +193,7 @@ class LoadClocks:
 def _nothing() -> LoadClocks:
     made = LoadClocks.__new__(LoadClocks)
     made._guard = Guard(lambda _: None, strict=False)
-    made._loads, made._hooks, made._in_step = None, [], False
+    made._loads, made._hooks, made._in_step, made._closed = None, [], False, True
     made.optimizer = PFOFileOptimizer.nothing()
     return made
 

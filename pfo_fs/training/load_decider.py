@@ -97,14 +97,24 @@ class Decider:
         """Serves until training, or a rank, has ended."""
         self._ready.register(self._listening, selectors.EVENT_READ)
         self._ready.register(self._training, selectors.EVENT_READ)
-        while True:
-            for key, _ in self._ready.select():
-                if key.fileobj is self._training:
-                    return
-                if key.fileobj is self._listening:
-                    self._accept()
-                elif not self._take(key.data):
-                    return
+        try:
+            while self._serve_once():
+                pass
+        finally:
+            for key in list(self._ready.get_map().values()):
+                if isinstance(key.data, _Rank):
+                    key.data.connection.close()
+            self._ready.close()
+
+    def _serve_once(self) -> bool:
+        for key, _ in self._ready.select():
+            if key.fileobj is self._training:
+                return False
+            if key.fileobj is self._listening:
+                self._accept()
+            elif not self._take(key.data):
+                return False
+        return True
 
     def _accept(self) -> None:
         with suppress(OSError):

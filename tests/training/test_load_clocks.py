@@ -14,6 +14,7 @@ import pytest
 from pfo_fs import LoadClocks, PfoError
 
 PROGRAM = Path(__file__).with_name("load_clocks_rank.py")
+EXAMPLE = PROGRAM.parents[2] / "examples" / "train_packed.py"
 TOP_MHZ = 1410
 
 
@@ -123,3 +124,16 @@ def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
         clocks.step(loads=[1.0])
         clocks.work_ended()
         assert clocks.status_text == ""
+
+
+@pytest.mark.slow
+def test_the_example_with_packed_sequences_saves_energy(tmp_path: Path) -> None:
+    (tmp_path / "sim").mkdir(mode=0o700)
+    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(tmp_path / "sim")}
+    environment |= {"PFO_FS_RUN_DIR": str(tmp_path / "sim"), "PYTHONPATH": str(EXAMPLE.parents[1])}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(EXAMPLE)]
+    ran = subprocess.run(
+        [*command, "--shared-dir", str(tmp_path / "pfo")], env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "less energy" in ran.stdout.splitlines()[-1]

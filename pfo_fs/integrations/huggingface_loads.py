@@ -1,0 +1,120 @@
+"""Clocks from loads in the Hugging Face Trainer; making one imports transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.guard import Guard
+from pfo_fs.integrations.callback_base import made_with_base
+from pfo_fs.integrations.huggingface import load_base
+from pfo_fs.loads import from_batch
+from pfo_fs.training.load_clocks import LoadClocks
+
+_KEY = "pfo_fs_load"
+"""Under this key a batch brings its load from the worker of the data loader."""
+
+
+class WithLoad:
+    """A data collator whose batches bring their loads, read before they are on a GPU; the same otherwise."""
+
+    def __init__(self, collate: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
+        self.collate, self.read = collate, read
+
+    def __call__(self, features: Any) -> Any:
+        """Returns the batch with its load; without one, where none can be read."""
+        batch = self.collate(features)
+        try:
+            batch[_KEY] = tuple(map(float, self.read(batch)))
+        except Exception:  # noqa: BLE001  a step without a load has default clocks, and one warning says so
+            batch[_KEY] = ()
+        return batch
+
+
+class HFLoadClocks:
+    """`LoadClocks` for a `transformers.Trainer` that trains with DistributedDataParallel.
+
+        HFLoadClocks("/shared/pfo").attach(trainer)
+        trainer.train()
+
+    `attach` is a collective call of all ranks. The Trainer's logs get `metrics()`. Clocks are the default again when
+    training ends.
+
+    Args:
+        shared_dir: The directory that all ranks, the daemon and users share.
+        loads: Reads the load of a batch, on the CPU, as the collator makes it; `pfo_fs.loads.from_batch` finds what
+            packing collators give.
+        options: Other arguments of `LoadClocks`.
+
+    Raises:
+        ConfigError: transformers is not installed.
+    """
+
+    def __new__(cls, *_args: Any, **_options: Any) -> HFLoadClocks:
+        install = "transformers: pip install 'pfo-fs[huggingface]'"
+        made: HFLoadClocks = made_with_base(cls, load_base, install)
+        return made
+
+    def __init__(
+        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
+    ) -> None:
+        self._shared_dir, self._read, self._options = shared_dir, loads, options
+        self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
+        self._loads: list[Any] | None = None
+        self._undo: list[Callable[[], None]] = []
+        self.clocks: LoadClocks | None = None
+
+    def attach(self, trainer: Any) -> HFLoadClocks:
+        """Adds this callback to a Trainer; its data collator and `get_batch_samples` are wrapped until `close`.
+
+        Raises:
+            ConfigError: With `strict`: the Trainer is none that pfo-fs knows.
+        """
+        with self._guard:
+            if not callable(getattr(trainer, "get_batch_samples", None)):
+                raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer (4.46 or later)")
+            collate, take = trainer.data_collator, trainer.get_batch_samples
+            trainer.data_collator = WithLoad(collate, self._read)
+            trainer.get_batch_samples = lambda *args, **kwargs: self._took(take(*args, **kwargs))
+            trainer.add_callback(self)
+            self._undo = [
+                lambda: setattr(trainer, "data_collator", collate),
+                lambda: delattr(trainer, "get_batch_samples"),
+                lambda: trainer.remove_callback(self),
+            ]
+            self.clocks = LoadClocks(self._shared_dir, model=trainer.model, **self._options)
+        return self
+
+    def _took(self, found: Any) -> Any:
+        """Keeps the loads of the micro-batches of the next step, and takes them off the batches."""
+        loads = [batch.pop(_KEY, ()) if isinstance(batch, dict) or hasattr(batch, "pop") else () for batch in found[0]]
+        self._loads = loads if all(loads) else None
+        return found
+
+    def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
+        """A step begins."""
+        if self.clocks is not None:
+            loads, self._loads = self._loads, None
+            self.clocks.step(loads)
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
+        """The Trainer logs a loss; `metrics()` goes along."""
+        if self.clocks is not None and logs is not None and "loss" in logs:
+            found = self.clocks.metrics()
+            logs.update(found)
+            if state.log_history:
+                state.log_history[-1].update(found)
+
+    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+        """Training ends: default clocks."""
+        if self.clocks is not None:
+            self.clocks.close()
+
+    def close(self) -> None:
+        """Resets the clocks, and takes everything off the Trainer."""
+        while self._undo:
+            self._undo.pop()()
+        if self.clocks is not None:
+            self.clocks.close()

@@ -1,0 +1,101 @@
+"""Clocks from loads in real runs of the Hugging Face Trainer, by two ranks on gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs import loads
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+TRAINING = """
+import json, logging, random, sys, torch, transformers
+from pfo_fs.integrations.huggingface_loads import HFLoadClocks
+
+class Model(torch.nn.Module):
+    kernels = None
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def forward(self, input_ids, position_ids, labels):
+        if self.kernels is not None:
+            self.kernels.stream.launch("forward_backward", work=input_ids.numel() / 40)
+        return {"loss": (self.layer(input_ids.float()[..., None]) - labels[..., None]).square().mean() / 1e4}
+
+class Wait(transformers.TrainerCallback):
+    def on_pre_optimizer_step(self, *args, **kwargs):
+        if Model.kernels is not None:
+            Model.kernels.stream.synchronize()
+            torch.distributed.barrier()
+
+kept = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        kept.append(record.getMessage())
+logging.getLogger("pfo_fs").addHandler(Keep(logging.WARNING))
+torch.manual_seed(0)
+drawn = random.Random(0)
+data = [{"input_ids": [1] * drawn.randrange(8, 40)} for _ in range(160)]
+arguments = transformers.TrainingArguments(
+    output_dir=sys.argv[1], num_train_epochs=1, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+    report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, logging_steps=10, dataloader_num_workers=1)
+trainer = transformers.Trainer(
+    model=Model(), args=arguments, train_dataset=data, callbacks=[Wait()],
+    data_collator=transformers.DataCollatorWithFlattening())
+collate = trainer.data_collator
+clocks = HFLoadClocks(sys.argv[2], strict=True).attach(trainer)
+Model.kernels = clocks.clocks.simulated_kernels()
+trainer.train()
+clocks.close()
+print(json.dumps({
+    "rank": torch.distributed.get_rank(), "status": clocks.clocks.status_text, "warnings": kept,
+    "steps": trainer.state.global_step, "logged": trainer.state.log_history[-2],
+    "collator_is_back": trainer.data_collator is collate}))
+"""
+
+
+@pytest.mark.slow
+def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
+    (tmp_path / "sim").mkdir(mode=0o700)
+    (tmp_path / "train.py").write_text(TRAINING)
+    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(tmp_path / "sim")}
+    environment |= {"PFO_FS_RUN_DIR": str(tmp_path / "sim"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ran = subprocess.run(
+        [*command, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = sorted(
+        (json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"rank"')),
+        key=lambda one: one["rank"],
+    )
+    assert [one["steps"] for one in said] == [20, 20]
+    assert not said[0]["warnings"] + said[1]["warnings"]
+    assert said[0]["collator_is_back"]
+    assert "loads explain" in said[0]["status"]
+    assert said[0]["logged"]["pfo_fs/loads_explain"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("batch", "load"),
+    [
+        ({"cu_seq_lens_q": [0, 3, 5], "position_ids": [[0] * 5]}, (5.0, 13.0)),
+        ({"seq_lens": [[3, 2], [4]], "input_ids": [[0] * 5]}, (9.0, 29.0)),
+        ({"position_ids": [[0, 1, 2, 0, 1]], "attention_mask": None}, (5.0, 13.0)),
+        ({"attention_mask": [[1, 1, 0], [1, 0, 0]], "input_ids": [[0] * 3] * 2}, (3.0, 5.0)),
+        ({"input_ids": [[0] * 3] * 2}, (6.0, 18.0)),
+    ],
+)
+def test_the_load_of_a_batch_is_read_from_what_its_collator_gives(batch: dict[str, Any], load: Any) -> None:
+    assert loads.from_batch(batch) == load

@@ -1,0 +1,142 @@
+"""Rank 0's decisions: rows of all ranks in, a clock for each rank out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfo_fs.loads import step_rows
+from pfo_fs.loads.coordinator import LoadCoordinator
+
+Array = Any
+CLOCKS = tuple(range(1410, 200, -30))
+TOP_MHZ = CLOCKS[0]
+WAIT_W = 80.0
+
+
+def power_w(mhz: float) -> float:
+    """An A100's, about."""
+    x = mhz / TOP_MHZ
+    return 60 + 180 * x + 200 * x**3
+
+
+class Ranks:
+    """A job whose ranks draw loads of their own in each step.
+
+    Args:
+        lanes: The data-parallel place of each rank.
+        ahead: How many steps before they run loads are told.
+        noise: Relative scatter of work beyond its load.
+        change_s: How long a change of the clock takes.
+    """
+
+    def __init__(
+        self, lanes: Sequence[int], ahead: int = 0, noise: float = 0.003, change_s: float = 0.0, lost_time: float = 5e-4
+    ) -> None:
+        self.coordinator = LoadCoordinator(lanes, CLOCKS, change_s, lost_time)
+        self._lanes, self._ahead, self._noise = list(lanes), ahead, noise
+        self._rng = np.random.default_rng(1)
+        self._told: list[Array] = []
+        self._clocks: dict[int, list[int]] = {}
+        self._energy_j, self._now_s = np.zeros(len(self._lanes)), 0.0
+        self._ended: list[list[step_rows.EndedStep]] = [[] for _ in self._lanes]
+        self.step, self.full_j, self.time_s, self.full_s = 0, 0.0, 0.0, 0.0
+
+    def loads(self, step: int) -> Array:
+        """Of two micro-batches of each lane."""
+        while len(self._told) <= step:
+            self._told.append(self._rng.uniform(0.5, 1.5, (max(self._lanes) + 1, 2)))
+        return self._told[step]
+
+    def tell(self, step: int, loads: list[Any] | None = None) -> None:
+        rows = []
+        for rank, lane in enumerate(self._lanes):
+            load = step_rows.load_of_step(self.loads(step)[lane] if loads is None else loads[rank])
+            reading = step_rows.Reading(self.step, self._energy_j[rank], self._now_s)
+            rows.append(step_rows.make_row(step, load, reading, self._ended[rank][-3:]))
+        self._clocks[step] = self.coordinator.receive(np.array(rows), self._now_s)
+
+    def run(self, steps: int = 1, loads: list[Any] | None = None) -> list[int]:
+        """Runs steps; returns the clocks of the last one, in MHz."""
+        mhz: list[int] = []
+        for _ in range(steps):
+            for told in range(self.step, self.step + self._ahead + 1):
+                if told not in self._clocks:
+                    self.tell(told, loads)
+            mhz = [clock or TOP_MHZ for clock in self._clocks[self.step]]
+            noise = np.exp(self._noise * self._rng.standard_normal(len(mhz)))
+            full_s = np.array([self.loads(self.step)[lane].sum() for lane in self._lanes]) * noise
+            work_s = full_s * (1 + 0.9 * (TOP_MHZ / np.array(mhz) - 1))
+            step_s, at_top_s = work_s.max() + 0.2, full_s.max() + 0.2
+            self._energy_j += [power_w(m) * s + WAIT_W * (step_s - s) for m, s in zip(mhz, work_s, strict=True)]
+            self.full_j += sum(power_w(TOP_MHZ) * s + WAIT_W * (at_top_s - s) for s in full_s)
+            for rank, seconds in enumerate(work_s):
+                self._ended[rank].append(step_rows.EndedStep(self.step, float(seconds), float(mhz[rank])))
+            self._now_s += step_s
+            self.time_s, self.full_s = self.time_s + step_s, self.full_s + at_top_s
+            self.step += 1
+        return mhz
+
+    @property
+    def saved(self) -> float:
+        return 1 - float(self._energy_j.sum()) / self.full_j
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_ranks_with_less_work_run_slower_no_step_is_longer_and_the_saving_is_told_with_its_error(ahead: int) -> None:
+    job = Ranks(range(8), ahead)
+    job.run(120)
+    state = job.coordinator.state
+    assert job.saved > 0.08
+    assert job.time_s / job.full_s - 1 < 1e-3
+    assert state.saving is not None
+    assert abs(state.saving.share - job.saved) < max(0.01, 3 * state.saving.error)
+    assert state.explained is not None
+    assert state.explained > 0.95
+    assert "less energy" in state.text
+    assert "Batches of equal work" in state.text
+
+
+def test_all_ranks_of_a_lane_get_one_clock() -> None:
+    job = Ranks([0, 0, 1, 1, 2, 2])
+    job.run(40)
+    for _ in range(10):
+        mhz = job.run()
+        assert mhz[::2] == mhz[1::2]
+
+
+def test_the_time_of_a_change_is_left_before_the_last_one_ends() -> None:
+    quick, slow = Ranks(range(4), noise=0.0), Ranks(range(4), noise=0.0, change_s=0.3)
+    assert sum(sum(quick.run()) for _ in range(60)) < sum(sum(slow.run()) for _ in range(60))
+
+
+def test_no_clock_is_lower_than_that_of_least_energy_nor_than_three_fifths() -> None:
+    job = Ranks(range(8), noise=0.0)
+    least = min(min(job.run()) for _ in range(100))
+    assert least >= 0.6 * TOP_MHZ
+
+
+@pytest.mark.parametrize(
+    "loads", [[None] * 4, [[float("nan")]] * 4, [[1.0]] * 3 + [[(1.0, 2.0)]], [["x"]] * 4, [[(1.0,) * 9]] * 4]
+)
+def test_a_step_whose_loads_cannot_be_used_has_the_highest_clocks(loads: list[Any]) -> None:
+    job = Ranks(range(4))
+    job.run(40)
+    assert job.run(loads=loads) == [TOP_MHZ] * 4
+    assert min(min(job.run()) for _ in range(5)) < TOP_MHZ
+
+
+def test_loads_of_another_form_are_learned_anew() -> None:
+    job = Ranks(range(4))
+    job.run(40)
+    job.run(14, loads=[[(load, load) for load in (1.0, 1.0)]] * 4)
+    assert job.coordinator.state.residual > 0
+
+
+def test_ranks_at_different_steps_are_an_error() -> None:
+    rows = [step_rows.make_row(step, (1.0, 1.0, 1.0), step_rows.Reading(step), []) for step in (3, 4)]
+    with pytest.raises(ValueError, match="step 4"):
+        LoadCoordinator(range(2), CLOCKS, 0.0, 5e-4).receive(np.array(rows), 0.0)

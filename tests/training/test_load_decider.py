@@ -1,0 +1,157 @@
+"""The process that decides, and the one beside each rank: connections, secrets, endings."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz
+from pfo_fs.loads.coordinator import LoadCoordinator
+from pfo_fs.loads.step_rows import Reading, make_row
+from pfo_fs.training.load_client import LoadClient, received
+from pfo_fs.training.load_decider import Decider, read_state
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, StepBegun
+
+TOKEN = secrets.token_bytes(TOKEN_BYTES)
+
+
+class Running:
+    """A decider of two ranks in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        self.training, theirs = socket.socketpair()
+        self.state_fd = os.open(folder / "state", os.O_RDWR | os.O_CREAT)
+        decider = Decider(listening, theirs, TOKEN, self.state_fd, LoadCoordinator([0, 1], (1410, 1200), 0.0, 5e-4), 2)
+        self._thread = threading.Thread(target=decider.serve)
+        self._thread.start()
+        self._connections: list[socket.socket] = [listening, theirs]
+
+    def connect(self, rank: int, token: bytes = TOKEN) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self.port))
+        made.settimeout(10.0)
+        made.sendall(HELLO.pack(token, rank))
+        self._connections.append(made)
+        return made
+
+    def has_ended(self) -> bool:
+        self._thread.join(10.0)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.training.close()
+        assert self.has_ended()
+        for one in self._connections:
+            one.close()
+        os.close(self.state_fd)
+
+
+@pytest.fixture
+def decider(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path)
+    yield running
+    running.close()
+
+
+def row(step: int) -> bytes:
+    return ROW.pack(*make_row(step, (1.0, 2.0, 4.0), Reading(step), []))
+
+
+def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decider: Running) -> None:
+    ranks = [decider.connect(0), decider.connect(1)]
+    ranks[1].sendall(row(0) + row(1))
+    ranks[0].sendall(row(0))
+    assert [CLOCK.unpack(received(rank, CLOCK.size)) for rank in ranks] == [(0, 0), (0, 0)]
+    ranks[0].sendall(row(1))
+    assert CLOCK.unpack(received(ranks[1], CLOCK.size)) == (1, 0)
+    state = read_state(decider.state_fd)
+    assert state is not None
+    assert "learning" in state["text"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_connection_without_the_jobs_secret_is_closed_and_the_job_goes_on(decider: Running, rank: int) -> None:
+    stranger = decider.connect(rank, secrets.token_bytes(TOKEN_BYTES))
+    assert stranger.recv(1) == b""
+    for one in (ranks := [decider.connect(0), decider.connect(1)]):
+        one.sendall(row(0))
+    assert received(ranks[0], CLOCK.size)
+
+
+def test_a_second_connection_of_a_rank_is_closed(decider: Running) -> None:
+    first = decider.connect(0)
+    first.sendall(row(0))
+    second = decider.connect(0)
+    assert second.recv(1) == b""
+
+
+def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
+    first, second = decider.connect(0), decider.connect(1)
+    for one in (first, second):
+        one.sendall(row(0))
+    received(first, CLOCK.size)
+    second.close()
+    assert decider.has_ended()
+
+
+NUMBERS = st.floats(-1e12, 1e12)
+
+
+@given(
+    st.integers(-1, 2**40),
+    st.integers(0, 2**40),
+    st.integers(-1, 2**15),
+    st.integers(-1, 60_000),
+    st.lists(NUMBERS, max_size=9),
+    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS), max_size=4),
+)
+def test_what_training_tells_arrives_as_it_was(
+    posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
+) -> None:
+    told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
+    assert StepBegun.unpacked(told.packed()) == told
+
+
+def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:
+    return StepBegun(posts, runs, turn, mhz, time.monotonic(), (1.0, 1.0, 1.0), [])
+
+
+def test_a_clock_that_is_known_before_a_step_stands_in_the_page() -> None:
+    page = SharedPage.create()
+    client = LoadClient(page.words, 1410)
+    client.begun(begun(7, 6))
+    assert not client.decided(7, 1200)
+    assert decided_mhz(page.words, 7) == 1200
+    assert decided_mhz(page.words, 8) == 0
+    page.close()
+
+
+def test_a_clock_that_comes_while_its_step_runs_changes_that_step() -> None:
+    page = SharedPage.create()
+    client = LoadClient(page.words, 1410)
+    client.begun(begun(7, 7, turn=3))
+    assert client.decided(7, 1200)
+    assert page.words[TURNS + 3] == 1200
+    told = client.begun(begun(8, 8)._replace(ended=[(7, 0.5)]))
+    assert told is not None
+    assert 1200.0 in told, "it came at once, so that it counts as that of the whole step"
+    page.close()
+
+
+def test_a_clock_that_comes_for_a_step_which_the_device_does_not_follow_changes_nothing() -> None:
+    page = SharedPage.create()
+    client = LoadClient(page.words, 1410)
+    client.begun(begun(7, 7))
+    assert not client.decided(7, 1200)
+    page.close()
