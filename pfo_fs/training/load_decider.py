@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import socket
 import time
@@ -22,6 +23,7 @@ from pfo_fs.training.load_messages import CLOCK, HELLO, ROW
 _MOST_OPEN = 64
 """So many steps may be open at once; a rank that tells more is wrong."""
 _HELLO_WITHIN_S = 10.0
+_NO_ROOM_S = 0.1
 _STATE_BYTES = 4096
 
 
@@ -117,10 +119,14 @@ class Decider:
         return True
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        try:
             connection, _ = self._listening.accept()
+        except OSError:
+            time.sleep(_NO_ROOM_S)  # too many files are open: the connection waits
+            return
+        with suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._ready.register(connection, selectors.EVENT_READ, _Rank(connection))
+        self._ready.register(connection, selectors.EVENT_READ, _Rank(connection))
 
     def _take(self, of: _Rank) -> bool:
         """Takes what a rank has sent; returns False if a rank of the job has ended."""
@@ -178,6 +184,9 @@ def main(given: dict[str, Any]) -> int:
     """Runs the process."""
     from pfo_fs.loads.coordinator import LoadCoordinator
 
+    with suppress(OSError, ValueError):  # each rank is a file
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     coordinator = LoadCoordinator(given["lanes"], given["offered_mhz"], given["change_s"], given["lost_time"])
     listening = socket.socket(fileno=given["listening_fd"])
     training = socket.socket(fileno=given["socket_fd"])

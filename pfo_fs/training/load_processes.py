@@ -59,7 +59,7 @@ class LoadDecider:
     def __init__(
         self, lanes: Sequence[int], offered_mhz: Sequence[int], change_s: float, lost_time: float, token: str
     ) -> None:
-        given = {"lanes": lanes, "offered_mhz": offered_mhz, "change_s": change_s, "lost_time": lost_time}
+        given = {"lanes": [*lanes], "offered_mhz": [*offered_mhz], "change_s": change_s, "lost_time": lost_time}
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
         with socket.create_server(("", 0), backlog=_BACKLOG) as listening:

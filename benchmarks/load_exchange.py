@@ -1,0 +1,113 @@
+"""What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks; and what training pays.
+
+    python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json]
+
+The process that decides is the real one; one process here plays the ranks' connections (by loopback, so a network's own
+latency is not in it). Loads explain the ranks' times to 1 %. A step's time is from the last rank's row to the last
+rank's clock. `told` is what training does when a step begins: reading the load of four micro-batches, and one packet to
+the process beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
+from pfo_fs.training.load_client import connect, received
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, StepBegun
+from pfo_fs.training.load_processes import LoadDecider
+
+CLOCKS = tuple(range(1980, 210, -15))
+FIRST_CHOICE = 12
+
+
+def exchange(ranks: int, steps: int) -> dict[str, Any]:
+    """Returns the times of steps, in ms."""
+    token = secrets.token_hex(TOKEN_BYTES)
+    decider = LoadDecider(range(ranks), CLOCKS, 0.03, 5e-4, token)
+    connections = [connect([("127.0.0.1", decider.port)], HELLO.pack(bytes.fromhex(token), r)) for r in range(ranks)]
+    drawn = random.Random(0)
+    took_ms: list[float] = []
+    ended: list[list[EndedStep]] = [[] for _ in connections]
+    lowered = 0
+    for step in range(steps):
+        loads = [
+            load_of_step([(drawn.uniform(2e3, 16e3), drawn.uniform(1e6, 1e8)) for _ in range(4)]) for _ in connections
+        ]
+        rows = [ROW.pack(*make_row(step, load, Reading(step), past)) for load, past in zip(loads, ended, strict=True)]
+        for connection, row in zip(connections[:-1], rows, strict=False):
+            connection.sendall(row)
+        began_s = time.perf_counter()
+        connections[-1].sendall(rows[-1])
+        clocks = [CLOCK.unpack(received(connection, CLOCK.size))[1] for connection in connections]
+        took_ms.append(1e3 * (time.perf_counter() - began_s))
+        lowered += sum(mhz > 0 for mhz in clocks)
+        for past, load, mhz in zip(ended, loads, clocks, strict=True):
+            work_s = (5e-5 * load[1] + 1e-9 * load[2]) * drawn.gauss(1, 0.01) * (CLOCKS[0] / (mhz or CLOCKS[0]))
+            past[:] = [EndedStep(step, work_s, float(mhz or CLOCKS[0]))]
+    for connection in connections:
+        connection.close()
+    decider.close()
+    chosen = sorted(took_ms[FIRST_CHOICE:])
+    return {
+        "ranks": ranks,
+        "median_ms": round(median(chosen), 2),
+        "p95_ms": round(chosen[int(0.95 * len(chosen))], 2),
+        "max_ms": round(chosen[-1], 2),
+        "lowered": round(lowered / (ranks * steps), 2),
+    }
+
+
+def told(calls: int = 20_000) -> float:
+    """Returns what training pays for a step's packet, in us."""
+    loads = [(12_000.0, 9e6)] * 4
+    training, beside = socket.socketpair()
+    training.setblocking(False)
+    began_s = time.perf_counter()
+    for step in range(calls):
+        packet = StepBegun(step, step, 3, 0, 0.5, load_of_step(loads), [(step - 1, 0.5)]).packed()
+        training.send(packet)
+        if step % 50 == 49:
+            paused_s = time.perf_counter()
+            beside.recv(1 << 20)
+            began_s += time.perf_counter() - paused_s
+    took_s = time.perf_counter() - began_s
+    training.close()
+    beside.close()
+    return round(1e6 * took_s / calls, 1)
+
+
+def main() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8, 64, 256, 1024])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    found: dict[str, Any] = {"told_us": told(), "exchange": [exchange(ranks, args.steps) for ranks in args.ranks]}
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"training tells a step in {found['told_us']} us")
+    for row in found["exchange"]:
+        print(
+            f"{row['ranks']:5} ranks: {row['median_ms']:7.2f} ms median, {row['p95_ms']:7.2f} p95, "
+            f"{row['max_ms']:7.2f} at most; {100 * row['lowered']:.0f} % of the clocks lowered"
+        )
+
+
+if __name__ == "__main__":
+    main()
