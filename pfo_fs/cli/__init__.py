@@ -14,6 +14,7 @@ import pfo_fs
 from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.doctor import doctor
 from pfo_fs.cli.end import end
+from pfo_fs.cli.loads import loads
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.power_limit import power_limit
@@ -115,7 +116,7 @@ def demo(
 
 
 for command in (
-    *(daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p),
+    *(daemon, status, plan, simulate, loads, report, trace, target, straggler, doctor, profile_p2p),
     *(off, on, prune, end, reset_clocks),
 ):
     app.command()(command)

@@ -21,9 +21,10 @@ LOST_TIME = 0.0005
 _ERRORS, _LEAST_MARGIN, _MOST_MARGIN = 3.0, 0.003, 0.5
 """The first margin is three times the residual; it stays between the other two, relative to the time of the last
 pipeline."""
-_UP, _DOWN = 0.5, 0.995
-"""A step that lost time raises the margin by this share of what it lost; each other one takes half a percent off it, so
-that it halves in 140 steps."""
+_UP, _DOWN = 0.5, 0.005
+"""A step that lost time raises the margin by this share of what it lost. Each other one lowers it by this share of what
+a step may lose, so that the mean loss settles there; but at most by half a percent of the margin, which then halves in
+140 steps."""
 _EXPLAINS = 0.06
 """Loads whose residual is larger explain too little: all clocks stay the highest."""
 _FIRST_STEPS, _EVERY, _OFTEN = 10, 10, 40
@@ -136,7 +137,8 @@ class LoadChoice:
             if lost > self.lost_time:
                 self.margin = min(_MOST_MARGIN, self.margin + _UP * lost)
             else:
-                self.margin = max(_LEAST_MARGIN, self.margin * _DOWN)
+                self.margin -= min(_UP * self.lost_time, _DOWN * self.margin)
+                self.margin = max(_LEAST_MARGIN, self.margin)
         self.steps += 1
         if self.steps >= _FIRST_STEPS and (self.steps <= _OFTEN or self.steps % _EVERY == 0):
             self.durations.fit()

@@ -23,7 +23,7 @@ log = logging.getLogger("pfo_fs")
 _WORK = "work"
 """The one instruction of a step, for `schedule.yaml`, reports and profiles."""
 _UNMARKED = 10
-"""After so many steps whose end nobody has marked, there is a warning."""
+"""After so many steps whose end the program has not marked, there is a warning."""
 
 
 class LoadClocks:
@@ -104,7 +104,7 @@ class LoadClocks:
             self.optimizer.on_instruction_begin(_WORK)
 
     def _note_end(self) -> None:
-        """Ends the step before, whose end nobody has marked, if it is still open."""
+        """Ends the step before, whose end the program has not marked, if it is still open."""
         if not self._in_step:
             return
         self._unmarked += 1

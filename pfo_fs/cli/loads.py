@@ -1,0 +1,82 @@
+"""`pfo-fs loads`: what clocks from loads would save in a data-parallel job, from the lengths of its sequences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from pfo_fs.cli.terminal import JsonFlag, err, out, show, wrong_usage
+from pfo_fs.reports.wording import percent, signed_percent
+
+_LEAST_BALANCED = 0.02
+
+
+def loads(
+    lengths: Annotated[
+        Path | None,
+        typer.Argument(help="CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."),
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=2, max=4096, help="Without a file: number of data-parallel ranks.")] = 16,
+    micro_batches: Annotated[int, typer.Option(min=1, max=1024, help="Without a file: of a rank in a step.")] = 4,
+    context: Annotated[
+        int, typer.Option(min=16, max=16_777_216, help="Without a file: tokens of a micro-batch, filled by documents.")
+    ] = 32_768,
+    median: Annotated[
+        int, typer.Option(min=1, max=16_777_216, help="Without a file: median length of the documents, log-normal.")
+    ] = 1500,
+    sigma: Annotated[float, typer.Option(min=0.0, max=5.0, help="Without a file: spread of their logarithm.")] = 1.4,
+    model: Annotated[
+        Literal["1B", "8B", "70B"], typer.Option(help="Size of the model: how much attention weighs.")
+    ] = "8B",
+    step_seconds: Annotated[float, typer.Option(min=0.05, max=3600.0, help="Time of a step.")] = 2.0,
+    noise: Annotated[
+        float, typer.Option(min=0.0, max=0.5, help="Scatter of a rank's time that no load explains; 0.01 for 1 %.")
+    ] = 0.01,
+    gpu: Annotated[str, typer.Option(help="Model of GPU: A100 or A40.")] = "A100",
+    iterations: Annotated[int, typer.Option(min=1, max=100_000, help="Number of steps; of a file, all at most.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Other documents, other noise.")] = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Show what LoadClocks would save where ranks get sequences of unequal lengths, from a cold start.
+
+    Plays a data-parallel job on simulated GPUs, with the code that decides in real ones. Without a file, documents of
+    drawn lengths are packed into micro-batches.
+    """
+    from pfo_fs.device.physics import gpu_model
+    from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
+
+    if not step_seconds > 0 or not noise >= 0:
+        wrong_usage("--step-seconds and --noise must be numbers")
+    if lengths is not None:
+        read = read_lengths(lengths)
+        iterations = min(iterations, len(read))
+        step_of = read.__getitem__ if len(read) >= 10 else lambda number: read[number % len(read)]
+        ranks = len(read[0])
+    else:
+        step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
+    with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
+        steps = progress.track(range(iterations), description="")
+        summary = play(step_of, gpu_model(gpu), MODELS[model], step_s=step_seconds, noise=noise, steps=steps, seed=seed)
+    if json_:
+        print(json.dumps({"summary": summary.as_json()}))  # noqa: T201
+        return
+    if summary.balanced >= _LEAST_BALANCED:
+        out.print(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
+    title = f"Clocks from loads, {ranks} ranks"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("against the highest clocks on the same data", "slower", "saved"):
+        table.add_column(column, justify="left" if " " in column else "right", no_wrap=True)
+    table.add_row(f"whole run, {iterations} steps", signed_percent(summary.run_late, 3), percent(summary.run_saved))
+    plan_late, plan_saved = signed_percent(summary.plan_late, 3), percent(summary.plan_saved)
+    table.add_row("its second half, after learning", plan_late, f"[bold]{plan_saved}[/]")
+    table.caption_justify = "left"
+    table.caption = f"the latest step takes {percent(summary.worst_step_late, 2)} longer"
+    show(table)
+    out.print(escape(summary.state.text), highlight=False, soft_wrap=True)

@@ -1,0 +1,197 @@
+"""A data-parallel job whose ranks get unequal sequences, in virtual time, with the code that decides in real jobs.
+
+The work of a sequence of n tokens is that of a transformer's forward and backward: 6 P n floating-point operations in
+its matrix products, 6 layers x width x n^2 in causal attention. So `squares`, which is layers x width / P, says how
+attention weighs.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pfo_fs.device.physics import GpuModel
+from pfo_fs.errors import PlanError
+from pfo_fs.loads.choice import LOST_TIME
+from pfo_fs.loads.coordinator import LoadCoordinator
+from pfo_fs.loads.readers import from_lengths
+from pfo_fs.loads.state import LoadsState
+from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
+"""layers x width / parameters of usual models (Llama 3)."""
+_CHANGE_S = 0.03
+_REST_S = 0.02
+"""Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
+_MOST_LENGTHS = 5_000_000
+
+Step = list[list[list[int]]]
+"""The lengths of the sequences of each micro-batch of each rank."""
+
+
+@dataclass(frozen=True)
+class UnevenSummary:
+    """A run, relative to the highest clocks on the same data.
+
+    Attributes:
+        iterations: Number of steps.
+        run_saved, run_late: Energy saved and time lost over the whole run, learning included.
+        plan_saved, plan_late: The same over its second half.
+        worst_step_late: By how much longer the latest step took.
+        balanced: By how much shorter steps would be if all ranks had the mean of their work.
+        state: What the job's own status says.
+    """
+
+    iterations: int
+    run_saved: float
+    run_late: float
+    plan_saved: float
+    plan_late: float
+    worst_step_late: float
+    balanced: float
+    state: LoadsState
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns everything as JSON."""
+        return {**self.__dict__, "state": self.state.as_json()}
+
+
+def read_lengths(path: Path) -> list[Step]:
+    """Reads steps from a CSV file with columns step, dp_rank, micro_batch, length: a row for each sequence.
+
+    Raises:
+        PlanError: The file cannot be read, or a rank of a step has none.
+    """
+    found: dict[int, dict[int, dict[int, list[int]]]] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), 2):
+                if number > _MOST_LENGTHS:
+                    raise PlanError(f"{path}: there are more than {_MOST_LENGTHS:,} sequences")
+                try:
+                    step, rank, micro_batch, length = (
+                        int(row[column]) for column in ("step", "dp_rank", "micro_batch", "length")
+                    )
+                except (KeyError, TypeError, ValueError):
+                    raise PlanError(f"{path}: row {number} has no step, dp_rank, micro_batch and length") from None
+                if length < 0:
+                    raise PlanError(f"{path}: row {number}: a sequence of {length} tokens")
+                found.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PlanError(f"{path}: the lengths cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    ranks = sorted({rank for by_rank in found.values() for rank in by_rank})
+    for step, by_rank in found.items():
+        missing = [rank for rank in ranks if rank not in by_rank]
+        if missing:
+            raise PlanError(f"{path}: step {step} has no sequence of dp_rank {missing[0]}")
+    if len(ranks) < 2:
+        raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
+    return [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
+
+
+def drawn_steps(
+    ranks: int, micro_batches: int, context: int, median: int, sigma: float, seed: int
+) -> Callable[[int], Step]:
+    """Returns steps of packed documents, drawn by their number.
+
+    Args:
+        ranks: Number of ranks.
+        micro_batches: Micro-batches of a rank in a step.
+        context: Tokens of a micro-batch, which documents fill; the last one is cut.
+        median, sigma: Of the log-normal distribution of their lengths.
+        seed: Other documents.
+    """
+    import math
+
+    def pack(drawn: Random) -> list[int]:
+        left, lengths = context, []
+        while left > 0:
+            lengths.append(min(left, int(drawn.lognormvariate(math.log(median), sigma)) + 1))
+            left -= lengths[-1]
+        return lengths
+
+    def step_of(number: int) -> Step:
+        drawn = Random(f"{seed} {number}")
+        return [[pack(drawn) for _ in range(micro_batches)] for _ in range(ranks)]
+
+    return step_of
+
+
+def play(
+    step_of: Callable[[int], Step],
+    gpu: GpuModel,
+    squares: float,
+    *,
+    step_s: float = 2.0,
+    noise: float = 0.01,
+    steps: Iterable[int],
+    seed: int = 0,
+) -> UnevenSummary:
+    """Plays steps from a cold start.
+
+    Args:
+        step_of: Returns the step of a number.
+        gpu: The GPUs.
+        squares: layers x width / parameters of the model.
+        step_s: Time of a mean step of the first ten at the highest clock, in s.
+        noise: Relative scatter of a rank's time beyond its work.
+        steps: The numbers of the steps to play; at least one.
+        seed: Other noise.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    first = [_works(step_of(number), squares) for number in range(10)]
+    scale = step_s / float(np.mean([works.max() for works in first]))
+    top, one = gpu.clocks_mhz[0], gpu.coefficients("backward")
+    slower = {mhz: one.time_s(mhz) / one.time_s(top) for mhz in gpu.clocks_mhz}
+    ranks = len(first[0])
+    coordinator = LoadCoordinator(range(ranks), gpu.clocks_mhz, _CHANGE_S, LOST_TIME)
+    energies_j, now_s = np.zeros(ranks), 0.0
+    ended: list[list[EndedStep]] = [[] for _ in range(ranks)]
+    history = []
+    for number in steps:
+        step = step_of(number)
+        loads = [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step]
+        readings = [Reading(number, float(energy_j), now_s) for energy_j in energies_j]
+        rows = [make_row(number, loads[r], readings[r], ended[r]) for r in range(ranks)]
+        mhz = [clock or top for clock in coordinator.receive(np.array(rows), now_s)]
+        full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
+        work_s = full_s * [slower[each] for each in mhz]
+        time_s, full_time_s = (float(each.max()) + _REST_S * step_s for each in (work_s, full_s))
+        powers_w = np.array([one.power_w(each) for each in mhz])
+        step_j = work_s * powers_w + (time_s - work_s) * gpu.blocking_power_w
+        full_j = full_s * one.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
+        history.append((time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
+        energies_j, now_s = energies_j + step_j, now_s + time_s
+        ended = [[EndedStep(number, float(work_s[r]), float(mhz[r]))] for r in range(ranks)]
+    state = coordinator.state
+    run, plan = np.array(history), np.array(history[len(history) // 2 :])
+    return UnevenSummary(
+        len(history),
+        *_relative(run),
+        *_relative(plan),
+        float((run[:, 0] / run[:, 1]).max() - 1),
+        state.balanced,
+        state,
+    )
+
+
+def _works(step: Step, squares: float) -> Array:
+    """The work of each rank, (ranks,)."""
+    import numpy as np
+
+    return np.array([sum(n + squares * n * n for lengths in rank for n in lengths) for rank in step])
+
+
+def _relative(history: Array) -> tuple[float, float]:
+    """(saved, late) of (time, time at the highest clocks, energy, energy at the highest clocks)."""
+    time_s, full_s, energy_j, full_j = history.sum(axis=0)
+    return float(1 - energy_j / full_j), float(time_s / full_s - 1)
