@@ -186,8 +186,10 @@ def write_decided(words: memoryview, step: int, mhz: int) -> None:
 def decided_mhz(words: memoryview, step: int) -> int:
     """Returns the clock of a step in MHz, 0 for the default clock, and as long as it is not known."""
     at = _DECIDED + 1 + 2 * (step % RECENT_TURNS)
+    if words[at] != step:
+        return 0
     mhz = words[at + 1]
-    return mhz if words[at] == step else 0
+    return mhz if words[at] == step else 0  # not if it was written over meanwhile
 
 
 def set_exchange_failed(words: memoryview) -> None:

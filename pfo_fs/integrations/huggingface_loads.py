@@ -67,7 +67,7 @@ class HFLoadClocks:
         self.clocks: LoadClocks | None = None
 
     def attach(self, trainer: Any) -> HFLoadClocks:
-        """Adds this callback to a Trainer; its data collator and `get_batch_samples` are wrapped until `close`.
+        """Adds this callback to a Trainer; its loader for training and `get_batch_samples` are wrapped until `close`.
 
         Raises:
             ConfigError: With `strict`: the Trainer is none that pfo-fs knows.
@@ -75,12 +75,21 @@ class HFLoadClocks:
         with self._guard:
             if not callable(getattr(trainer, "get_batch_samples", None)):
                 raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer (4.46 or later)")
-            collate, take = trainer.data_collator, trainer.get_batch_samples
-            trainer.data_collator = WithLoad(collate, self._read)
+            make_loader, take = trainer.get_train_dataloader, trainer.get_batch_samples
+
+            def train_loader(*args: Any, **kwargs: Any) -> Any:
+                collate = trainer.data_collator
+                trainer.data_collator = WithLoad(collate, self._read)  # of this loader only: evaluations have their own
+                try:
+                    return make_loader(*args, **kwargs)
+                finally:
+                    trainer.data_collator = collate
+
+            trainer.get_train_dataloader = train_loader
             trainer.get_batch_samples = lambda *args, **kwargs: self._took(take(*args, **kwargs))
             trainer.add_callback(self)
             self._undo = [
-                lambda: setattr(trainer, "data_collator", collate),
+                lambda: delattr(trainer, "get_train_dataloader"),
                 lambda: delattr(trainer, "get_batch_samples"),
                 lambda: trainer.remove_callback(self),
             ]

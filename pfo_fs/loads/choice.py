@@ -113,13 +113,14 @@ class LoadChoice:
             chosen[in_time] = mhz
         return [int(mhz) for mhz in chosen]
 
-    def learn(self, loads: Array, times_s: Array, mhz: Sequence[float]) -> float:
+    def learn(self, loads: Array, times_s: Array, mhz: Sequence[float], sure: Any = True) -> float:
         """Learns from a step.
 
         Args:
             loads: As for `choose`.
             times_s: Durations in s, (instructions, pipelines); NaN where there is none.
             mhz: The clock of each pipeline.
+            sure: Whether it was in force all the time, for each pipeline: else durations do not count.
 
         Returns:
             By how much longer the step took for its clocks, relative.
@@ -129,7 +130,7 @@ class LoadChoice:
         slower: Array = np.broadcast_to(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1, times_s.shape)
         lost = 0.0
         if np.isfinite(loads).all():
-            self.durations.add(loads, times_s, slower)
+            self.durations.add(loads, np.where(sure, times_s, np.nan), slower)
         if slower.any() and np.isfinite(times_s).all():
             full_s = times_s / self.durations.times_slower(slower)
             lost = max(0.0, float(self._spans_s(times_s).max() / self._spans_s(full_s).max()) - 1)

@@ -60,13 +60,14 @@ class LoadCoordinator:
         self._energies = StepEnergies(top)
         self._open: deque[_Open] = deque(maxlen=_KEPT)
         self._readings: Array | None = None
+        self._untaken: Array | None = None
         self._began_s: dict[int, float] = {}
         self._lowered = 0
         self._lost: list[float] = [0.0, 0.0]  # the sum over steps, and that of squares
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def receive(self, rows: Array, began_s: float) -> list[int]:
-        """Takes a step's rows; returns the clock of each rank in MHz, 0 for the default clock.
+        """Takes a step's rows; returns the clock of each rank in MHz, 0 for the default clock. `learn` comes after it.
 
         Args:
             rows: (ranks, `step_rows.WIDTH`), in the order of ranks.
@@ -81,7 +82,7 @@ class LoadCoordinator:
         if not (steps == steps[0]).all():
             raise ValueError(f"rank {int(steps.argmax())} is at step {steps.max():g}, another one at {steps.min():g}")
         self._take_readings(step_rows.readings_in(rows), began_s)
-        self._take_ended(step_rows.ended_in(rows))
+        self._untaken = step_rows.ended_in(rows)
         loads = step_rows.loads_in(rows)[self._first_ranks][None]
         unknown: Array = np.full(len(rows), np.nan)
         self._open.append(_Open(int(steps[0]), loads, unknown, unknown.copy(), unknown.copy()))
@@ -113,16 +114,25 @@ class LoadCoordinator:
             of_this = passed & (before[:, 0] == one.step)
             one.powers_w[of_this] = powers_w[of_this]
 
-    def _take_ended(self, ended: Array) -> None:
+    def learn(self) -> None:
+        """Learns from the steps that the last rows say have ended; call it after each `receive`."""
         import numpy as np
 
+        ended, self._untaken = self._untaken, None
+        if ended is None:
+            return
         for one in self._open:
             rank, place = np.nonzero(ended[:, :, 0] == one.step)
             one.work_s[rank], one.mhz[rank] = ended[rank, place, 1], ended[rank, place, 2]
-        while self._open and np.isfinite(self._open[0].work_s).all():
+        # Each rank tells its ends in order: what has not come for a step before the last complete one will not come.
+        complete = [one.step for one in self._open if np.isfinite(one.work_s).all()]
+        while complete and self._open[0].step <= complete[-1]:
             done = self._open.popleft()
-            began_s, ended_s = (self._began_s.get(step, np.nan) for step in (done.step, done.step + 1))
-            self._learn(done, ended_s - began_s)
+            if done.step in complete:
+                began_s, ended_s = (self._began_s.get(step, np.nan) for step in (done.step, done.step + 1))
+                self._learn(done, ended_s - began_s)
+            if not self._open:
+                break
 
     def _learn(self, done: _Open, step_s: float) -> None:
         """Learns from a step that all ranks have ended."""
@@ -134,19 +144,19 @@ class LoadCoordinator:
         choice = self._choice
         if np.isfinite(done.loads).all() and not self._same_features(done.loads) and choice.durations.features:
             choice.durations.forget()
-        sure = np.isfinite(mhz)
-        times_s = np.where(sure, lanes_s, np.nan)[None]
-        lost = choice.learn(done.loads, times_s, [float(one) if ok else top for one, ok in zip(mhz, sure, strict=True)])
+        # A clock that came late counts in the lost time, as if it had been there, but not in what durations teach.
+        lost = choice.learn(done.loads, lanes_s[None], np.where(np.isfinite(mhz), np.abs(mhz), top), sure=mhz > 0)
         self._lost = [self._lost[0] + lost, self._lost[1] + lost * lost]
         slope = float(choice.durations.slope[0])
-        full_s = done.work_s / (1 + slope * (top / done.mhz - 1))
+        clocks = np.where(done.mhz > 0, done.mhz, np.nan)
+        full_s = done.work_s / (1 + slope * (top / clocks - 1))
         if step_s > 0:
-            self._energies.add(done.powers_w * step_s, step_s, done.work_s, full_s, done.mhz)
+            self._energies.add(done.powers_w * step_s, step_s, done.work_s, full_s, clocks)
         if self._lowered:
             least = self._energies.least_mhz(self._offered, slope)
             if self._energies.saving is not None:
                 choice.clocks = replace(choice.clocks, least_mhz=least)
-        full_lanes = lanes_s / (1 + slope * (top / mhz - 1))
+        full_lanes = lanes_s / (1 + slope * (top / np.abs(mhz) - 1))
         if np.isfinite(full_lanes).all():
             self._varied.append((float(full_lanes.max()), float(full_lanes.mean())))
 

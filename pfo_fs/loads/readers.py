@@ -100,12 +100,14 @@ def from_position_ids(position_ids: Any) -> Load:
     Args:
         position_ids: Shape (length,) or (rows, length); a sequence begins where a position is 0.
     """
+    import numpy as np
+
     lengths: list[float] = []
-    for row in _rows(position_ids):
-        for number, position in enumerate(row):
-            if not number or position == 0:
-                lengths.append(0.0)
-            lengths[-1] += 1
+    for positions in _arrays(position_ids):
+        begins = positions == 0
+        begins[:, 0] = True
+        # A row's end is the begin of the next one, and the last row's that of what would follow.
+        lengths += np.diff(np.append(np.flatnonzero(begins.ravel()), positions.size)).tolist()
     return from_lengths(lengths)
 
 
@@ -115,7 +117,19 @@ def from_attention_mask(attention_mask: Any) -> Load:
     Args:
         attention_mask: Shape (rows, length), 1 or True for a token, 0 for padding.
     """
-    return from_lengths(sum(map(float, row)) for row in _rows(attention_mask))
+    return from_lengths(kept for mask in _arrays(attention_mask) for kept in mask.astype(bool).sum(axis=1).tolist())
+
+
+def _arrays(values: Any) -> list[Any]:
+    """Rows of numbers as arrays of two dimensions: one, or one for each row where rows are lists of unequal lengths."""
+    import numpy as np
+
+    _check_on_cpu(values)
+    try:
+        found = [np.atleast_2d(np.asarray(values))]
+    except ValueError:
+        found = [np.atleast_2d(np.asarray(row)) for row in values]
+    return [each for each in found if each.size]
 
 
 def _rows(values: Any) -> list[list[float]]:
@@ -125,8 +139,12 @@ def _rows(values: Any) -> list[list[float]]:
 
 def _numbers(values: Any) -> list[Any]:
     """A list of what an array, a tensor or an iterable holds."""
+    _check_on_cpu(values)
+    found = values.tolist() if hasattr(values, "tolist") else list(values)
+    return found if isinstance(found, list) else [found]
+
+
+def _check_on_cpu(values: Any) -> None:
     device = getattr(values, "device", None)
     if getattr(device, "type", "cpu") not in ("cpu", None):
         raise ConfigError(f"the tensor is on {device}: reading it waits for the device; take loads from the loader")
-    found = values.tolist() if hasattr(values, "tolist") else list(values)
-    return found if isinstance(found, list) else [found]

@@ -35,7 +35,7 @@ class EndedStep:
     Attributes:
         step: Its number.
         work_s: The time of the rank's own work, until it would have waited for others, in s.
-        mhz: The clock of that work; NaN if there were several.
+        mhz: The clock of that work; negative if it came while the work went on, NaN if it is not known.
     """
 
     step: int
@@ -63,7 +63,7 @@ def load_of_step(loads: Iterable[Any] | None) -> tuple[float, ...]:
     """
     try:
         given = () if loads is None else loads
-        rows = [tuple(map(float, one)) if hasattr(one, "__iter__") else (float(one),) for one in given]
+        rows = [_features(one) for one in given]
     except (TypeError, ValueError):
         return ()
     if not rows or not 0 < len(rows[0]) <= MOST_FEATURES or any(len(row) != len(rows[0]) for row in rows):
@@ -73,6 +73,18 @@ def load_of_step(loads: Iterable[Any] | None) -> tuple[float, ...]:
         sums.append(math.fsum(one[0] * one[0] for one in rows))
     found = (float(len(rows)), *sums)
     return found if all(map(math.isfinite, found)) else ()
+
+
+def _features(load: Any) -> tuple[float, ...]:
+    """The numbers of one load.
+
+    Raises:
+        ValueError: It is on a GPU: reading it would wait.
+    """
+    if getattr(getattr(load, "device", None), "type", "cpu") != "cpu":
+        raise ValueError("a load on a GPU")
+    values = load.tolist() if hasattr(load, "tolist") else load
+    return tuple(map(float, values)) if isinstance(values, (list, tuple)) else (float(values),)
 
 
 def make_row(step: int, load: Sequence[float], reading: Reading, ended: Sequence[EndedStep]) -> list[float]:

@@ -163,6 +163,7 @@ def play(
         readings = [Reading(number, float(energy_j), now_s) for energy_j in energies_j]
         rows = [make_row(number, loads[r], readings[r], ended[r]) for r in range(ranks)]
         mhz = [clock or top for clock in coordinator.receive(np.array(rows), now_s)]
+        coordinator.learn()
         full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
         work_s = full_s * [slower[each] for each in mhz]
         time_s, full_time_s = (float(each.max()) + _REST_S * step_s for each in (work_s, full_s))

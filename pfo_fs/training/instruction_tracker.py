@@ -204,6 +204,11 @@ class InstructionTracker:
         return one_clock
 
     @property
+    def follows_device(self) -> bool:
+        """Whether clocks change when the device gets there, not when the training thread does."""
+        return self._marker is not None and self._marker.works
+
+    @property
     def turn(self) -> int:
         """The place in the page of the clock of the step that has begun, where it can still change; else -1."""
         return -1 if self._turn is None else self._turn

@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -42,27 +42,30 @@ class LoadClient:
         self._words, self._top_mhz = words, float(top_mhz)
         self._decided: OrderedDict[int, int] = OrderedDict()
         self._begun: OrderedDict[int, tuple[int, float]] = OrderedDict()
-        self._ran: OrderedDict[int, float] = OrderedDict()  # the clock of each step in MHz, NaN if it changed
+        self._ran: OrderedDict[int, float] = OrderedDict()  # the clock of each step in MHz, negative if it came late
+        self._ended: list[step_rows.EndedStep] = []
 
-    def begun(self, told: StepBegun) -> list[float] | None:
-        """Takes what training tells; returns the row to send, if there is one."""
+    def begun(self, told: StepBegun) -> tuple[list[float] | None, bool]:
+        """Takes what training tells; returns the row to send, if there is one, and whether a clock changes."""
+        changes = False
         self._ran[told.runs] = step_rows.UNKNOWN if told.mhz < 0 else float(told.mhz) or self._top_mhz
         if told.turn >= 0 and not told.mhz:
             self._begun[told.runs] = told.turn, told.at_s
-            self._change(told.runs, told.at_s)
-        ended = [
+            changes = self._change(told.runs, time.monotonic())
+        self._ended += [
             step_rows.EndedStep(step, work_s, self._ran.get(step, step_rows.UNKNOWN)) for step, work_s in told.ended
         ]
         for kept in (self._ran, self._begun, self._decided):
             while len(kept) > _KEPT:
                 kept.popitem(last=False)
         if told.posts < 0:
-            return None
+            return None, changes
+        ended, self._ended = self._ended[: step_rows.MOST_ENDED], self._ended[step_rows.MOST_ENDED :]
         reading = shared_page.newest_reading(self._words)
         energy = step_rows.Reading(told.runs)
         if reading is not None:
             energy = step_rows.Reading(told.runs, reading.energy_uj / 1e6, reading.time_ns / 1e9)
-        return step_rows.make_row(told.posts, told.load, energy, ended)
+        return step_rows.make_row(told.posts, told.load, energy, ended), changes
 
     def decided(self, step: int, mhz: int) -> bool:
         """Takes the clock of a step; returns whether that of a step that has begun changes."""
@@ -75,11 +78,11 @@ class LoadClient:
         if not mhz or turn < 0:
             return False
         self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] = mhz
-        self._ran[step] = float(mhz) if now_s - began_s < _SOON_S else step_rows.UNKNOWN
+        self._ran[step] = float(mhz) if now_s - began_s < _SOON_S else -float(mhz)
         return True
 
 
-def connect(addresses: Iterable[tuple[str, int]], hello: bytes) -> socket.socket:
+def connect(addresses: Sequence[tuple[str, int]], hello: bytes) -> socket.socket:
     """Returns a connection to the process that decides.
 
     Raises:
@@ -119,7 +122,8 @@ def main(given: dict[str, Any]) -> int:
     words = SharedPage(given["page_fd"]).words
     client = LoadClient(words, given["top_mhz"])
     with suppress(OSError):
-        deciding = connect(map(tuple, given["addresses"]), HELLO.pack(bytes.fromhex(given["token"]), given["rank"]))
+        addresses = [(str(host), int(port)) for host, port in given["addresses"]]
+        deciding = connect(addresses, HELLO.pack(bytes.fromhex(given["token"]), given["rank"]))
         _serve(client, training, deciding, given["doorbell_fd"])
     shared_page.set_exchange_failed(words)
     return 0
@@ -136,7 +140,9 @@ def _serve(client: LoadClient, training: socket.socket, deciding: socket.socket,
                     packet = received(training, STEP_BYTES)
                     if not packet:
                         return
-                    row = client.begun(StepBegun.unpacked(packet))
+                    row, changes = client.begun(StepBegun.unpacked(packet))
+                    if changes:
+                        os.write(doorbell, _ONE)
                     if row is not None:
                         deciding.sendall(ROW.pack(*row))
                     continue

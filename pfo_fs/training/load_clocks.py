@@ -38,8 +38,8 @@ class LoadClocks:
                 ...  # forward, backward, optimizer.step()
 
     In the first steps all clocks are the highest, while it learns what loads make of the time of a step. Where loads
-    explain too little, they stay there, and the status says so. No call waits for another rank. An error of any kind is
-    one warning, and training goes on at default clocks.
+    explain too little, they stay there, and the status says so. An error of any kind is one warning, and training goes
+    on at default clocks.
 
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
@@ -94,12 +94,15 @@ class LoadClocks:
                 ranks give as many.
         """
         with self._guard:
-            if self._loads is None or self._closed:
+            if self._closed:
+                return
+            if self._loads is None:
+                self.optimizer.on_step_begin()  # after an error, other ranks may still wait for what it exchanges
                 return
             self._note_end()
-            loads = None if loads is None else list(loads)
-            self._loads.give(loads, ahead)
-            self._in_step, self._backwards_left = True, len(loads or ())
+            told = [_listed(each) for each in (loads, *(_listed(ahead) or ()))]
+            self._loads.give(told)
+            self._in_step, self._backwards_left = True, len(told[0] or ())
             self.optimizer.on_step_begin()
             self.optimizer.on_instruction_begin(_WORK)
 
@@ -226,3 +229,11 @@ def _first_tensor(value: Any, kind: type) -> Any:
     if isinstance(value, (list, tuple)):
         return next((found for one in value if (found := _first_tensor(one, kind)) is not None), None)
     return None
+
+
+def _listed(values: Any) -> list[Any] | None:
+    """Returns the values as a list; None if they are none, whatever they are."""
+    try:
+        return list(values)
+    except Exception:  # noqa: BLE001  a load that makes no sense is a step without one
+        return None

@@ -91,7 +91,7 @@ class Decider:
     ) -> None:
         self._listening, self._training, self._token = listening, training, token
         self._state_fd, self._coordinator = state_fd, coordinator
-        self._rounds = Rounds(ranks)
+        self._rounds, self._size = Rounds(ranks), ranks
         self._ranks: dict[int, _Rank] = {}
         self._ready = selectors.DefaultSelector()
 
@@ -109,13 +109,16 @@ class Decider:
             self._ready.close()
 
     def _serve_once(self) -> bool:
-        for key, _ in self._ready.select():
+        whole = len(self._ranks) == self._size
+        for key, _ in self._ready.select(None if whole else 1.0):
             if key.fileobj is self._training:
                 return False
             if key.fileobj is self._listening:
                 self._accept()
-            elif not self._take(key.data):
+            elif key.data.connection.fileno() >= 0 and not self._take(key.data):
                 return False
+        if not whole:
+            self._drop_silent()
         return True
 
     def _accept(self) -> None:
@@ -150,14 +153,31 @@ class Decider:
     def _greets(self, of: _Rank) -> bool:
         """Whether a connection may still be that of a rank; it is, once its greeting is complete."""
         if len(of.pending) < HELLO.size:
-            return time.monotonic() - of.since_s < _HELLO_WITHIN_S
+            return True
         token, rank = HELLO.unpack(of.pending[: HELLO.size])
         of.pending = of.pending[HELLO.size :]
-        if not compare_digest(token, self._token) or rank in self._ranks:
+        if not compare_digest(token, self._token) or rank in self._ranks or not 0 <= rank < self._size:
             return False
         of.rank = rank
         self._ranks[rank] = of
+        if len(self._ranks) == self._size:
+            self._close_port()
         return True
+
+    def _close_port(self) -> None:
+        """Accepts nothing any more: all ranks are there."""
+        self._ready.unregister(self._listening)
+        self._listening.close()
+        for key in list(self._ready.get_map().values()):
+            if isinstance(key.data, _Rank) and key.data.rank < 0:
+                self._drop(key.data)
+
+    def _drop_silent(self) -> None:
+        """Drops connections that have not shown the secret in time."""
+        for key in list(self._ready.get_map().values()):
+            of = key.data
+            if isinstance(of, _Rank) and of.rank < 0 and time.monotonic() - of.since_s > _HELLO_WITHIN_S:
+                self._drop(of)
 
     def _drop(self, of: _Rank) -> None:
         self._ready.unregister(of.connection)
@@ -169,6 +189,7 @@ class Decider:
         clocks = self._coordinator.receive(np.array(rows), began_s)
         for rank, mhz in enumerate(clocks):
             self._ranks[rank].connection.sendall(CLOCK.pack(step, mhz))
+        self._coordinator.learn()
         text = json.dumps(asdict(self._coordinator.state)).encode()[: _STATE_BYTES - 1]
         os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
 
@@ -182,6 +203,8 @@ def read_state(fd: int) -> dict[str, Any] | None:
 
 def main(given: dict[str, Any]) -> int:
     """Runs the process."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"  # training needs the other cores; NumPy is not imported yet
     from pfo_fs.loads.coordinator import LoadCoordinator
 
     with suppress(OSError, ValueError):  # each rank is a file

@@ -39,6 +39,8 @@ def join_loads(
     """
     clocks = job.clocks
     mine = clocks.message
+    if not mine and job.parts.switching.mode_now == "launch":
+        mine = f"clocks cannot follow the device here ({job.parts.switching.note or 'switching=launch'})"
     if not 0 <= lost_time < 1:
         mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"
     ranks = Collectives.of_job(dims.rank, dims.world_size)

@@ -7,6 +7,7 @@ import os
 import socket
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pfo_fs.ipc.memory_file import open_memory_file
@@ -45,6 +46,14 @@ class _Beside:
         self._file.close()
 
 
+def _listening() -> socket.socket:
+    """Returns a socket on a free port, for IPv4 and, where there is one, IPv6."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("::", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=_BACKLOG)
+
+
 class LoadDecider:
     """Rank 0's process that decides.
 
@@ -62,7 +71,7 @@ class LoadDecider:
         given = {"lanes": [*lanes], "offered_mhz": [*offered_mhz], "change_s": change_s, "lost_time": lost_time}
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
-        with socket.create_server(("", 0), backlog=_BACKLOG) as listening:
+        with _listening() as listening:
             self.port: int = listening.getsockname()[1]
             fds = {"listening_fd": listening.fileno(), "state_fd": self._state_fd}
             self._beside = _Beside("pfo_fs.training.load_decider", {**given, "token": token}, fds)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pfo_fs.device.shared_page import decided_mhz, exchange_failed
+from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz, exchange_failed
 from pfo_fs.loads.state import LoadsState
-from pfo_fs.loads.step_rows import load_of_step
+from pfo_fs.loads.step_rows import MOST_ENDED, load_of_step
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.load_messages import StepBegun
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink], StepLoads]"
 """Makes the steps of a rank whose job is joined; called with a text, its second argument tells of a problem."""
 
+_MOST_GIVEN = RECENT_TURNS - 2
+"""The page has room for the clocks of so many steps."""
 _TELL_EVERY_S = 2.0
 
 
@@ -44,7 +46,7 @@ class StepLoads:
     ) -> None:
         self._words, self._link, self._decider = words, link, decider
         self._warn, self._tell = warn, tell
-        self._given: tuple[Iterable[Any] | None, ...] = (None,)
+        self._given: Sequence[Sequence[Any] | None] = (None,)
         self._posted = -1
         self._has_failed = self._has_missed = False
         self._told_at_s = time.monotonic()
@@ -54,9 +56,9 @@ class StepLoads:
         """On rank 0, what is known; None elsewhere, and before the first step."""
         return None if self._decider is None else self._decider.state
 
-    def give(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
+    def give(self, loads: Sequence[Sequence[Any] | None]) -> None:
         """Gives the loads of the step that begins next, or None, and of those after it; all ranks give as many."""
-        self._given = (loads, *ahead)
+        self._given = loads[:_MOST_GIVEN]
 
     def begin(self, tracker: InstructionTracker, step: int, number: int, *, held: bool) -> None:
         """Begins a step at its clock, as far as that is known; it may still change while the step runs.
@@ -68,12 +70,13 @@ class StepLoads:
             held: Whether there is a reason for default clocks.
         """
         now_s = time.monotonic()
-        mhz = 0 if held else decided_mhz(self._words, step)
+        follows = not held and tracker.follows_device
+        mhz = decided_mhz(self._words, step) if follows else 0
         if not tracker.step_begin(step, number, mhz):
             mhz = -1
-        ended = list(tracker.step_times)
-        tracker.step_times.clear()
-        turn = -1 if held else tracker.turn
+        times = tracker.step_times
+        ended = [times.popleft() for _ in range(min(MOST_ENDED, len(times)))]
+        turn = tracker.turn if follows else -1
         given, self._given = self._given, (None,)
         last = step + len(given) - 1
         if self._posted >= last:

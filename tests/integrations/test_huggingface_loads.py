@@ -25,7 +25,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
     def forward(self, input_ids, position_ids, labels):
-        if self.kernels is not None:
+        if self.kernels is not None and self.training:
             self.kernels.stream.launch("forward_backward", work=input_ids.numel() / 40)
         return {"loss": (self.layer(input_ids.float()[..., None]) - labels[..., None]).square().mean() / 1e4}
 
@@ -45,9 +45,10 @@ drawn = random.Random(0)
 data = [{"input_ids": [1] * drawn.randrange(8, 40)} for _ in range(160)]
 arguments = transformers.TrainingArguments(
     output_dir=sys.argv[1], num_train_epochs=1, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-    report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, logging_steps=10, dataloader_num_workers=1)
+    report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, logging_steps=10, dataloader_num_workers=1,
+    eval_strategy="steps", eval_steps=10)
 trainer = transformers.Trainer(
-    model=Model(), args=arguments, train_dataset=data, callbacks=[Wait()],
+    model=Model(), args=arguments, train_dataset=data, eval_dataset=data[:4], callbacks=[Wait()],
     data_collator=transformers.DataCollatorWithFlattening())
 collate = trainer.data_collator
 clocks = HFLoadClocks(sys.argv[2], strict=True).attach(trainer)
@@ -56,7 +57,7 @@ trainer.train()
 clocks.close()
 print(json.dumps({
     "rank": torch.distributed.get_rank(), "status": clocks.clocks.status_text, "warnings": kept,
-    "steps": trainer.state.global_step, "logged": trainer.state.log_history[-2],
+    "steps": trainer.state.global_step, "logged": [one for one in trainer.state.log_history if "loss" in one][-1],
     "collator_is_back": trainer.data_collator is collate}))
 """
 

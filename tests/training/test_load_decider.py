@@ -143,7 +143,7 @@ def test_a_clock_that_comes_while_its_step_runs_changes_that_step() -> None:
     client.begun(begun(7, 7, turn=3))
     assert client.decided(7, 1200)
     assert page.words[TURNS + 3] == 1200
-    told = client.begun(begun(8, 8)._replace(ended=[(7, 0.5)]))
+    told, _ = client.begun(begun(8, 8)._replace(ended=[(7, 0.5)]))
     assert told is not None
     assert 1200.0 in told, "it came at once, so that it counts as that of the whole step"
     page.close()

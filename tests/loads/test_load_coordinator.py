@@ -58,6 +58,7 @@ class Ranks:
             reading = step_rows.Reading(self.step, self._energy_j[rank], self._now_s)
             rows.append(step_rows.make_row(step, load, reading, self._ended[rank][-3:]))
         self._clocks[step] = self.coordinator.receive(np.array(rows), self._now_s)
+        self.coordinator.learn()
 
     def run(self, steps: int = 1, loads: list[Any] | None = None) -> list[int]:
         """Runs steps; returns the clocks of the last one, in MHz."""
