@@ -42,7 +42,7 @@ class Ranks:
         self._told: list[Array] = []
         self._clocks: dict[int, list[int]] = {}
         self._energy_j, self._now_s = np.zeros(len(self._lanes)), 0.0
-        self._ended: list[list[step_rows.EndedStep]] = [[] for _ in self._lanes]
+        self.ended: list[list[step_rows.EndedStep]] = [[] for _ in self._lanes]
         self.step, self.full_j, self.time_s, self.full_s = 0, 0.0, 0.0, 0.0
 
     def loads(self, step: int) -> Array:
@@ -56,7 +56,7 @@ class Ranks:
         for rank, lane in enumerate(self._lanes):
             load = step_rows.load_of_step(self.loads(step)[lane] if loads is None else loads[rank])
             reading = step_rows.Reading(self.step, self._energy_j[rank], self._now_s)
-            rows.append(step_rows.make_row(step, load, reading, self._ended[rank][-3:]))
+            rows.append(step_rows.make_row(step, load, reading, self.ended[rank][-3:]))
         self._clocks[step] = self.coordinator.receive(np.array(rows), self._now_s)
         self.coordinator.learn()
 
@@ -75,7 +75,7 @@ class Ranks:
             self._energy_j += [power_w(m) * s + WAIT_W * (step_s - s) for m, s in zip(mhz, work_s, strict=True)]
             self.full_j += sum(power_w(TOP_MHZ) * s + WAIT_W * (at_top_s - s) for s in full_s)
             for rank, seconds in enumerate(work_s):
-                self._ended[rank].append(step_rows.EndedStep(self.step, float(seconds), float(mhz[rank])))
+                self.ended[rank].append(step_rows.EndedStep(self.step, float(seconds), float(mhz[rank])))
             self._now_s += step_s
             self.time_s, self.full_s = self.time_s + step_s, self.full_s + at_top_s
             self.step += 1
@@ -141,3 +141,36 @@ def test_ranks_at_different_steps_are_an_error() -> None:
     rows = [step_rows.make_row(step, (1.0, 1.0, 1.0), step_rows.Reading(step), []) for step in (3, 4)]
     with pytest.raises(ValueError, match="step 4"):
         LoadCoordinator(range(2), CLOCKS, 0.0, 5e-4).receive(np.array(rows), 0.0)
+
+
+def test_time_that_was_lost_counts_although_clocks_came_late() -> None:
+    def lost(late: bool) -> float:
+        coordinator = LoadCoordinator(range(4), CLOCKS, 0.0, 5e-4)
+        rng = np.random.default_rng(0)
+        ended: list[list[step_rows.EndedStep]] = [[] for _ in range(4)]
+        for step in range(60):
+            loads = rng.uniform(0.5, 1.5, 4)
+            rows = [
+                step_rows.make_row(step, (1.0, loads[r], loads[r] ** 2), step_rows.Reading(step), ended[r])
+                for r in range(4)
+            ]
+            mhz = [each or TOP_MHZ for each in coordinator.receive(np.array(rows), float(step))]
+            coordinator.learn()
+            # Clocks slow all but the last rank down by more than they are known to: the step gets longer.
+            for rank in range(4):
+                seconds = loads[rank] * (TOP_MHZ / mhz[rank]) ** 2
+                clock = -mhz[rank] if late and mhz[rank] < TOP_MHZ else mhz[rank]
+                ended[rank] = [step_rows.EndedStep(step, float(seconds), float(clock))]
+        return coordinator.state.late
+
+    assert lost(late=False) > 0
+    assert lost(late=True) > 0
+
+
+def test_an_end_that_got_lost_does_not_stop_what_is_learned() -> None:
+    job = Ranks(range(4))
+    job.run(40)
+    job.ended[2].pop()  # that rank's last end never arrives
+    before = job.coordinator.state.steps
+    job.run(10)
+    assert job.coordinator.state.steps >= before + 8
