@@ -12,6 +12,7 @@ from typing import TypeVar
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store.loads_known import LoadsKnown
 
 T = TypeVar("T")
 
@@ -112,6 +113,11 @@ class JobData:
     def infos(self) -> list[RankInfo]:
         """Place and clocks of each registered rank."""
         return [rank.rank_info for rank in self.ranks]
+
+    @property
+    def loads(self) -> LoadsKnown | None:
+        """What is known of clocks from loads; None in a job without them."""
+        return next((rank.loads for rank in self.progress if rank.loads is not None), None)
 
     @property
     def last_step(self) -> int:

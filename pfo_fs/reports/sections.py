@@ -98,9 +98,11 @@ def life(found: Findings) -> dict[str, Any]:
     if not data.windows:
         return {"missing": "No schedule has been in force yet.", "pictures": []}
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
-    lead = (
-        f"Mean clock of each {data.place} over the time of the job" if known else "All clocks were left alone so far."
-    )
+    lead = "All clocks were left alone so far."
+    if known:
+        lead = f"Mean clock of each {data.place} over the time of the job"
+    elif data.loads is not None:
+        lead = "Each step has one clock, which comes from its loads and is not drawn here."
     return {
         "missing": "",
         "lead": lead,

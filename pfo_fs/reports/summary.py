@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from statistics import median
@@ -17,7 +18,8 @@ from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.totals import JobTotal, total_of
-from pfo_fs.reports.wording import difference_text, duration_text, end_text, energy_text, signed_percent
+from pfo_fs.reports.wording import difference_text, duration_text, end_text, energy_text, percent, signed_percent
+from pfo_fs.store.loads_known import LoadsKnown
 
 
 def headline_section(data: JobData, headline: Headline, predictions: Mapping[int, Predicted]) -> dict[str, Any]:
@@ -68,10 +70,15 @@ def headline_section(data: JobData, headline: Headline, predictions: Mapping[int
             "was measured."
         )
     total = total_of(data, headline, predictions)
+    title = "Against everything at the highest clocks" if against is not None else "An iteration"
+    saved = _saved(data, headline)
+    if data.loads is not None:
+        title, saved, missing = "Clocks from loads, against the highest clocks", data.loads.text, ""
+        cards = _load_cards(data.loads)
     return {
-        "title": "Against everything at the highest clocks" if against is not None else "An iteration",
+        "title": title,
         "cards": cards,
-        "saved": _saved(data, headline),
+        "saved": saved,
         "missing": missing if against is None else "",
         "comparison": _comparison(headline),
         "total": _total(total),
@@ -98,6 +105,19 @@ def _card(
         "small": [f"{now_text} instead of {before_text}"],
         "how": how,
     }
+
+
+def _load_cards(known: LoadsKnown) -> list[dict[str, Any]]:
+    saved, over = "not known yet", f"over {known.steps} steps"
+    if known.saved is not None:
+        saved, over = signed_percent(-known.saved), f"± {percent(known.saved_error or 0.0)}, {over}"
+    explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
+    return [
+        _plain_card("energy", saved, over),
+        _plain_card("time", signed_percent(known.late, 2), f"± {percent(known.late_error, 2)}"),
+        _plain_card("loads explain", explained, "of what varies between ranks"),
+        _plain_card("batches of equal work", signed_percent(-known.balanced, 0), "time: that comes first"),
+    ]
 
 
 def _plain_card(title: str, big: str, *small: str) -> dict[str, Any]:

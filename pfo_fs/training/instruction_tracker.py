@@ -178,14 +178,14 @@ class InstructionTracker:
         self._plan = _NOTHING if self._schedule is None else self._schedule
         step = min(max(step, 0), MAX_STEP)
         self._begun = step, monotonic_ns()
-        number = min(max(number, -1), _MAX_NUMBER)
+        one_clock = clock_mhz is not None and self._schedule is None
+        number = -1 if one_clock else min(max(number, -1), _MAX_NUMBER)  # the schedule says nothing of its clock
         self._step_head = self._head
         self._measuring = measuring = self._measured_steps.begin_step(number, words[MEASURED_NUMBER])
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()  # from now on it reads marks more often
-        one_clock = clock_mhz is not None and self._schedule is None
         self._turn = None
         if self._marker is not None:
             if one_clock and self._marker.works:
