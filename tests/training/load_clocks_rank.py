@@ -24,9 +24,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from pfo_fs import LoadClocks
-from pfo_fs.device import SimulatedKernels
 
-WORK = 0.6
+WORK = 1.5
 """A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU."""
 
 
@@ -57,8 +56,6 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
     watched = None if "unmarked" in options else model
     clocks = None if "without" in options else LoadClocks(shared_dir, model=watched, **options.get("options", {}))
     kernels = clocks.simulated_kernels() if clocks is not None else None
-    if kernels is None:
-        kernels = SimulatedKernels(f"without-{rank}", stages=1)
     began_s = time.monotonic()
     times_s = []
     for step in range(options["steps"]):
@@ -74,11 +71,14 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
         optimizer.zero_grad()
         for place, amount in enumerate(work):
             torch.manual_seed(1000 * step + 10 * rank + place)
-            kernels.stream.launch("forward", work=WORK * amount)
+            if kernels is not None:
+                kernels.stream.launch("forward", work=WORK * amount)
             loss = model(torch.randn(4, 16)).square().mean()
-            kernels.stream.launch("backward", work=WORK * amount)
+            if kernels is not None:
+                kernels.stream.launch("backward", work=WORK * amount)
             loss.backward()
-        kernels.stream.synchronize()  # as the all-reduce of a GPU waits for the gradients
+        if kernels is not None:
+            kernels.stream.synchronize()  # as the all-reduce of a GPU waits for the gradients
         dist.barrier()
         optimizer.step()
         times_s.append(time.monotonic() - began_s)
