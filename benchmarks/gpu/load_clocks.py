@@ -75,7 +75,7 @@ def results(outputs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         "what": "steps",
         "with_s": median(of_blocks[1]),
         "without_s": median(of_blocks[0]),
-        "longer_by": sum(of_blocks[1]) / len(of_blocks[1]) / (sum(of_blocks[0]) / len(of_blocks[0])) - 1,
+        "longer_by": median(of_blocks[1]) / median(of_blocks[0]) - 1,
     }
     for rank, output in enumerate((first, second)):
         clocks = output["clocks_mhz"]
