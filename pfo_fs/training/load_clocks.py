@@ -65,7 +65,7 @@ class LoadClocks:
         self._guard = Guard(self._go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
         self._hooks: list[Any] = []
-        self._in_step = self._closed = False
+        self._in_step = self._in_backward = self._closed = False
         self._backwards_left = self._unmarked = 0
         self.optimizer = PFOFileOptimizer.nothing()
         with self._guard:
@@ -102,7 +102,7 @@ class LoadClocks:
             self._note_end()
             told = [_listed(each) for each in (loads, *(_listed(ahead) or ()))]
             self._loads.give(told)
-            self._in_step, self._backwards_left = True, len(told[0] or ())
+            self._in_step, self._in_backward, self._backwards_left = True, False, len(told[0] or ())
             self.optimizer.on_step_begin()
             self.optimizer.on_instruction_begin(_WORK)
 
@@ -133,9 +133,23 @@ class LoadClocks:
         """Has the end of the backward that belongs to this forward marked."""
         with self._guard:
             if self._in_step:
-                _after_backward(output, self._on_backward)
+                _watch_backward(output, self._on_gradient)
+
+    def _on_gradient(self, _gradient: Any) -> None:
+        """Marks the end of the backward that has just begun, once if it goes through several outputs of the model.
+
+        The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the
+        other ranks later, when the last gradient is there.
+        """
+        with self._guard:
+            if not self._in_backward:
+                import torch
+
+                self._in_backward = True
+                torch.autograd.Variable._execution_engine.queue_callback(self._on_backward)
 
     def _on_backward(self) -> None:
+        self._in_backward = False
         self._backwards_left -= 1
         if self._backwards_left <= 0:
             self.work_ended()
@@ -197,26 +211,18 @@ def _nothing() -> LoadClocks:
     made = LoadClocks.__new__(LoadClocks)
     made._guard = Guard(lambda _: None, strict=False)
     made._loads, made._hooks, made._in_step, made._closed = None, [], False, True
+    made._in_backward = False
     made.optimizer = PFOFileOptimizer.nothing()
     return made
 
 
-def _after_backward(output: Any, ended: Callable[[], None]) -> None:
-    """Calls `ended` when the backward of `output` has ended on this rank, before it waits for others.
-
-    The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the other
-    ranks later, when the last gradient is there.
-    """
+def _watch_backward(output: Any, began: Callable[[Any], None]) -> None:
+    """Calls `began` when the backward of a model's output begins."""
     import torch
 
     tensor = _first_tensor(output, torch.Tensor)
-    if tensor is None:
-        return  # an evaluation
-
-    def began(_gradient: Any) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(ended)
-
-    tensor.register_hook(began)
+    if tensor is not None:  # else it is an evaluation
+        tensor.register_hook(began)
 
 
 def _first_tensor(value: Any, kind: type) -> Any:
