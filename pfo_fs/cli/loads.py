@@ -77,6 +77,6 @@ def loads(
     plan_late, plan_saved = signed_percent(summary.plan_late, 3), percent(summary.plan_saved)
     table.add_row("its second half, after learning", plan_late, f"[bold]{plan_saved}[/]")
     table.caption_justify = "left"
-    table.caption = f"the latest step takes {percent(summary.worst_step_late, 2)} longer"
+    table.caption = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at the highest clocks"
     show(table)
     out.print(escape(summary.state.text), highlight=False, soft_wrap=True)

@@ -7,6 +7,7 @@ time, which the ranks see after each step: up at once, down slowly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,13 +88,17 @@ class LoadChoice:
         """What is known, for people."""
         if self.steps < _FIRST_STEPS:
             return f"learning what loads make of durations: {self.steps} of {_FIRST_STEPS} steps"
+        if not math.isfinite(self.durations.residual):
+            return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
         residual = f"{100 * self.durations.residual:.1f} %"
         if not self.explains:
-            return f"loads explain durations only to {residual}: all clocks stay the highest"
+            return (
+                f"loads leave {residual} of the ranks' times unexplained, more than {100 * _EXPLAINS:.0f} %: "
+                "all clocks stay the highest"
+            )
         lost = f"{100 * self.lost / self.steps:.3f} % of the time lost, as measured"
-        return (
-            f"loads explain durations to {residual}; margin {100 * self.margin:.1f} %; {lost}, over {self.steps} steps"
-        )
+        margin = f"margin {100 * self.margin:.1f} %"
+        return f"loads leave {residual} of durations unexplained; {margin}; {lost}, over {self.steps} steps"
 
     def choose(self, loads: Array) -> list[int]:
         """Returns the clock of each pipeline, in MHz.

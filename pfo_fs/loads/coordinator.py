@@ -61,6 +61,7 @@ class LoadCoordinator:
         self._open: deque[_Open] = deque(maxlen=_KEPT)
         self._readings: Array | None = None
         self._untaken: Array | None = None
+        self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._began_s: dict[int, float] = {}
         self._lowered = 0
         self._lost: list[float] = [0.0, 0.0]  # the sum over steps, and that of squares
@@ -83,6 +84,7 @@ class LoadCoordinator:
             raise ValueError(f"rank {int(steps.argmax())} is at step {steps.max():g}, another one at {steps.min():g}")
         self._take_readings(step_rows.readings_in(rows), began_s)
         self._untaken = step_rows.ended_in(rows)
+        self._odd = step_rows.odd_one(rows)
         loads = step_rows.loads_in(rows)[self._first_ranks][None]
         unknown: Array = np.full(len(rows), np.nan)
         self._open.append(_Open(int(steps[0]), loads, unknown, unknown.copy(), unknown.copy()))
@@ -156,9 +158,10 @@ class LoadCoordinator:
             least = self._energies.least_mhz(self._offered, slope)
             if self._energies.saving is not None:
                 choice.clocks = replace(choice.clocks, least_mhz=least)
-        full_lanes = lanes_s / (1 + slope * (top / np.abs(mhz) - 1))
-        if np.isfinite(full_lanes).all():
-            self._varied.append((float(full_lanes.max()), float(full_lanes.mean())))
+        if choice.explains and np.isfinite(done.loads).all():
+            # Of what loads explain: neither noise nor a slow worker can be balanced.
+            due_s = choice.durations.expected_s(done.loads)[0] / choice.durations.pace[0]
+            self._varied.append((float(due_s.max()), float(due_s.mean())))
 
     @property
     def state(self) -> LoadsState:
@@ -173,15 +176,20 @@ class LoadCoordinator:
         saving = self._energies.saving if self._lowered else None
         text = choice.status_text
         if explained is not None:
-            saved = (
-                "energy saved not known yet"
-                if saving is None
-                else (f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy")
-            )
+            saved = "energy saved not known yet"
+            if saving is not None:
+                saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
+            elif not self._lowered:
+                saved = (
+                    "no clock could be lowered: less work saves no more than the margin and the "
+                    f"{1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
+                )
             text = (
                 f"loads explain {math.floor(100 * explained)} % of what varies; {saved}, {100 * late:.2f} % ± "
                 f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
             )
+        if self._odd is not None:
+            text += f". Rank {self._odd} gives loads of another form than most ranks: default clocks in such steps"
         if balanced > 0.02:
             text += f". Batches of equal work would make steps {100 * balanced:.0f} % shorter"
         return LoadsState(

@@ -120,6 +120,15 @@ def loads_in(rows: Array) -> Array:
     return found
 
 
+def odd_one(rows: Array) -> int | None:
+    """Returns the first rank whose load has another number of features than most, if there is one."""
+    import numpy as np
+
+    counts = np.isfinite(rows[:, _LOAD:_RUNS]).sum(axis=1)
+    odd = np.flatnonzero((counts > 0) & (counts != np.bincount(counts).argmax()))
+    return int(odd[0]) if len(odd) else None
+
+
 def readings_in(rows: Array) -> Array:
     """Returns (ranks, 3): the step that runs, energy in J, time in s."""
     return rows[:, _RUNS:_ENDED]

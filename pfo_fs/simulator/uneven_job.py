@@ -30,7 +30,8 @@ MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "
 _CHANGE_S = 0.03
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
-_MOST_LENGTHS = 5_000_000
+_COLUMNS = ("step", "dp_rank", "micro_batch", "length")
+_MOST_LENGTHS, _LONGEST = 5_000_000, 1_000_000_000
 
 Step = list[list[list[int]]]
 """The lengths of the sequences of each micro-batch of each rank."""
@@ -71,29 +72,38 @@ def read_lengths(path: Path) -> list[Step]:
     """
     found: dict[int, dict[int, dict[int, list[int]]]] = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), 2):
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, skipinitialspace=True)
+            columns = [name.strip() for name in rows.fieldnames or ()]
+            rows.fieldnames = columns
+            missing = [name for name in _COLUMNS if name not in columns]
+            if missing:
+                needed, there = ", ".join(_COLUMNS), ", ".join(columns) or "nothing"
+                raise PlanError(f"{path}: there is no column {missing[0]}; the first row names {there}, not {needed}")
+            for number, row in enumerate(rows, 2):
                 if number > _MOST_LENGTHS:
                     raise PlanError(f"{path}: there are more than {_MOST_LENGTHS:,} sequences")
-                try:
-                    step, rank, micro_batch, length = (
-                        int(row[column]) for column in ("step", "dp_rank", "micro_batch", "length")
-                    )
-                except (KeyError, TypeError, ValueError):
-                    raise PlanError(f"{path}: row {number} has no step, dp_rank, micro_batch and length") from None
-                if length < 0:
+                step, rank, micro_batch, length = (_whole(path, number, name, row[name]) for name in _COLUMNS)
+                if not 0 <= length <= _LONGEST:
                     raise PlanError(f"{path}: row {number}: a sequence of {length} tokens")
                 found.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PlanError(f"{path}: the lengths cannot be read: {getattr(error, 'strerror', None) or error}") from None
     ranks = sorted({rank for by_rank in found.values() for rank in by_rank})
     for step, by_rank in found.items():
-        missing = [rank for rank in ranks if rank not in by_rank]
-        if missing:
-            raise PlanError(f"{path}: step {step} has no sequence of dp_rank {missing[0]}")
+        absent = [rank for rank in ranks if rank not in by_rank]
+        if absent:
+            raise PlanError(f"{path}: step {step} has no sequence of dp_rank {absent[0]}")
     if len(ranks) < 2:
         raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
     return [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
+
+
+def _whole(path: Path, row: int, column: str, text: str | None) -> int:
+    try:
+        return int(text or "")
+    except ValueError:
+        raise PlanError(f"{path}: row {row}: {column} is {text!r}, no whole number") from None
 
 
 def drawn_steps(

@@ -28,6 +28,8 @@ class JobRequest:
     wait_for_schedule_s: float
     clock_backend: str = "auto"
     max_clock_calls_per_s: float | None = None
+    broadcasts: bool = True
+    """Whether schedules are broadcast where no daemon runs: by collective calls, so that all ranks must step alike."""
 
     @property
     def given_settings(self) -> dict[str, Any]:

@@ -280,7 +280,7 @@ class JobJoiner:
             self._feed = HelperFeed(rank)
             return
         infos = self._collectives.gather_to_rank_0(None if info is None else info.model_dump())
-        broadcaster = self._make_broadcaster()
+        broadcaster = self._make_broadcaster() if self._request.broadcasts else None
         if rank == 0 and all(infos):
             with self._alone("rank 0's helper cannot schedule"):
                 self._link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,12 +17,16 @@ from pfo_fs.training.step_loads import StepLoads
 if TYPE_CHECKING:
     from pfo_fs.device import SimulatedKernels
 
-log = logging.getLogger("pfo_fs")
-
 _WORK = "work"
 """The one instruction of a step, for `schedule.yaml`, reports and profiles."""
 _UNMARKED = 10
 """After so many steps whose end the program has not marked, there is a warning."""
+
+
+class _StepOptimizer(PFOFileOptimizer):
+    """An optimizer whose ranks need not step alike: without a daemon, no schedule is broadcast to them."""
+
+    _broadcasts = False
 
 
 class LoadClocks:
@@ -66,12 +69,13 @@ class LoadClocks:
         self._loads: StepLoads | None = None
         self._hooks: list[Any] = []
         self._in_step = self._in_backward = self._closed = False
-        self._backwards_left = self._unmarked = 0
+        self._given_loads = self._backwards_left = self._unmarked = 0
+        self._by_backward = False  # whether the model's last backward has ended the step's work
         self.optimizer = PFOFileOptimizer.nothing()
         with self._guard:
             # Nothing is planned from what instructions take, so one step shows that they are marked.
             places = {"pp_degree": 1, "tp_degree": 1, "scheduler": "Manual", "profile_steps": 1}
-            self.optimizer = PFOFileOptimizer(shared_dir, strict=strict, **{**places, **options})
+            self.optimizer = _StepOptimizer(shared_dir, strict=strict, **{**places, **options})
             if not self.optimizer.follows:
                 return  # it has said why
             try:
@@ -79,8 +83,9 @@ class LoadClocks:
                 self._loads = self.optimizer.follow_loads(join)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
-            except BaseException:
-                self.optimizer.close()
+            except BaseException as error:
+                if self._guard.strict or not isinstance(error, Exception):
+                    self.optimizer.close("crashed", str(error))
                 raise
 
     def step(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
@@ -97,12 +102,13 @@ class LoadClocks:
             if self._closed:
                 return
             if self._loads is None:
-                self.optimizer.on_step_begin()  # after an error, other ranks may still wait for what it exchanges
                 return
             self._note_end()
-            told = [_listed(each) for each in (loads, *(_listed(ahead) or ()))]
+            told = [self._listed(each) for each in (loads, *(self._listed(ahead) or ()))]
             self._loads.give(told)
-            self._in_step, self._in_backward, self._backwards_left = True, False, len(told[0] or ())
+            self._given_loads = len(told[0] or ()) or self._given_loads  # as many micro-batches as before, if not known
+            self._backwards_left = self._given_loads
+            self._in_step, self._in_backward, self._by_backward = True, False, False
             self.optimizer.on_step_begin()
             self.optimizer.on_instruction_begin(_WORK)
 
@@ -112,11 +118,29 @@ class LoadClocks:
             return
         self._unmarked += 1
         if self._unmarked == _UNMARKED:
-            log.warning(
-                "clocks from loads: the end of a rank's own work is not marked, so all clocks stay the highest: give "
-                "LoadClocks the model=, or call work_ended() before this rank waits for others"
+            seen = self._given_loads - self._backwards_left
+            self._warn(
+                "the end of a rank's own work is not marked, so all clocks stay the highest: give LoadClocks the "
+                "model=, or call work_ended() before this rank waits for others"
+                if not self._hooks
+                else f"{self._given_loads} loads were given for the last step, but model= has seen {seen} backwards: "
+                "give a load for each micro-batch; where the backward does not go through what model= returns, call "
+                "work_ended()"
             )
         self._end_step()
+
+    def _listed(self, values: Any) -> list[Any] | None:
+        """Returns the values as a list; None if they are none, or their reader raises an error."""
+        try:
+            return None if values is None else list(values)
+        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+            self._warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
+            return None
+
+    def _warn(self, text: str) -> None:
+        """Warns once of each text, here and in the job's status."""
+        if self._loads is not None:
+            self._loads.warn(f"clocks from loads: {text}")
 
     def work_ended(self) -> None:
         """Marks the end of this rank's own work in the step: from here on it may wait for others."""
@@ -134,6 +158,12 @@ class LoadClocks:
         with self._guard:
             if self._in_step:
                 _watch_backward(output, self._on_gradient)
+            elif self._by_backward and _watch_backward(output):
+                self._by_backward = False
+                self._warn(
+                    f"a forward came after the backwards of {self._given_loads} loads had ended the step's work: give "
+                    "a load for each micro-batch"
+                )
 
     def _on_gradient(self, _gradient: Any) -> None:
         """Marks the end of the backward that has just begun, once if it goes through several outputs of the model.
@@ -152,6 +182,7 @@ class LoadClocks:
         self._in_backward = False
         self._backwards_left -= 1
         if self._backwards_left <= 0:
+            self._by_backward = self._in_step
             self.work_ended()
 
     def metrics(self) -> dict[str, float]:
@@ -160,6 +191,7 @@ class LoadClocks:
         On rank 0 also what is known of loads: `pfo_fs/loads_explain`, `pfo_fs/loads_saving`, `pfo_fs/loads_late`.
         """
         found = self.optimizer.metrics()
+        found.pop("pfo_fs/saving", None)  # against steps with other loads it says nothing
         state = self._loads.state if self._loads is not None else None
         if state is not None and state.explained is not None:
             found |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
@@ -211,18 +243,19 @@ def _nothing() -> LoadClocks:
     made = LoadClocks.__new__(LoadClocks)
     made._guard = Guard(lambda _: None, strict=False)
     made._loads, made._hooks, made._in_step, made._closed = None, [], False, True
-    made._in_backward = False
+    made._in_backward = made._by_backward = False
     made.optimizer = PFOFileOptimizer.nothing()
     return made
 
 
-def _watch_backward(output: Any, began: Callable[[Any], None]) -> None:
-    """Calls `began` when the backward of a model's output begins."""
+def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> bool:
+    """Calls `began` when the backward of a model's output begins; returns whether it has one, unlike evaluations."""
     import torch
 
     tensor = _first_tensor(output, torch.Tensor)
-    if tensor is not None:  # else it is an evaluation
+    if tensor is not None and began is not None:
         tensor.register_hook(began)
+    return tensor is not None
 
 
 def _first_tensor(value: Any, kind: type) -> Any:
@@ -235,11 +268,3 @@ def _first_tensor(value: Any, kind: type) -> Any:
     if isinstance(value, (list, tuple)):
         return next((found for one in value if (found := _first_tensor(one, kind)) is not None), None)
     return None
-
-
-def _listed(values: Any) -> list[Any] | None:
-    """Returns the values as a list; None if they are none, whatever they are."""
-    try:
-        return list(values)
-    except Exception:  # noqa: BLE001  a load that makes no sense is a step without one
-        return None

@@ -107,6 +107,8 @@ class PFOFileOptimizer:
         PfoError: With `strict`, any other problem.
     """
 
+    _broadcasts = True
+
     def _start_as_nothing(self, strict: bool) -> None:
         """Makes all methods do nothing, until `_follow`."""
         self.parallel_dims = ALONE
@@ -180,6 +182,7 @@ class PFOFileOptimizer:
                     wait_for_schedule_s=wait_for_schedule_s,
                     clock_backend=checked_clock_backend(clock_backend),
                     max_clock_calls_per_s=checked_clock_calls(max_clock_calls_per_s),
+                    broadcasts=self._broadcasts,
                 )
                 collectives = Collectives.of_job(dims.rank, dims.world_size)
                 checked_switching(switching)

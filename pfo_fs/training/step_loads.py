@@ -45,7 +45,7 @@ class StepLoads:
         tell: Callable[[LoadsState], object] = lambda state: None,
     ) -> None:
         self._words, self._link, self._decider = words, link, decider
-        self._warn, self._tell = warn, tell
+        self.warn, self._tell = warn, tell
         self._given: Sequence[Sequence[Any] | None] = (None,)
         self._posted = -1
         self._has_failed = self._has_missed = False
@@ -86,12 +86,15 @@ class StepLoads:
             load = load_of_step(given[self._posted - step])
             if not load and not self._has_missed:
                 self._has_missed = True
-                self._warn("clocks from loads: a step has no load that can be used; such steps have default clocks")
+                told = repr(given[self._posted - step])[:80]
+                self.warn(
+                    f"clocks from loads: step {self._posted} has no load that can be used ({told}): default clocks"
+                )
             self._link.tell(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
             ended = []
         if (exchange_failed(self._words) or not self._link.works) and not self._has_failed:
             self._has_failed = True
-            self._warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
+            self.warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
         if self._decider is not None and now_s - self._told_at_s > _TELL_EVERY_S:
             self._told_at_s = now_s
             if (state := self._decider.state) is not None:

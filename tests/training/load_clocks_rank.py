@@ -4,7 +4,8 @@
 
 `OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
 have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends, or closes; `none_at`: the step
-in which rank 1 gives no load; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work.
+in which rank 1 gives no load; `skips_from`: that from which it does not call `step`; `too_few`: one load too few;
+`without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work.
 Prints one JSON object.
 """
 
@@ -64,9 +65,12 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
         if rank == 1 and step == options.get("closes_at") and clocks is not None:
             clocks.close()
         work = loads_of(step, rank, count)
-        if clocks is not None:
+        skips = rank == 1 and step >= options.get("skips_from", options["steps"])
+        if clocks is not None and not skips:
             told = [loads_of(k, rank + 100 if "lie" in options else rank, count) for k in range(step, step + ahead + 1)]
             nothing = rank == 1 and step == options.get("none_at")
+            if "too_few" in options:
+                told = [each[1:] for each in told]
             clocks.step(loads=None if nothing else told[0], ahead=told[1:])
         optimizer.zero_grad()
         for place, amount in enumerate(work):

@@ -109,6 +109,20 @@ def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(tmp_path
 
 
 @pytest.mark.slow
+def test_a_rank_that_tells_no_steps_any_more_holds_nobody_up(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=40, skips_from=15)
+    assert job.codes == [0, 0]
+    assert max(job.said[0]["times_s"]) < 20
+    assert job.clocks_mhz(0)[-1] == 0
+
+
+@pytest.mark.slow
+def test_fewer_loads_than_micro_batches_are_a_warning(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=4, too_few=True)
+    assert ["after the backwards of 1 loads" in text for text in job.said[0]["warnings"]] == [True]
+
+
+@pytest.mark.slow
 def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, steps=30, closes_at=27)
     assert job.codes == [0, 0]
