@@ -18,7 +18,7 @@ from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.totals import JobTotal, total_of
-from pfo_fs.reports.wording import difference_text, duration_text, end_text, energy_text, percent, signed_percent
+from pfo_fs.reports.wording import difference_text, duration_text, end_text, energy_text, signed_percent
 from pfo_fs.store.loads_known import LoadsKnown
 
 
@@ -110,11 +110,11 @@ def _card(
 def _load_cards(known: LoadsKnown) -> list[dict[str, Any]]:
     saved, over = "not known yet", f"over {known.steps} steps"
     if known.saved is not None:
-        saved, over = signed_percent(-known.saved), f"± {percent(known.saved_error or 0.0)}, {over}"
+        saved, over = signed_percent(-known.saved), f"± {100 * (known.saved_error or 0.0):.1f} %, {over}"
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
         _plain_card("energy", saved, over),
-        _plain_card("time", signed_percent(known.late, 2), f"± {percent(known.late_error, 2)}"),
+        _plain_card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
         _plain_card("loads explain", explained, "of what varies between ranks"),
         _plain_card("batches of equal work", signed_percent(-known.balanced, 0), "time: that comes first"),
     ]
