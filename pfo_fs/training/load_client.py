@@ -8,7 +8,9 @@ has begun. It ends with training.
 
 from __future__ import annotations
 
+import hmac
 import os
+import secrets
 import selectors
 import socket
 import time
@@ -20,7 +22,7 @@ from typing import Any
 from pfo_fs.device import shared_page
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.loads import step_rows
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, STEP_BYTES, StepBegun
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, STEP_BYTES, TOKEN_BYTES, StepBegun, proof
 
 _CONNECTS_WITHIN_S = 60.0
 _TRY_S = 5.0
@@ -82,25 +84,34 @@ class LoadClient:
         return True
 
 
-def connect(addresses: Sequence[tuple[str, int]], hello: bytes) -> socket.socket:
-    """Returns a connection to the process that decides.
+def connect(
+    addresses: Sequence[tuple[str, int]], token: bytes, rank: int, within_s: float = _CONNECTS_WITHIN_S
+) -> socket.socket:
+    """Returns a connection to the process that decides; both sides have shown that they know the job's secret.
 
     Raises:
-        OSError: None of the addresses answers.
+        OSError: It answers at none of the addresses.
     """
-    until_s = time.monotonic() + _CONNECTS_WITHIN_S
+    until_s = time.monotonic() + within_s
     problem: OSError = OSError("there is no address")
     while time.monotonic() < until_s:
         for host, port in addresses:
             try:
                 made = socket.create_connection((host, port), timeout=_TRY_S)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                made.sendall(hello)
             except OSError as error:
                 problem = error
-            else:
-                made.settimeout(None)
-                return made
+                continue
+            try:
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                challenge, own = received(made, TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES)
+                made.sendall(HELLO.pack(proof(token, challenge, rank), own, rank))
+                if hmac.compare_digest(received(made, TOKEN_BYTES), proof(token, own, -1)):
+                    made.settimeout(None)
+                    return made
+                problem = OSError(f"what answers at {host}:{port} is not of this job")
+            except OSError as error:
+                problem = error
+            made.close()
         time.sleep(0.2)
     raise problem
 
@@ -123,7 +134,7 @@ def main(given: dict[str, Any]) -> int:
     client = LoadClient(words, given["top_mhz"])
     with suppress(OSError):
         addresses = [(str(host), int(port)) for host, port in given["addresses"]]
-        deciding = connect(addresses, HELLO.pack(bytes.fromhex(given["token"]), given["rank"]))
+        deciding = connect(addresses, bytes.fromhex(given["token"]), given["rank"])
         _serve(client, training, deciding, given["doorbell_fd"])
     shared_page.set_exchange_failed(words)
     return 0

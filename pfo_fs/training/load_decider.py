@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import selectors
 import socket
 import time
@@ -18,7 +19,7 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import Any
 
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, proof
 
 _MOST_OPEN = 64
 """So many steps may be open at once; a rank that tells more is wrong."""
@@ -66,6 +67,7 @@ class _Rank:
         self.rank = -1
         self.pending = b""
         self.since_s = time.monotonic()
+        self.challenge = secrets.token_bytes(TOKEN_BYTES)
 
 
 class Decider:
@@ -127,9 +129,11 @@ class Decider:
         except OSError:
             time.sleep(_NO_ROOM_S)  # too many files are open: the connection waits
             return
+        of = _Rank(connection)
         with suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._ready.register(connection, selectors.EVENT_READ, _Rank(connection))
+            connection.send(of.challenge, socket.MSG_DONTWAIT)
+        self._ready.register(connection, selectors.EVENT_READ, of)
 
     def _take(self, of: _Rank) -> bool:
         """Takes what a rank has sent; returns False if a rank of the job has ended."""
@@ -154,10 +158,13 @@ class Decider:
         """Whether a connection may still be that of a rank; it is, once its greeting is complete."""
         if len(of.pending) < HELLO.size:
             return True
-        token, rank = HELLO.unpack(of.pending[: HELLO.size])
+        shown, challenge, rank = HELLO.unpack(of.pending[: HELLO.size])
         of.pending = of.pending[HELLO.size :]
-        if not compare_digest(token, self._token) or rank in self._ranks or not 0 <= rank < self._size:
+        if not compare_digest(shown, proof(self._token, of.challenge, rank)):
             return False
+        if rank in self._ranks or not 0 <= rank < self._size:
+            return False
+        of.connection.sendall(proof(self._token, challenge, -1))
         of.rank = rank
         self._ranks[rank] = of
         if len(self._ranks) == self._size:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pfo_fs.errors import ConfigError, PfoError
 from pfo_fs.guard import reason_of
 from pfo_fs.ipc import messages
+from pfo_fs.loads.choice import CHANGE_S
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.switching_file import given_switching
 from pfo_fs.training.collectives import Collectives
@@ -17,9 +18,6 @@ from pfo_fs.training.load_messages import TOKEN_BYTES
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.step_loads import StepLoads
-
-_CHANGE_S = 0.03
-"""How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
 
 
 def join_loads(
@@ -61,7 +59,7 @@ def join_loads(
     why = ""
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
-        lanes, change_s = [dp_rank for dp_rank, *_ in found], _measured_change_s() or _CHANGE_S
+        lanes, change_s = [dp_rank for dp_rank, *_ in found], _measured_change_s() or CHANGE_S
         try:
             decider = LoadDecider(lanes, sorted(offered, reverse=True), change_s, lost_time, token)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it

@@ -5,6 +5,7 @@ All are numbers of 64 bits, in packets of a fixed length. Training writes a pack
 
 from __future__ import annotations
 
+import hmac
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,9 +20,20 @@ ROW = struct.Struct(f"<{WIDTH}d")
 CLOCK = struct.Struct("<qq")
 """(step, MHz) of a rank's decided clock."""
 TOKEN_BYTES = 32
-HELLO = struct.Struct(f"<{TOKEN_BYTES}sq")
-"""(the job's secret, rank), which begins a connection."""
+HELLO = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sq")
+"""(proof of the job's secret, a challenge, rank): a rank's answer to the challenge with which a connection begins."""
 _NO_LOAD = (0.0,) * _LOAD
+
+
+def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
+    """Returns what shows that its sender knows the job's secret, which itself is never sent.
+
+    Args:
+        token: The secret.
+        challenge: What the other side has sent, another one each time.
+        rank: The rank that proves it; -1: the process that decides.
+    """
+    return hmac.digest(token, challenge + rank.to_bytes(8, "little", signed=True), "sha256")
 
 
 class StepBegun(NamedTuple):

@@ -78,8 +78,8 @@ class LoadDecider:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where other hosts may reach it, the likeliest first."""
-        hosts = [os.environ.get("MASTER_ADDR", ""), socket.gethostname(), socket.getfqdn(), "127.0.0.1"]
+        """Where the ranks may reach it, the likeliest first; what else answers there cannot show the job's secret."""
+        hosts = [os.environ.get("MASTER_ADDR", ""), socket.gethostname(), "127.0.0.1"]
         return [(host, self.port) for host in dict.fromkeys(hosts) if host]
 
     @property

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.step_rows import Reading, make_row
-from pfo_fs.training.load_client import LoadClient, received
+from pfo_fs.training.load_client import LoadClient, connect, received
 from pfo_fs.training.load_decider import Decider, read_state
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, StepBegun
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, StepBegun, proof
 
 TOKEN = secrets.token_bytes(TOKEN_BYTES)
 
@@ -36,13 +36,18 @@ class Running:
         decider = Decider(listening, theirs, TOKEN, self.state_fd, LoadCoordinator([0, 1], (1410, 1200), 0.0, 5e-4), 2)
         self._thread = threading.Thread(target=decider.serve)
         self._thread.start()
+        self._greeted: set[int] = set()
         self._connections: list[socket.socket] = [listening, theirs]
 
     def connect(self, rank: int, token: bytes = TOKEN) -> socket.socket:
         made = socket.create_connection(("127.0.0.1", self.port))
         made.settimeout(10.0)
-        made.sendall(HELLO.pack(token, rank))
         self._connections.append(made)
+        challenge, own = received(made, TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES)
+        made.sendall(HELLO.pack(proof(token, challenge, rank), own, rank))
+        if token == TOKEN and rank not in self._greeted:
+            self._greeted.add(rank)
+            assert received(made, TOKEN_BYTES) == proof(token, own, -1)
         return made
 
     def has_ended(self) -> bool:
@@ -94,6 +99,23 @@ def test_a_second_connection_of_a_rank_is_closed(decider: Running) -> None:
     first.sendall(row(0))
     second = decider.connect(0)
     assert second.recv(1) == b""
+
+
+def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_that_decides() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+
+        def serve() -> None:
+            connection, _ = stranger.accept()
+            with connection:
+                connection.sendall(bytes(TOKEN_BYTES))
+                received(connection, HELLO.size)
+                connection.sendall(bytes(TOKEN_BYTES))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(OSError, match="not of this job"):
+            connect([("127.0.0.1", stranger.getsockname()[1])], TOKEN, 0, within_s=0.1)
+        thread.join()
 
 
 def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
