@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,9 +13,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from pfo_fs.cli.terminal import JsonFlag, err, out, show, wrong_usage
+from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import percent, signed_percent
 
-_LEAST_BALANCED = 0.02
+if TYPE_CHECKING:
+    from pfo_fs.simulator.load_play import LoadSummary
 
 
 def loads(
@@ -63,20 +65,35 @@ def loads(
         step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
     with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
         steps = progress.track(range(iterations), description="")
-        summary = play(step_of, gpu_model(gpu), MODELS[model], step_s=step_seconds, noise=noise, steps=steps, seed=seed)
+        summary, _ = play(
+            step_of, gpu_model(gpu), MODELS[model], step_s=step_seconds, noise=noise, steps=steps, seed=seed
+        )
     if json_:
         print(json.dumps({"summary": summary.as_json()}))  # noqa: T201
         return
-    if summary.balanced >= _LEAST_BALANCED:
+    show_summary(summary, f"Clocks from loads, {ranks} ranks", "its second half, after learning")
+
+
+def show_summary(summary: LoadSummary, title: str, plan: str) -> None:
+    """Shows what clocks from loads have saved, and first what balanced batches would.
+
+    Args:
+        summary: The run.
+        title: Of the table.
+        plan: What the summary's plan stands for.
+    """
+    if summary.balanced >= LEAST_BALANCED:
         out.print(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
-    title = f"Clocks from loads, {ranks} ranks"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("against the highest clocks on the same data", "slower", "saved"):
         table.add_column(column, justify="left" if " " in column else "right", no_wrap=True)
-    table.add_row(f"whole run, {iterations} steps", signed_percent(summary.run_late, 3), percent(summary.run_saved))
-    plan_late, plan_saved = signed_percent(summary.plan_late, 3), percent(summary.plan_saved)
-    table.add_row("its second half, after learning", plan_late, f"[bold]{plan_saved}[/]")
+    run_late, plan_late = signed_percent(summary.run_late, 3), signed_percent(summary.plan_late, 3)
+    table.add_row(f"whole run, {summary.iterations} steps", run_late, percent(summary.run_saved))
+    table.add_row(plan, plan_late, f"[bold]{percent(summary.plan_saved)}[/]")
     table.caption_justify = "left"
-    table.caption = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at the highest clocks"
+    begins = summary.begins_at
+    first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
+    worst = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at the highest clocks"
+    table.caption = f"{first}; {worst}"
     show(table)
-    out.print(escape(summary.state.text), highlight=False, soft_wrap=True)
+    out.print(escape(summary.status_text), highlight=False, soft_wrap=True)

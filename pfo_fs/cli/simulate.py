@@ -29,8 +29,6 @@ PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "ear
 
 Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
 _BARS = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
-_LEAST_BALANCED = 0.005
-"""Relative: less time than this is not worth balancing batches."""
 _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
 
@@ -207,6 +205,7 @@ def _with_loads(
     as_json: bool,
 ) -> None:
     """Plays a trace with clocks from loads, and shows what they save."""
+    from pfo_fs.cli.loads import show_summary
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
     trace = last_stage(trace) if no_pipeline else trace
@@ -217,25 +216,7 @@ def _with_loads(
     if as_json:
         print(json.dumps({"summary": summary.as_json()}))  # noqa: T201
         return
-    table = Table(title="Clocks from loads", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("against the highest clocks on the same data", "slower", "saved"):
-        table.add_column(column, justify="left" if " " in column else "right", no_wrap=True)
-    table.add_row(f"whole run, {iterations} steps", signed_percent(summary.run_late, 3), percent(summary.run_saved))
-    table.add_row(
-        "all steps of the trace, with what is known at the end",
-        signed_percent(summary.plan_late, 3),
-        f"[bold]{percent(summary.plan_saved)}[/]",
-    )
-    table.caption_justify = "left"
-    begins = summary.begins_at
-    first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
-    table.caption = f"{first}; the latest step takes {percent(summary.worst_step_late, 2)} longer"
-    if summary.balanced >= _LEAST_BALANCED:
-        table.caption += (
-            f"\nbatches of equal work would take {percent(summary.balanced, 1)} less time: that comes first"
-        )
-    show(table)
-    out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
+    show_summary(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
 
 
 def _kind(file: Path | None, gpu: str, generated: int | None) -> str:
