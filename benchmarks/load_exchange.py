@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, StepBegun
+from pfo_fs.training.load_messages import CLOCK, ROW, TOKEN_BYTES, StepBegun
 from pfo_fs.training.load_processes import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
@@ -37,7 +37,7 @@ def exchange(ranks: int, steps: int) -> dict[str, Any]:
     """Returns the times of steps, in ms."""
     token = secrets.token_hex(TOKEN_BYTES)
     decider = LoadDecider(range(ranks), CLOCKS, 0.03, 5e-4, token)
-    connections = [connect([("127.0.0.1", decider.port)], HELLO.pack(bytes.fromhex(token), r)) for r in range(ranks)]
+    connections = [connect([("127.0.0.1", decider.port)], bytes.fromhex(token), r) for r in range(ranks)]
     drawn = random.Random(0)
     took_ms: list[float] = []
     ended: list[list[EndedStep]] = [[] for _ in connections]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfo_fs.loads.durations import LoadDurations
+from pfo_fs.loads.durations import STALLED, LoadDurations
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -26,8 +26,12 @@ _UP, _DOWN = 0.5, 0.005
 """A step that lost time raises the margin by this share of what it lost. Each other one lowers it by this share of what
 a step may lose, so that the mean loss settles there; but at most by half a percent of the margin, which then halves in
 140 steps."""
+_MOST_LOST = 2.0
+"""While more than twice the allowed time was lost, all clocks stay the highest."""
+CHANGE_S = 0.03
+"""How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
 _EXPLAINS = 0.06
-"""Loads whose residual is larger explain too little: all clocks stay the highest."""
+"""Loads whose residual is larger explain too little: three times that as margin leaves next to nothing to lower."""
 _FIRST_STEPS, _EVERY, _OFTEN = 10, 10, 40
 """The model is first fitted after ten steps, then after each up to the 40th, then after every tenth."""
 
@@ -61,27 +65,42 @@ class LoadChoice:
         kinds: The number of each instruction's kind, (instructions,).
         clocks: The clocks.
         spans_s: From durations (instructions, pipelines) in s to the time at which each pipeline ends, in s.
+        lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
         clocks: The clocks; `least_mhz` may change.
         durations: The model.
         margin: Relative to the time of the last pipeline.
-        lost: Time that steps lost so far, as a number of steps; by what the ranks measured.
-        lost_time: Relative: steps may take longer by this share on average.
         steps: Number of steps so far.
     """
 
-    def __init__(self, kinds: Array, clocks: Clocks, spans_s: Callable[[Array], Array]) -> None:
+    def __init__(
+        self, kinds: Array, clocks: Clocks, spans_s: Callable[[Array], Array], lost_time: float = LOST_TIME
+    ) -> None:
         self.durations = LoadDurations(kinds)
         self.margin = 0.0
-        self.lost, self.steps = 0.0, 0
-        self.lost_time = LOST_TIME
-        self.clocks, self._spans_s = clocks, spans_s
+        self.steps = 0
+        self.clocks, self._spans_s, self._lost_time = clocks, spans_s, lost_time
+        self._time_s = self._lost_s = self._squares = 0.0  # of all steps, what they lost, and the sum of its squares
 
     @property
     def explains(self) -> bool:
         """Whether loads explain enough to choose clocks by them."""
         return self.durations.residual < _EXPLAINS
+
+    @property
+    def late(self) -> tuple[float, float]:
+        """By how much longer steps were for their clocks, as ranks measured it: relative, and its standard error."""
+        if not self._time_s:
+            return 0.0, 0.0
+        mean_s = self._lost_s / self.steps
+        scatter_s = math.sqrt(max(0.0, self._squares / self.steps - mean_s * mean_s))
+        return self._lost_s / self._time_s, scatter_s * math.sqrt(self.steps) / self._time_s
+
+    @property
+    def has_lost_too_much(self) -> bool:
+        """Whether twice what may be lost was lost, or more: all clocks stay the highest until it has evened out."""
+        return self.late[0] > _MOST_LOST * self._lost_time
 
     @property
     def status_text(self) -> str:
@@ -96,7 +115,12 @@ class LoadChoice:
                 f"loads leave {residual} of the ranks' times unexplained, more than {100 * _EXPLAINS:.0f} %: "
                 "all clocks stay the highest"
             )
-        lost = f"{100 * self.lost / self.steps:.3f} % of the time lost, as measured"
+        lost = f"{100 * self.late[0]:.3f} % of the time lost, as measured"
+        if self.has_lost_too_much:
+            return (
+                f"clocks cost {lost}, over {self.steps} steps, more than twice what is allowed: all clocks stay the "
+                "highest until it has evened out"
+            )
         margin = f"margin {100 * self.margin:.1f} %"
         return f"loads leave {residual} of durations unexplained; {margin}; {lost}, over {self.steps} steps"
 
@@ -109,7 +133,7 @@ class LoadChoice:
         import numpy as np
 
         chosen: Array = np.full(loads.shape[1], self.clocks.offered_mhz[0])
-        if not self.explains or not np.isfinite(loads).all():
+        if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
             return [int(mhz) for mhz in chosen]
         full_s = self.durations.expected_s(loads)
         deadline_s = float(self._spans_s(full_s).max()) * (1 - self.margin) - self.clocks.change_s
@@ -118,7 +142,7 @@ class LoadChoice:
             chosen[in_time] = mhz
         return [int(mhz) for mhz in chosen]
 
-    def learn(self, loads: Array, times_s: Array, mhz: Sequence[float], sure: Any = True) -> float:
+    def learn(self, loads: Array, times_s: Array, mhz: Sequence[float], sure: Any = True) -> None:
         """Learns from a step.
 
         Args:
@@ -126,28 +150,47 @@ class LoadChoice:
             times_s: Durations in s, (instructions, pipelines); NaN where there is none.
             mhz: The clock of each pipeline.
             sure: Whether it was in force all the time, for each pipeline: else durations do not count.
-
-        Returns:
-            By how much longer the step took for its clocks, relative.
         """
         import numpy as np
 
         slower: Array = np.broadcast_to(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1, times_s.shape)
         lost = 0.0
+        if np.isfinite(times_s).all():
+            self._time_s += float(self._spans_s(times_s).max())
         if np.isfinite(loads).all():
             self.durations.add(loads, np.where(sure, times_s, np.nan), slower)
         if slower.any() and np.isfinite(times_s).all():
-            full_s = times_s / self.durations.times_slower(slower)
-            lost = max(0.0, float(self._spans_s(times_s).max() / self._spans_s(full_s).max()) - 1)
-            self.lost += lost
-            if lost > self.lost_time:
+            worked_s, full_s = self.without_stalls(loads, times_s, mhz)
+            full_s = times_s - worked_s + full_s
+            time_s, highest_s = (float(self._spans_s(each).max()) for each in (times_s, full_s))
+            lost = max(0.0, time_s / highest_s - 1)
+            self._lost_s += max(0.0, time_s - highest_s)
+            self._squares += max(0.0, time_s - highest_s) ** 2
+            if lost > self._lost_time:
                 self.margin = min(_MOST_MARGIN, self.margin + _UP * lost)
             else:
-                self.margin -= min(_UP * self.lost_time, _DOWN * self.margin)
+                self.margin -= min(_UP * self._lost_time, _DOWN * self.margin)
                 self.margin = max(_LEAST_MARGIN, self.margin)
         self.steps += 1
         if self.steps >= _FIRST_STEPS and (self.steps <= _OFTEN or self.steps % _EVERY == 0):
             self.durations.fit()
             if self.explains and not self.margin:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
-        return lost
+
+    def without_stalls(self, loads: Array, times_s: Array, mhz: Sequence[float]) -> tuple[Array, Array]:
+        """Returns how long pipelines worked, and how long they would have at the highest clock, in s each.
+
+        What takes more than twice as long as expected has stalled (a checkpoint, the host), which is no work, and which
+        no clock makes longer; a shorter duration is that of slower work.
+
+        Args:
+            loads, times_s, mhz: As for `learn`.
+        """
+        import numpy as np
+
+        times_slower = self.durations.times_slower(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1)
+        if not np.isfinite(loads).all() or not self.explains:
+            return times_s, times_s / times_slower
+        due_s = self.durations.expected_s(loads)
+        stalled = times_s > STALLED * due_s * times_slower
+        return np.where(stalled, due_s * times_slower, times_s), np.where(stalled, due_s, times_s / times_slower)

@@ -15,7 +15,7 @@ from typing import Any
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
-from pfo_fs.loads.state import LoadsState
+from pfo_fs.loads.state import LEAST_BALANCED, LoadsState
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -55,8 +55,8 @@ class LoadCoordinator:
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
         self._lanes: Array = np.asarray(lanes)
         self._first_ranks: Array = np.array([list(lanes).index(lane) for lane in range(max(lanes) + 1)])
-        self._choice = LoadChoice([0], Clocks(self._offered, self._offered[-1], change_s), lambda times_s: times_s[0])
-        self._choice.lost_time = lost_time
+        clocks = Clocks(self._offered, self._offered[-1], change_s)
+        self._choice = LoadChoice([0], clocks, lambda times_s: times_s[0], lost_time)
         self._energies = StepEnergies(top)
         self._open: deque[_Open] = deque(maxlen=_KEPT)
         self._readings: Array | None = None
@@ -64,7 +64,6 @@ class LoadCoordinator:
         self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._began_s: dict[int, float] = {}
         self._lowered = 0
-        self._lost: list[float] = [0.0, 0.0]  # the sum over steps, and that of squares
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def receive(self, rows: Array, began_s: float) -> list[int]:
@@ -147,15 +146,16 @@ class LoadCoordinator:
         if np.isfinite(done.loads).all() and not self._same_features(done.loads) and choice.durations.features:
             choice.durations.forget()
         # A clock that came late counts in the lost time, as if it had been there, but not in what durations teach.
-        lost = choice.learn(done.loads, lanes_s[None], np.where(np.isfinite(mhz), np.abs(mhz), top), sure=mhz > 0)
-        self._lost = [self._lost[0] + lost, self._lost[1] + lost * lost]
-        slope = float(choice.durations.slope[0])
-        clocks = np.where(done.mhz > 0, done.mhz, np.nan)
-        full_s = done.work_s / (1 + slope * (top / clocks - 1))
+        in_force = np.where(np.isfinite(mhz), np.abs(mhz), top)
+        choice.learn(done.loads, lanes_s[None], in_force, sure=mhz > 0)
         if step_s > 0:
-            self._energies.add(done.powers_w * step_s, step_s, done.work_s, full_s, clocks)
+            worked_s, full_s = (each[0] for each in choice.without_stalls(done.loads, lanes_s[None], in_force))
+            worked_s, full_s = (done.work_s * (each / lanes_s)[self._lanes] for each in (worked_s, full_s))
+            clocks = np.where(done.mhz > 0, done.mhz, np.nan)
+            unsure = choice.durations.residual if choice.explains else 0.0
+            self._energies.add(done.powers_w * step_s, step_s, worked_s, full_s, clocks, unsure)
         if self._lowered:
-            least = self._energies.least_mhz(self._offered, slope)
+            least = self._energies.least_mhz(self._offered, float(choice.durations.slope[0]))
             if self._energies.saving is not None:
                 choice.clocks = replace(choice.clocks, least_mhz=least)
         if choice.explains and np.isfinite(done.loads).all():
@@ -167,15 +167,13 @@ class LoadCoordinator:
     def state(self) -> LoadsState:
         """What is known now."""
         choice = self._choice
-        steps = max(1, choice.steps)
-        late = self._lost[0] / steps
-        late_error = (max(0.0, self._lost[1] / steps - late * late) / steps) ** 0.5
+        late, late_error = choice.late
         longest, mean = (sum(column) for column in zip(*self._varied, strict=True)) if self._varied else (0.0, 0.0)
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
         saving = self._energies.saving if self._lowered else None
         text = choice.status_text
-        if explained is not None:
+        if explained is not None and not choice.has_lost_too_much:
             saved = "energy saved not known yet"
             if saving is not None:
                 saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
@@ -190,7 +188,7 @@ class LoadCoordinator:
             )
         if self._odd is not None:
             text += f". Rank {self._odd} gives loads of another form than most ranks: default clocks in such steps"
-        if balanced > 0.02:
+        if balanced >= LEAST_BALANCED:
             text += f". Batches of equal work would make steps {100 * balanced:.0f} % shorter"
         return LoadsState(
             choice.steps,

@@ -5,7 +5,7 @@
 
 The square counts for loads of one number only; vectors bring what they need. s is between 0 (the instruction waits for
 memory) and 1 (it follows the clock). A worker that is slow for good has another pace: that is no work. Coefficients are
-least squares over the latest steps, s and the paces in turn with them. A duration that was not measured is NaN.
+and s are least squares over the latest steps, the paces in turn with them. A duration that was not measured is NaN.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ Array = Any
 _STEPS = 60
 """So many of the latest steps count: data changes within hundreds of steps."""
 _ROUNDS = 4
-"""Coefficients and s are estimated in turn; after this many rounds they change by less than their errors."""
-_USUAL_S, _RUNS = 0.9, 30
-"""Before s is measured, instructions are taken to follow the clock nearly; that counts as 30 runs."""
-_LOWERED = 0.02
-"""Relative: a run tells of s if its clock was lower than the highest one by more than this."""
+"""Coefficients and paces are estimated in turn; after this many rounds they change by less than their errors."""
+_USUAL_S, _RUNS, _ASSUMED = 0.9, 30, 0.1
+"""Before s is measured, instructions are taken to follow the clock nearly; that counts as 30 runs at a clock that makes
+them a tenth longer."""
 _ODD = 0.02
 """This share of the durations, those that are furthest off, may have been something else than work, such as a
 checkpoint: it does not count."""
+STALLED = 2.0
+"""Slow workers of measured jobs take up to 1.4 times as long; what takes more than twice as long has stalled."""
 _LEAST = 1e-3
 """Of the mean duration, no instruction is taken to last for less than this share."""
 
@@ -101,20 +102,25 @@ class LoadDurations:
             basis, taken, low, pipeline = basis[known], taken[known], low[known], pipeline[known]
             self._means[kind] = float(taken.mean())
             usual: Array = np.full(len(taken), True)
+            size = basis.shape[1]
+            weights: Array = np.linalg.lstsq(basis, taken / (1 + self.slope[kind] * low), rcond=None)[0]
+            assumed = np.array([[0.0] * size + [_RUNS**0.5 * _ASSUMED * self._means[kind]]])
             for _ in range(_ROUNDS):
-                full_s = taken / (1 + self.slope[kind] * low) / self.pace[kind, pipeline]
-                weights, *_ = np.linalg.lstsq(basis[usual], full_s[usual], rcond=None)
-                expected_s = np.maximum(basis @ weights, _LEAST * self._means[kind])
-                took_s, due_s = (np.bincount(pipeline[usual], each[usual], pipelines) for each in (full_s, expected_s))
-                self.pace[kind] *= np.where(due_s > 0, took_s, 1.0) / np.where(due_s > 0, due_s, 1.0)
-                tells = usual & (low > _LOWERED)
-                if tells.any():
-                    slowed = taken[tells] / (expected_s * self.pace[kind, pipeline])[tells]
-                    own = float(((slowed - 1) * low[tells]).sum()) / float((low[tells] ** 2).sum())
-                    runs = int(tells.sum())
-                    self.slope[kind] = np.clip((own * runs + _USUAL_S * _RUNS) / (runs + _RUNS), 0.0, 1.0)
-                off = taken / (1 + self.slope[kind] * low) / (expected_s * self.pace[kind, pipeline]) - 1
-                usual = np.abs(off) <= np.quantile(np.abs(off), 1 - _ODD)
+                # Pipelines with less work have lower clocks, so coefficients and s are estimated together.
+                due_s, longer = basis @ weights, 1 + self.slope[kind] * low
+                own = self.pace[kind, pipeline]
+                slopes = np.column_stack([basis * (longer * own)[:, None], due_s * low * own])
+                aim = taken + self.slope[kind] * due_s * low * own  # linear in both, near the last estimate
+                found = np.linalg.lstsq(
+                    np.vstack([slopes[usual], assumed]), np.append(aim[usual], assumed[0, -1] * _USUAL_S), rcond=None
+                )[0]
+                weights, self.slope[kind] = found[:-1], np.clip(found[-1], 0.0, 1.0)
+                expected_s = np.maximum(basis @ weights, _LEAST * self._means[kind]) * (1 + self.slope[kind] * low)
+                took_s, due_s = (np.bincount(pipeline[usual], each[usual], pipelines) for each in (taken, expected_s))
+                self.pace[kind] = np.where(due_s > 0, took_s, 1.0) / np.where(due_s > 0, due_s, 1.0)
+                off = taken / (expected_s * self.pace[kind, pipeline]) - 1
+                usual = (np.abs(off) <= np.quantile(np.abs(off), 1 - _ODD)) & (off <= STALLED - 1)
+            full_s = taken / (1 + self.slope[kind] * low)
             self._weights.append(weights)
             left.append(float(np.std((off * expected_s)[usual])) / self._means[kind])
             varies.append(float(np.std(full_s[usual] / full_s[usual].mean())))

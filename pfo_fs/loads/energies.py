@@ -1,10 +1,11 @@
-"""What a step's energy would have been at the highest clock, from what all ranks' GPUs have drawn at others.
+"""What steps would have taken at the highest clock, in J, from what ranks draw there; and which clock takes least.
 
-    power while it waits = c0
-    power while it works = c0 + c1 + c2 x + c3 x^3              x = clock / highest clock
+    power at the highest clock = c0 while a rank waits, c0 + c1 while it works
 
-The coefficients are least squares over all ranks and steps. What was saved is the difference of two sums of this form,
-so that its error follows from that of the coefficients.
+In each step the ranks with most work run at the highest clock, and in the first steps all do: from these alone the two
+powers are learned, by least squares, whatever lower clocks do. What was saved is what that says of the whole job, less
+what was measured. Which clock takes least energy follows from all ranks and clocks, by c0 + c1 + c2 x + c3 x^3 while a
+rank works at x = clock / highest clock.
 """
 
 from __future__ import annotations
@@ -31,6 +32,42 @@ class Saving:
     error: float
 
 
+class _Powers:
+    """Coefficients of powers in W, by least squares over the rows so far.
+
+    Args:
+        size: How many there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        import numpy as np
+
+        self._prior: Array = np.eye(size) / _PRIOR_W**2
+        self._products: Array = np.zeros((size, size))
+        self._sums: Array = np.zeros(size)
+        self._squares = 0.0
+        self._rows = 0
+
+    def add(self, shares: Array, powers_w: Array) -> None:
+        """Adds rows: by how much of each coefficient a power consists, (rows, size), and the powers, (rows,)."""
+        self._products += shares.T @ shares
+        self._sums += shares.T @ powers_w
+        self._squares += float(powers_w @ powers_w)
+        self._rows += len(powers_w)
+
+    def solve(self) -> tuple[Array, Array]:
+        """Returns the coefficients, and their covariances."""
+        import numpy as np
+
+        variance = _PRIOR_W**2
+        for _ in range(2):  # the prior hardly counts, once there are rows
+            precision = self._products / variance + self._prior
+            found = np.linalg.solve(precision, self._sums / variance)
+            left = self._squares - 2 * found @ self._sums + found @ self._products @ found
+            variance = max(1.0, float(left) / max(1, self._rows))
+        return found, np.linalg.inv(self._products / variance + self._prior)
+
+
 class StepEnergies:
     """Learns from the energies of steps.
 
@@ -42,14 +79,12 @@ class StepEnergies:
         import numpy as np
 
         self._top_mhz = top_mhz
-        self._products: Array = np.eye(4) / _PRIOR_W**2
-        self._sums: Array = np.zeros(4)
-        self._squares = 0.0
-        self._rows = 0
-        self._less: Array = np.zeros(4)
+        self._highest, self._all = _Powers(2), _Powers(4)
+        self._times_s: Array = np.zeros(2)  # of all ranks together: their steps, their work at the highest clock
+        self._unsure_s = 0.0
         self._drawn_j = 0.0
 
-    def add(self, energies_j: Array, step_s: float, work_s: Array, full_s: Array, mhz: Array) -> None:
+    def add(self, energies_j: Array, step_s: float, work_s: Array, full_s: Array, mhz: Array, unsure: float) -> None:
         """Adds a step.
 
         Args:
@@ -58,51 +93,32 @@ class StepEnergies:
             work_s: The time of each rank's own work, (ranks,).
             full_s: The same at the highest clock.
             mhz: The clock of each rank.
+            unsure: Relative: by how much `full_s` of all ranks with lower clocks may be wrong in the same way.
         """
         import numpy as np
 
         known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
         if not known.any() or step_s <= 0:
             return
-        shares = self._shares(np.minimum(work_s, step_s), mhz, step_s)[known]
-        at_top = self._shares(np.minimum(full_s, step_s), np.full(len(mhz), self._top_mhz), step_s)[known]
-        powers_w = energies_j[known] / step_s
-        self._products += shares.T @ shares / self._variance
-        self._sums += shares.T @ powers_w / self._variance
-        self._squares += float(((powers_w - shares @ self._coefficients) ** 2).sum())
-        self._rows += int(known.sum())
-        self._less += (at_top - shares).sum(axis=0) * step_s
+        powers_w, x = energies_j[known] / step_s, mhz[known] / self._top_mhz
+        busy, full = (np.minimum(each[known], step_s) / step_s for each in (work_s, full_s))
+        ones, highest = np.ones_like(busy), x == 1
+        self._all.add(np.stack([ones, busy, busy * x, busy * x**3], axis=1), powers_w)
+        self._highest.add(np.stack([ones, busy], axis=1)[highest], powers_w[highest])
+        self._times_s += np.array([len(busy), full.sum()]) * step_s
+        self._unsure_s += unsure * float(full[~highest].sum()) * step_s
         self._drawn_j += float(energies_j[known].sum())
-
-    @property
-    def _variance(self) -> float:
-        """Of the powers that the formula does not explain, in W^2."""
-        return max(1.0, self._squares / self._rows) if self._rows else _PRIOR_W
-
-    @property
-    def _coefficients(self) -> Array:
-        import numpy as np
-
-        return np.linalg.solve(self._products, self._sums)
-
-    def _shares(self, work_s: Array, mhz: Array, step_s: float) -> Array:
-        """By how much of each coefficient the mean power of a step consists, (ranks, 4)."""
-        import numpy as np
-
-        busy, x = work_s / step_s, mhz / self._top_mhz
-        return np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1)
 
     @property
     def saving(self) -> Saving | None:
         """What was saved so far; None while that is not known."""
-        import numpy as np
-
-        less_j = float(self._less @ self._coefficients)
-        error_j = float(np.sqrt(self._less @ np.linalg.solve(self._products, self._less)))
-        full_j = self._drawn_j + less_j
-        if full_j <= 0 or error_j > max(_SURE * abs(less_j), _LEAST_SURE * full_j):
+        powers_w, covariances = self._highest.solve()
+        full_j = float(self._times_s @ powers_w)
+        if full_j <= 0:
             return None
-        return Saving(less_j / full_j, error_j / full_j)
+        variance = float(self._times_s @ covariances @ self._times_s) + (self._unsure_s * float(powers_w[1])) ** 2
+        share, error = 1 - self._drawn_j / full_j, variance**0.5 * self._drawn_j / full_j**2
+        return Saving(share, error) if error <= max(_SURE * abs(share), _LEAST_SURE) else None
 
     def least_mhz(self, offered_mhz: Sequence[int], slope: float) -> int:
         """Returns the clock, among these, at which work takes least energy beyond that of waiting.
@@ -111,7 +127,7 @@ class StepEnergies:
             offered_mhz: The clocks.
             slope: By which share of its time work follows the clock.
         """
-        _, fixed_w, linear_w, steep_w = map(float, self._coefficients)
+        _, fixed_w, linear_w, steep_w = map(float, self._all.solve()[0])
 
         def beyond_j(mhz: int) -> float:
             x = mhz / self._top_mhz

@@ -7,6 +7,9 @@ from typing import Any
 
 from pfo_fs.loads.energies import Saving
 
+LEAST_BALANCED = 0.02
+"""Balanced batches are worth a word where steps would be shorter by this share."""
+
 
 @dataclass(frozen=True)
 class LoadsState:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from pfo_fs.device.physics import GpuModel
 from pfo_fs.errors import PlanError
-from pfo_fs.loads.choice import LOST_TIME
+from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
+from pfo_fs.simulator.load_play import LoadSummary
 
 Array = Any
 """An array of numpy, which is not typed here."""
 
 MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
 """layers x width / parameters of usual models (Llama 3)."""
-_CHANGE_S = 0.03
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
 _COLUMNS = ("step", "dp_rank", "micro_batch", "length")
@@ -35,33 +34,6 @@ _MOST_LENGTHS, _LONGEST = 5_000_000, 1_000_000_000
 
 Step = list[list[list[int]]]
 """The lengths of the sequences of each micro-batch of each rank."""
-
-
-@dataclass(frozen=True)
-class UnevenSummary:
-    """A run, relative to the highest clocks on the same data.
-
-    Attributes:
-        iterations: Number of steps.
-        run_saved, run_late: Energy saved and time lost over the whole run, learning included.
-        plan_saved, plan_late: The same over its second half.
-        worst_step_late: By how much longer the latest step took.
-        balanced: By how much shorter steps would be if all ranks had the mean of their work.
-        state: What the job's own status says.
-    """
-
-    iterations: int
-    run_saved: float
-    run_late: float
-    plan_saved: float
-    plan_late: float
-    worst_step_late: float
-    balanced: float
-    state: LoadsState
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns everything as JSON."""
-        return {**self.__dict__, "state": self.state.as_json()}
 
 
 def read_lengths(path: Path) -> list[Step]:
@@ -143,8 +115,9 @@ def play(
     noise: float = 0.01,
     steps: Iterable[int],
     seed: int = 0,
-) -> UnevenSummary:
-    """Plays steps from a cold start.
+) -> tuple[LoadSummary, LoadsState]:
+    """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half, and
+    what the job's own status says.
 
     Args:
         step_of: Returns the step of a number.
@@ -163,10 +136,11 @@ def play(
     top, one = gpu.clocks_mhz[0], gpu.coefficients("backward")
     slower = {mhz: one.time_s(mhz) / one.time_s(top) for mhz in gpu.clocks_mhz}
     ranks = len(first[0])
-    coordinator = LoadCoordinator(range(ranks), gpu.clocks_mhz, _CHANGE_S, LOST_TIME)
+    coordinator = LoadCoordinator(range(ranks), gpu.clocks_mhz, CHANGE_S, LOST_TIME)
     energies_j, now_s = np.zeros(ranks), 0.0
     ended: list[list[EndedStep]] = [[] for _ in range(ranks)]
     history = []
+    begins_at: int | None = None
     for number in steps:
         step = step_of(number)
         loads = [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step]
@@ -175,6 +149,8 @@ def play(
         mhz = [clock or top for clock in coordinator.receive(np.array(rows), now_s)]
         coordinator.learn()
         full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
+        if begins_at is None and min(mhz) < top:
+            begins_at = number
         work_s = full_s * [slower[each] for each in mhz]
         time_s, full_time_s = (float(each.max()) + _REST_S * step_s for each in (work_s, full_s))
         powers_w = np.array([one.power_w(each) for each in mhz])
@@ -185,14 +161,17 @@ def play(
         ended = [[EndedStep(number, float(work_s[r]), float(mhz[r]))] for r in range(ranks)]
     state = coordinator.state
     run, plan = np.array(history), np.array(history[len(history) // 2 :])
-    return UnevenSummary(
+    summary = LoadSummary(
         len(history),
         *_relative(run),
         *_relative(plan),
         float((run[:, 0] / run[:, 1]).max() - 1),
         state.balanced,
-        state,
+        begins_at,
+        state.margin,
+        state.text,
     )
+    return summary, state
 
 
 def _works(step: Step, squares: float) -> Array:

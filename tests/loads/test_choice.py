@@ -135,3 +135,39 @@ def test_lost_time_stays_within_twice_its_bound_however_exact_loads_are(noise: f
     for _ in range(150):
         job.step()
     assert job.late < 2 * LOST_TIME
+
+
+def test_after_twice_the_allowed_time_was_lost_all_clocks_stay_the_highest_until_it_has_evened_out() -> None:
+    job = Job()
+    for _ in range(60):
+        job.step()
+    for _ in range(6):
+        job.step(heavy=1.5)  # a pipeline has become slow: what its loads say is not what it takes
+    assert job.choice.has_lost_too_much
+    assert "more than twice what is allowed" in job.choice.status_text
+    assert min(job.step()) == TOP_MHZ
+    for _ in range(2000):
+        job.step()
+    assert not job.choice.has_lost_too_much
+    assert min(job.step()) < TOP_MHZ
+
+
+def test_a_stall_of_all_pipelines_is_not_taken_for_time_that_clocks_have_lost() -> None:
+    job = Job()
+    for _ in range(60):
+        job.step()
+    before = job.choice.margin
+    equal = np.repeat(np.array([[0.5, 0.6, 0.7, 0.8, 0.9, 1.4]]), len(KINDS), axis=0)
+    mhz = job.choice.choose(equal[:, :, None])
+    slower = TOP_MHZ / np.array(mhz) - 1
+    times_s = SECONDS[KINDS][:, None] * (0.2 + equal) * (1 + SLOPES[KINDS][:, None] * slower)
+    job.choice.learn(equal[:, :, None], times_s + 10.0, mhz)
+    assert min(mhz) < TOP_MHZ
+    assert job.choice.margin <= before
+
+
+def test_how_much_work_follows_the_clock_is_learned_although_less_work_has_lower_clocks() -> None:
+    job = Job(noise=0.002)
+    for _ in range(120):
+        job.step()
+    assert job.choice.durations.slope == pytest.approx(SLOPES, abs=0.05)

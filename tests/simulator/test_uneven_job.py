@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
-from pfo_fs.device.physics import A100
+from pfo_fs.device.physics import A40, A100, GpuModel
 from pfo_fs.errors import PlanError
 from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
 
@@ -18,22 +18,24 @@ LONG = {"micro_batches": 2, "context": 131_072, "median": 12_000, "sigma": 1.2}
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_long_contexts_save_much_and_lose_no_more_time_than_is_allowed(seed: int) -> None:
-    summary = play(drawn_steps(16, **LONG, seed=seed), A100, MODELS["8B"], steps=range(120), seed=seed)
+    summary, _ = play(drawn_steps(16, **LONG, seed=seed), A100, MODELS["8B"], steps=range(120), seed=seed)
     assert summary.run_saved > 0.1
     assert summary.run_late < 1e-3
     assert summary.plan_saved > summary.run_saved
     assert summary.balanced > 0.1
 
 
-def test_what_the_status_says_is_what_was_saved() -> None:
-    summary = play(drawn_steps(16, **LONG, seed=3), A100, MODELS["8B"], steps=range(120))
-    saving = summary.state.saving
+@pytest.mark.parametrize("gpu", [A100, A40], ids=["A100", "A40"])
+def test_what_the_status_says_is_what_was_saved(gpu: GpuModel) -> None:
+    summary, state = play(drawn_steps(16, **LONG, seed=3), gpu, MODELS["8B"], steps=range(120))
+    saving = state.saving
     assert saving is not None
-    assert abs(saving.share - summary.run_saved) < 0.02
+    assert abs(saving.share - summary.run_saved) < 2 * saving.error < 0.02
+    assert abs(state.late - summary.run_late) < 1e-4
 
 
 def test_equal_work_saves_nothing_and_is_not_called_unequal() -> None:
-    summary = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=0.0, steps=range(40))
+    summary, _ = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=0.0, steps=range(40))
     assert abs(summary.run_saved) < 0.01
     assert summary.run_late < 1e-3
     assert summary.balanced < 0.01
@@ -81,7 +83,7 @@ def test_a_mark_at_the_begin_of_the_file_and_spaces_are_no_part_of_names(tmp_pat
 
 
 def test_noise_is_not_called_unequal_work() -> None:
-    summary = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=0.03, steps=range(60))
+    summary, _ = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=0.03, steps=range(60))
     assert summary.balanced < 0.01
 
 
