@@ -1,10 +1,11 @@
 """What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks; and what training pays.
 
     python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json]
+    python benchmarks/load_exchange.py --ranks 1024 --stages 16 --micro-batches 64
 
 The process that decides is the real one; one process here plays the ranks' connections (by loopback, so a network's own
 latency is not in it). Loads explain the ranks' times to 1 %. A step's time is from the last rank's row to the last
-rank's clock. `told` is what training does when a step begins: reading the load of four micro-batches, and one packet to
+rank's clock; with `--stages`, each so many ranks are a pipeline (1F1B), whose first rank tells the loads. `told` is what training does when a step begins: reading the load of four micro-batches, and one packet to
 the process beside it.
 """
 
@@ -26,27 +27,34 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK, ROW, TOKEN_BYTES, StepBegun
+from pfo_fs.planner import make_pipeline
+from pfo_fs.training.load_messages import CLOCK, TOKEN_BYTES, StepBegun, pack_row
 from pfo_fs.training.load_processes import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
 FIRST_CHOICE = 12
 
 
-def exchange(ranks: int, steps: int) -> dict[str, Any]:
+def exchange(ranks: int, steps: int, stages: int, micro_batches: int) -> dict[str, Any]:
     """Returns the times of steps, in ms."""
     token = secrets.token_hex(TOKEN_BYTES)
-    decider = LoadDecider(range(ranks), CLOCKS, 0.03, 5e-4, token)
+    orders = make_pipeline("1f1b", stages, micro_batches).orders if stages > 1 else ()
+    decider = LoadDecider([divmod(rank, stages) for rank in range(ranks)], CLOCKS, 0.03, 5e-4, orders, token)
     connections = [connect([("127.0.0.1", decider.port)], bytes.fromhex(token), r) for r in range(ranks)]
     drawn = random.Random(0)
     took_ms: list[float] = []
     ended: list[list[EndedStep]] = [[] for _ in connections]
     lowered = 0
     for step in range(steps):
-        loads = [
-            load_of_step([(drawn.uniform(2e3, 16e3), drawn.uniform(1e6, 1e8)) for _ in range(4)]) for _ in connections
+        given = [
+            [(drawn.uniform(2e3, 16e3), drawn.uniform(1e6, 1e8)) for _ in range(micro_batches)]
+            for _ in range(ranks // stages)
         ]
-        rows = [ROW.pack(*make_row(step, load, Reading(step), past)) for load, past in zip(loads, ended, strict=True)]
+        rows = []
+        for rank, past in enumerate(ended):
+            known = given[rank // stages] if rank % stages == 0 else None
+            load = load_of_step(known, micro_batches if stages > 1 else 0)
+            rows.append(pack_row(make_row(step, load, Reading(step), past)))
         for connection, row in zip(connections[:-1], rows, strict=False):
             connection.sendall(row)
         began_s = time.perf_counter()
@@ -54,8 +62,9 @@ def exchange(ranks: int, steps: int) -> dict[str, Any]:
         clocks = [CLOCK.unpack(received(connection, CLOCK.size))[1] for connection in connections]
         took_ms.append(1e3 * (time.perf_counter() - began_s))
         lowered += sum(mhz > 0 for mhz in clocks)
-        for past, load, mhz in zip(ended, loads, clocks, strict=True):
-            work_s = (5e-5 * load[1] + 1e-9 * load[2]) * drawn.gauss(1, 0.01) * (CLOCKS[0] / (mhz or CLOCKS[0]))
+        for rank, (past, mhz) in enumerate(zip(ended, clocks, strict=True)):
+            work_s = sum(5e-5 * tokens + 1e-9 * squares for tokens, squares in given[rank // stages])
+            work_s *= drawn.gauss(1, 0.01) * (CLOCKS[0] / (mhz or CLOCKS[0]))
             past[:] = [EndedStep(step, work_s, float(mhz or CLOCKS[0]))]
     for connection in connections:
         connection.close()
@@ -95,9 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8, 64, 256, 1024])
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--stages", type=int, default=1, help="ranks of a pipeline")
+    parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    found: dict[str, Any] = {"told_us": told(), "exchange": [exchange(ranks, args.steps) for ranks in args.ranks]}
+    rows = [exchange(ranks, args.steps, args.stages, args.micro_batches) for ranks in args.ranks]
+    found: dict[str, Any] = {"told_us": told(), "exchange": rows}
     if args.json:
         print(json.dumps(found, indent=2))
         return

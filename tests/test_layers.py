@@ -17,7 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "store": set(),
     "ipc": set(),
     "planner": set(),
-    "loads": set(),
+    "loads": {"planner"},
     "schedule_yaml": set(),
     "scheduler": {"schedule_yaml"},
     "device": {"ipc"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -16,9 +16,11 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.guard import Guard
+from pfo_fs.integrations.load_steps import LoadSteps, MicroBatches, check_loads
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training import optimizer
 from pfo_fs.training.collectives import Collectives, agree
+from pfo_fs.training.load_clocks import LoadClocks
 
 
 class PipelineMarks:
@@ -36,7 +38,10 @@ class PipelineMarks:
     """
 
     def __init__(
-        self, opt: optimizer.PFOFileOptimizer, order: Sequence[Instruction], guard: Guard | None = None
+        self,
+        opt: optimizer.PFOFileOptimizer | LoadSteps,
+        order: Sequence[Instruction],
+        guard: Guard | None = None,
     ) -> None:
         self.in_step = False
         self.running: str | None = None
@@ -49,6 +54,15 @@ class PipelineMarks:
         self._stage = 0
         self._kernels = opt.simulated_kernels()
         self.guard = guard or Guard(lambda _: None, strict=True)
+
+    def read_loads(self, micro_batches: MicroBatches) -> None:
+        """Reads the loads of the step that begins next, if clocks come from loads; where it can, an adapter calls this.
+
+        Args:
+            micro_batches: Returns the arguments of each micro-batch's forward; empty where this rank has none.
+        """
+        if isinstance(self._opt, LoadSteps):
+            self._opt.read(micro_batches)
 
     def begin_step(self) -> None:
         """Begins a step; one that is still open, after an error, ends first."""
@@ -199,6 +213,8 @@ class Attachment:
         self.optimizer = optimizer.PFOFileOptimizer.nothing()
         self.orders: Sequence[Sequence[Instruction]] = []
         self.marks = PipelineMarks(self.optimizer, [], self._guard)
+        self._clocks: LoadClocks | None = None
+        self._load_steps: LoadSteps | None = None
 
     @property
     def closed(self) -> bool:
@@ -245,22 +261,40 @@ class Attachment:
                 )
             orders = adapter.orders()
             own = orders[dims["pp_rank"]] if orders else []
+            check_loads(options.get("loads"), orders)
         except Exception as found:  # noqa: BLE001
             error = found
         agree(ranks, error, self._guard)
         assert orders is not None
-        opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options, "strict": self._guard.strict})
-        self.optimizer = opt
-        if not opt.follows:
+        given = {**dims, **options, "strict": self._guard.strict}
+        loads = given.pop("loads", None)
+        steps: optimizer.PFOFileOptimizer | LoadSteps
+        if loads is None:
+            self.optimizer = steps = optimizer.PFOFileOptimizer(shared_dir, **given)
+        else:
+            self._clocks = LoadClocks(shared_dir, orders=orders, **given)
+            self._load_steps = steps = LoadSteps(self._clocks, loads if callable(loads) else None)
+            self.optimizer = self._clocks.optimizer
+        if not self.optimizer.follows:
             return  # it has said why
         try:
-            if own:
-                opt.expect_order([(name, stage) for stage, name, _ in own])
-            self.orders, self.marks = orders, PipelineMarks(opt, own, self._guard)
+            if own and loads is None:
+                self.optimizer.expect_order([(name, stage) for stage, name, _ in own])
+            self.orders, self.marks = orders, PipelineMarks(steps, own, self._guard)
             self._undo = adapter.install(self.marks)
         except BaseException:
-            opt.close()
+            (self._clocks or self.optimizer).close()
             raise
+
+    def give_loads(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
+        """Gives the loads of the next step, for `attach(..., loads=True)`; one rank of a pipeline is enough.
+
+        Args:
+            loads: The load of each micro-batch of this rank's pipeline, in their order; see `LoadClocks.step`.
+            ahead: The same of the steps after it, if they are known. All ranks of a job give as many.
+        """
+        if self._load_steps is not None:
+            self._load_steps.given = (loads, *ahead)
 
     def _go_without(self, error: Exception) -> None:
         """Takes everything off the framework's objects, and the optimizer out of training."""
@@ -268,14 +302,19 @@ class Attachment:
         if undo is not None:
             with suppress(Exception):
                 undo()
-        self.optimizer.go_without(error)
+        (self._clocks or self.optimizer).go_without(error)
 
     def __reduce__(self) -> tuple[Callable[..., Attachment], tuple[()]]:
         return partial(type(self), strict=False), ()  # a copy follows nothing
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
-        return self.optimizer.metrics()
+        return (self._clocks or self.optimizer).metrics()
+
+    @property
+    def status_text(self) -> str:
+        """On rank 0 of a job with clocks from loads, what is known of them; else empty."""
+        return "" if self._clocks is None else self._clocks.status_text
 
     def close(self) -> None:
         """Takes everything off the framework's objects, resets the clocks, and leaves the job."""
@@ -285,7 +324,7 @@ class Attachment:
                 undo()
             with suppress(InstructionMismatch):  # an error may have left a step open
                 self.marks.end_step()
-        self.optimizer.close()
+        (self._clocks or self.optimizer).close()
 
     def __enter__(self: AnyAttachment) -> AnyAttachment:
         return self
@@ -303,7 +342,7 @@ def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str]
     Args:
         adapter: The framework's side.
         shared_dir: The directory that all ranks, the daemon and users share.
-        options: Other arguments of `PFOFileOptimizer`. With `strict`, errors are raised, such as a ConfigError where
-            the pipeline has one stage; without, they are one warning, and training goes on.
+        options: Other arguments of `PFOFileOptimizer`, and `loads` as for `attach`. With `strict`, errors are raised,
+            such as a ConfigError where the pipeline has one stage; without, they are one warning, and training goes on.
     """
     return Attachment.make(lambda: adapter, shared_dir, options)

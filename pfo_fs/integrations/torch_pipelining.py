@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pfo_fs.errors import ConfigError, PlanError
@@ -31,6 +31,8 @@ _NAMES = {
 }
 """Names of the actions that compute, by torch's names of their types."""
 _OF_SCHEDULE = ("step", "_loss_fn", "_has_backward")
+_NOT_SPLIT = ("target", "losses", "return_outputs", "loss_kwargs")
+"""Arguments of a schedule's step that are none of its model's."""
 _OF_STAGE = (
     "forward_one_chunk",
     "backward_one_chunk",
@@ -149,6 +151,7 @@ class TorchPipeline:
         def step(*arguments: Any, **options: Any) -> Any:
             if not schedule._has_backward:  # `eval` calls `step`
                 return run_step(*arguments, **options)
+            marks.read_loads(lambda: _micro_batches(schedule, arguments, options))
             with marks.step():
                 return run_step(*arguments, **options)
 
@@ -264,6 +267,14 @@ class _Brackets:
 
         self.bracketed[run_action] = function
         return run_action
+
+
+def _micro_batches(schedule: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterable[Any]:
+    """The arguments of each micro-batch's forward, as the schedule splits those of its step; empty without any."""
+    forward = {name: value for name, value in options.items() if name not in _NOT_SPLIT}
+    if not arguments and not forward:
+        return []
+    return zip(*schedule._split_inputs(tuple(arguments), forward), strict=True)
 
 
 def _stages_of(schedule: Any) -> Sequence[Any]:

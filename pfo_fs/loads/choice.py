@@ -8,11 +8,12 @@ time, which the ranks see after each step: up at once, down slowly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.loads.durations import STALLED, LoadDurations
+from pfo_fs.loads.step_shape import StepShape
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -42,7 +43,7 @@ class Clocks:
 
     Attributes:
         offered_mhz: The clocks, highest first.
-        least_mhz: The clock at which an instruction takes least energy; no lower one is chosen.
+        least_mhz: The clock at which work takes least energy; no lower one is chosen.
         change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
             by so much earlier, in s.
     """
@@ -62,9 +63,8 @@ class LoadChoice:
     """Chooses clocks for each step, and learns from each.
 
     Args:
-        kinds: The number of each instruction's kind, (instructions,).
+        shape: What the ranks of a pipeline run in a step.
         clocks: The clocks.
-        spans_s: From durations (instructions, pipelines) in s to the time at which each pipeline ends, in s.
         lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
@@ -74,13 +74,11 @@ class LoadChoice:
         steps: Number of steps so far.
     """
 
-    def __init__(
-        self, kinds: Array, clocks: Clocks, spans_s: Callable[[Array], Array], lost_time: float = LOST_TIME
-    ) -> None:
-        self.durations = LoadDurations(kinds)
+    def __init__(self, shape: StepShape, clocks: Clocks, lost_time: float = LOST_TIME) -> None:
+        self.durations = LoadDurations(shape)
         self.margin = 0.0
         self.steps = 0
-        self.clocks, self._spans_s, self._lost_time = clocks, spans_s, lost_time
+        self.clocks, self._lost_time = clocks, lost_time
         self._time_s = self._lost_s = self._squares = 0.0  # of all steps, what they lost, and the sum of its squares
 
     @property
@@ -128,41 +126,51 @@ class LoadChoice:
         """Returns the clock of each pipeline, in MHz.
 
         Args:
-            loads: Load of each instruction's micro-batch, (instructions, pipelines, features).
+            loads: Load of each micro-batch, (micro-batches, pipelines, features).
         """
         import numpy as np
 
-        chosen: Array = np.full(loads.shape[1], self.clocks.offered_mhz[0])
+        pipelines = loads.shape[1]
         if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
-            return [int(mhz) for mhz in chosen]
-        full_s = self.durations.expected_s(loads)
-        deadline_s = float(self._spans_s(full_s).max()) * (1 - self.margin) - self.clocks.change_s
-        for mhz, slower in self.clocks.slower[1:]:
-            in_time = self._spans_s(full_s * self.durations.times_slower(slower)) <= deadline_s
-            chosen[in_time] = mhz
-        return [int(mhz) for mhz in chosen]
+            return [self.clocks.offered_mhz[0]] * pipelines
+        full_s = self.durations.ends_s(loads).max(axis=0)
+        deadline_s = full_s.max() * (1 - self.margin) - self.clocks.change_s
+        mhz, slower = (np.array(column) for column in zip(*self.clocks.slower, strict=True))
+        # The lowest clock in time, by bisection: a lower one never ends earlier. The highest is always allowed.
+        first: Array = np.zeros(pipelines, int)
+        last: Array = np.where(full_s <= deadline_s, len(mhz) - 1, 0)
+        while (first < last).any():
+            middle = (first + last + 1) // 2
+            in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) <= deadline_s
+            is_open = first < last
+            first, last = (
+                np.where(is_open & in_time, middle, first),
+                np.where(is_open & ~in_time, middle - 1, last),
+            )
+        return [int(each) for each in mhz[first]]
 
-    def learn(self, loads: Array, times_s: Array, mhz: Sequence[float], sure: Any = True) -> None:
+    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], sure: Any = True) -> None:
         """Learns from a step.
 
         Args:
             loads: As for `choose`.
-            times_s: Durations in s, (instructions, pipelines); NaN where there is none.
+            ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
+                is not known.
             mhz: The clock of each pipeline.
             sure: Whether it was in force all the time, for each pipeline: else durations do not count.
         """
         import numpy as np
 
-        slower: Array = np.broadcast_to(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1, times_s.shape)
+        slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         lost = 0.0
-        if np.isfinite(times_s).all():
-            self._time_s += float(self._spans_s(times_s).max())
+        is_known = bool(np.isfinite(ends_s).all())
+        if is_known:
+            self._time_s += float(ends_s.max())
         if np.isfinite(loads).all():
-            self.durations.add(loads, np.where(sure, times_s, np.nan), slower)
-        if slower.any() and np.isfinite(times_s).all():
-            worked_s, full_s = self.without_stalls(loads, times_s, mhz)
-            full_s = times_s - worked_s + full_s
-            time_s, highest_s = (float(self._spans_s(each).max()) for each in (times_s, full_s))
+            self.durations.add(loads, np.where(sure, ends_s, np.nan), slower)
+        if slower.any() and is_known:
+            worked_s, full_s = self.without_stalls(loads, ends_s, mhz)
+            time_s, highest_s = float(ends_s.max()), float((ends_s - worked_s + full_s).max())
             lost = max(0.0, time_s / highest_s - 1)
             self._lost_s += max(0.0, time_s - highest_s)
             self._squares += max(0.0, time_s - highest_s) ** 2
@@ -177,20 +185,20 @@ class LoadChoice:
             if self.explains and not self.margin:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
 
-    def without_stalls(self, loads: Array, times_s: Array, mhz: Sequence[float]) -> tuple[Array, Array]:
-        """Returns how long pipelines worked, and how long they would have at the highest clock, in s each.
+    def without_stalls(self, loads: Array, ends_s: Array, mhz: Sequence[float]) -> tuple[Array, Array]:
+        """Returns when ranks ended work that has not stalled, and when they would have at the highest clock, in s each.
 
         What takes more than twice as long as expected has stalled (a checkpoint, the host), which is no work, and which
-        no clock makes longer; a shorter duration is that of slower work.
+        no clock makes longer; a shorter time is that of slower work.
 
         Args:
-            loads, times_s, mhz: As for `learn`.
+            loads, ends_s, mhz: As for `learn`.
         """
         import numpy as np
 
-        times_slower = self.durations.times_slower(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1)
+        slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         if not np.isfinite(loads).all() or not self.explains:
-            return times_s, times_s / times_slower
-        due_s = self.durations.expected_s(loads)
-        stalled = times_s > STALLED * due_s * times_slower
-        return np.where(stalled, due_s * times_slower, times_s), np.where(stalled, due_s, times_s / times_slower)
+            return ends_s, ends_s / (1 + self.durations.slope * slower)
+        full_s, due_s = self.durations.ends_s(loads), self.durations.ends_s(loads, slower)
+        has_stalled = ends_s > STALLED * due_s
+        return np.where(has_stalled, due_s, ends_s), np.where(has_stalled, full_s, ends_s * full_s / due_s)

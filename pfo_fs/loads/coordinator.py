@@ -1,7 +1,7 @@
 """Rank 0's side of clocks from loads: takes the rows of all ranks at each step, and gives each its clock.
 
-Ranks of one data-parallel place (a lane) hold the same micro-batches and get the same clock. A lane's work has ended
-when the last of its ranks has.
+Ranks of one data-parallel place (a lane: a pipeline, or one rank or more of tensor parallelism) hold the same
+micro-batches and get the same clock. Of the ranks that share a stage, the last one counts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pfo_fs.loads import step_rows
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, LoadsState
+from pfo_fs.loads.step_rows import StepRows
+from pfo_fs.loads.step_shape import StepShape
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -42,21 +43,30 @@ class LoadCoordinator:
     """Chooses the clocks of all ranks.
 
     Args:
-        lanes: The lane of each rank, counted from 0.
+        places: The lane of each rank, counted from 0, and its rank in the pipeline.
         offered_mhz: The clocks that all GPUs offer, highest first.
         change_s: How long a change of the clock takes until it acts, in s.
         lost_time: Relative: steps may take longer by this share on average.
+        shape: What the ranks of a pipeline run in a step; without a pipeline, None.
     """
 
-    def __init__(self, lanes: Sequence[int], offered_mhz: Sequence[int], change_s: float, lost_time: float) -> None:
-        import numpy as np
+    def __init__(
+        self,
+        places: Sequence[tuple[int, int]],
+        offered_mhz: Sequence[int],
+        change_s: float,
+        lost_time: float,
+        shape: StepShape | None = None,
+    ) -> None:
 
         top = offered_mhz[0]
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
-        self._lanes: Array = np.asarray(lanes)
-        self._first_ranks: Array = np.array([list(lanes).index(lane) for lane in range(max(lanes) + 1)])
+        self._shape = shape or StepShape.alone()
+        self._lanes, self._stages = (list(column) for column in zip(*places, strict=True))
+        self._num_lanes = max(self._lanes) + 1
+        self._first_ranks = [self._lanes.index(lane) for lane in range(self._num_lanes)]
         clocks = Clocks(self._offered, self._offered[-1], change_s)
-        self._choice = LoadChoice([0], clocks, lambda times_s: times_s[0], lost_time)
+        self._choice = LoadChoice(self._shape, clocks, lost_time)
         self._energies = StepEnergies(top)
         self._open: deque[_Open] = deque(maxlen=_KEPT)
         self._readings: Array | None = None
@@ -66,11 +76,11 @@ class LoadCoordinator:
         self._lowered = 0
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
-    def receive(self, rows: Array, began_s: float) -> list[int]:
+    def receive(self, rows: Sequence[Sequence[float]], began_s: float) -> list[int]:
         """Takes a step's rows; returns the clock of each rank in MHz, 0 for the default clock. `learn` comes after it.
 
         Args:
-            rows: (ranks, `step_rows.WIDTH`), in the order of ranks.
+            rows: `step_rows.make_row` of all ranks, in their order.
             began_s: When this rank has begun the step, in s.
 
         Raises:
@@ -78,17 +88,17 @@ class LoadCoordinator:
         """
         import numpy as np
 
-        steps = rows[:, 0]
+        told = StepRows(rows)
+        steps = told.steps
         if not (steps == steps[0]).all():
             raise ValueError(f"rank {int(steps.argmax())} is at step {steps.max():g}, another one at {steps.min():g}")
-        self._take_readings(step_rows.readings_in(rows), began_s)
-        self._untaken = step_rows.ended_in(rows)
-        self._odd = step_rows.odd_one(rows)
-        loads = step_rows.loads_in(rows)[self._first_ranks][None]
+        self._take_readings(told.readings, began_s)
+        self._untaken, self._odd = told.ended, told.odd_rank
+        loads = told.loads_of(self._lanes, self._shape.micro_batches)
         unknown: Array = np.full(len(rows), np.nan)
         self._open.append(_Open(int(steps[0]), loads, unknown, unknown.copy(), unknown.copy()))
         top = self._offered[0]
-        mhz = [top] * len(self._first_ranks)
+        mhz = [top] * self._num_lanes
         if self._same_features(loads):
             mhz = self._choice.choose(loads)
         self._lowered += min(mhz) < top
@@ -139,28 +149,35 @@ class LoadCoordinator:
         """Learns from a step that all ranks have ended."""
         import numpy as np
 
-        lanes_s: Array = np.full(len(self._first_ranks), -np.inf)
-        np.maximum.at(lanes_s, self._lanes, done.work_s)
+        ends_s: Array = np.full((self._shape.ranks, self._num_lanes), -np.inf)
+        np.maximum.at(ends_s, (self._stages, self._lanes), done.work_s)
         mhz, top = done.mhz[self._first_ranks], self._offered[0]
         choice = self._choice
         if np.isfinite(done.loads).all() and not self._same_features(done.loads) and choice.durations.features:
             choice.durations.forget()
         # A clock that came late counts in the lost time, as if it had been there, but not in what durations teach.
         in_force = np.where(np.isfinite(mhz), np.abs(mhz), top)
-        choice.learn(done.loads, lanes_s[None], in_force, sure=mhz > 0)
-        if step_s > 0:
-            worked_s, full_s = (each[0] for each in choice.without_stalls(done.loads, lanes_s[None], in_force))
-            worked_s, full_s = (done.work_s * (each / lanes_s)[self._lanes] for each in (worked_s, full_s))
+        are_sure: Array = np.full(self._num_lanes, True)
+        np.logical_and.at(are_sure, self._lanes, done.mhz > 0)
+        choice.learn(done.loads, ends_s, in_force, sure=are_sure)
+        if step_s > 0 and self._shape.ranks > 1 and not choice.explains:
+            self._energies.add_at_top(done.powers_w * step_s)
+        elif step_s > 0:
+            worked_s, full_s = choice.without_stalls(done.loads, ends_s, in_force)
+            if choice.explains and np.isfinite(done.loads).all():
+                worked_s = worked_s * choice.durations.busy(done.loads, top / in_force - 1)
+                full_s = full_s * choice.durations.busy(done.loads)
+            worked_s, full_s = (done.work_s * (each / ends_s)[self._stages, self._lanes] for each in (worked_s, full_s))
             clocks = np.where(done.mhz > 0, done.mhz, np.nan)
             unsure = choice.durations.residual if choice.explains else 0.0
             self._energies.add(done.powers_w * step_s, step_s, worked_s, full_s, clocks, unsure)
         if self._lowered:
-            least = self._energies.least_mhz(self._offered, float(choice.durations.slope[0]))
+            least = self._energies.least_mhz(self._offered, choice.durations.slope)
             if self._energies.saving is not None:
                 choice.clocks = replace(choice.clocks, least_mhz=least)
         if choice.explains and np.isfinite(done.loads).all():
             # Of what loads explain: neither noise nor a slow worker can be balanced.
-            due_s = choice.durations.expected_s(done.loads)[0] / choice.durations.pace[0]
+            due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
             self._varied.append((float(due_s.max()), float(due_s.mean())))
 
     @property

@@ -1,11 +1,17 @@
-"""How long instructions take at a load and a clock, learned from the steps so far.
+"""When ranks have ended their work at given loads and clocks, learned from the steps so far.
 
-    duration(kind, pipeline) = (a + b . load [+ c load^2]) * pace(kind, pipeline)
-                               * (1 + s * (highest clock / clock - 1))
+Each instruction takes
 
-The square counts for loads of one number only; vectors bring what they need. s is between 0 (the instruction waits for
-memory) and 1 (it follows the clock). A worker that is slow for good has another pace: that is no work. Coefficients are
-and s are least squares over the latest steps, the paces in turn with them. A duration that was not measured is NaN.
+    (a + b . load [+ c load^2]) * times(name) * pace(pipeline) * (1 + s * (highest clock / clock - 1))
+
+with a, b and c of its rank in the pipeline. The square counts for loads of one number only; vectors bring what they
+need. times(name) is 1 for a forward; s is between 0 (work waits for memory) and 1 (it follows the clock). A worker that
+is slow for good has another pace: that is no work. The order of the instructions, and which waits for which, give the
+ends (`step_shape.py`).
+
+All is learned from the ends of the ranks alone, so that no instruction needs a mark: least squares over the latest
+steps (Gauss-Newton: a pipeline's end is a maximum of sums of durations, so nearly linear in what is learned), the paces
+in turn with the rest. Without a pipeline, it is a linear fit. An end that was not measured is NaN.
 """
 
 from __future__ import annotations
@@ -13,19 +19,27 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from pfo_fs.loads.step_shape import USUAL_TIMES, StepShape
+
 Array = Any
 """An array of numpy, which is not typed here."""
 
 _STEPS = 60
 """So many of the latest steps count: data changes within hundreds of steps."""
-_ROUNDS = 4
-"""Coefficients and paces are estimated in turn; after this many rounds they change by less than their errors."""
+_MOST_TIMES = 500_000
+"""Of large pipelines only every second, third, ... of these steps counts, so that a fit takes a second at most."""
+_FIRST_ROUNDS, _ROUNDS = 8, 3
+"""What is learned and the paces are estimated in turn; after so many rounds, from the start and from the last fit, they
+change by less than their errors."""
 _USUAL_S, _RUNS, _ASSUMED = 0.9, 30, 0.1
 """Before s is measured, instructions are taken to follow the clock nearly; that counts as 30 runs at a clock that makes
 them a tenth longer."""
+_ALIKE, _NEAR, _SCATTER = 0.3, 0.5, 0.02
+"""Until the ends of a pipeline tell otherwise, its ranks are taken to have equal work within 30 %, and times(name) to
+be the usual one within 0.5; that counts as one end, known to 2 %."""
 _ODD = 0.02
-"""This share of the durations, those that are furthest off, may have been something else than work, such as a
-checkpoint: it does not count."""
+"""This share of the ends, those that are furthest off, may have been something else than work, such as a checkpoint: it
+does not count."""
 STALLED = 2.0
 """Slow workers of measured jobs take up to 1.4 times as long; what takes more than twice as long has stalled."""
 _LEAST = 1e-3
@@ -36,48 +50,52 @@ class LoadDurations:
     """The model of durations.
 
     Args:
-        kinds: The number of each instruction's kind, (instructions,).
+        shape: What the ranks of a pipeline run in a step.
 
     Attributes:
-        residual: What the loads do not explain of durations (standard deviation), relative to their mean; the mean
-            over kinds; infinite before the first fit.
-        explained: The share of the variance of durations that loads explain, mean over kinds.
-        slope: s of each kind.
-        pace: By how many times the instructions of a pipeline take as long as others of the kind, (kinds, pipelines).
+        residual: What the loads do not explain of the ranks' ends (standard deviation), relative to them; infinite
+            before the first fit.
+        explained: The share of the variance of ends that loads explain.
+        slope: s.
+        pace: By how many times a pipeline takes as long as the others, (pipelines,).
     """
 
-    def __init__(self, kinds: Array) -> None:
-        import numpy as np
-
-        self._kinds: Array = np.asarray(kinds)
+    def __init__(self, shape: StepShape) -> None:
+        self._shape = shape
         self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=_STEPS)
-        count = int(self._kinds.max()) + 1
-        self.slope: Array = np.full(count, _USUAL_S)
-        self.pace: Array = np.ones((count, 1))
-        self._weights: list[Array] = []
-        self._means: Array = np.ones(count)
-        self._scale: Array = 1.0
-        self.residual, self.explained = float("inf"), 0.0
+        self.forget()
 
     @property
     def features(self) -> int:
         """Number of numbers in a load; 0 before the first step."""
         return int(self._steps[-1][0].shape[-1]) if self._steps else 0
 
+    @property
+    def slope(self) -> float:
+        """By which share of its time work follows the clock."""
+        return float(self._found[-1]) if self._found is not None else _USUAL_S
+
     def forget(self) -> None:
         """Forgets all steps: loads are of another form now."""
+        import numpy as np
+
         self._steps.clear()
+        self._found: Array | None = None
+        self.pace: Array = np.ones(1)
+        self._scale: Array = 1.0
+        self._mean_s = 1.0  # of an instruction
         self.residual, self.explained = float("inf"), 0.0
 
-    def add(self, loads: Array, times_s: Array, slower: Array) -> None:
+    def add(self, loads: Array, ends_s: Array, slower: Array) -> None:
         """Adds a step.
 
         Args:
-            loads: Load of each instruction's micro-batch, (instructions, pipelines, features).
-            times_s: Durations in s, (instructions, pipelines); NaN where there is none.
-            slower: Highest clock over the clock in force, less 1, (instructions, pipelines).
+            loads: Load of each micro-batch, (micro-batches, pipelines, features).
+            ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
+                is not known.
+            slower: Highest clock over the clock in force, less 1, (pipelines,).
         """
-        self._steps.append((loads, times_s, slower))
+        self._steps.append((loads, ends_s, slower))
 
     def fit(self) -> None:
         """Fits the model to the latest steps."""
@@ -85,68 +103,151 @@ class LoadDurations:
 
         if not self._steps:
             return
-        loads, times_s, slower = (np.concatenate(each, axis=1) for each in zip(*self._steps, strict=True))
-        pipelines = self._steps[0][1].shape[1]
-        self.pace = np.ones((len(self.slope), pipelines))
-        self._scale = np.maximum(np.abs(loads).mean(axis=(0, 1)), 1e-12)
-        self._weights, left, varies = [], [], []
-        for kind in range(len(self.slope)):
-            mine = self._kinds == kind
-            basis, taken, low = self._basis(loads[mine]), times_s[mine].ravel(), slower[mine].ravel()
-            basis = basis.reshape(len(taken), -1)
-            pipeline = np.tile(np.arange(pipelines), len(taken) // pipelines)
-            known = np.isfinite(taken)
-            if not known.any():
-                self.residual = float("inf")
-                return
-            basis, taken, low, pipeline = basis[known], taken[known], low[known], pipeline[known]
-            self._means[kind] = float(taken.mean())
-            usual: Array = np.full(len(taken), True)
-            size = basis.shape[1]
-            weights: Array = np.linalg.lstsq(basis, taken / (1 + self.slope[kind] * low), rcond=None)[0]
-            assumed = np.array([[0.0] * size + [_RUNS**0.5 * _ASSUMED * self._means[kind]]])
-            for _ in range(_ROUNDS):
-                # Pipelines with less work have lower clocks, so coefficients and s are estimated together.
-                due_s, longer = basis @ weights, 1 + self.slope[kind] * low
-                own = self.pace[kind, pipeline]
-                slopes = np.column_stack([basis * (longer * own)[:, None], due_s * low * own])
-                aim = taken + self.slope[kind] * due_s * low * own  # linear in both, near the last estimate
-                found = np.linalg.lstsq(
-                    np.vstack([slopes[usual], assumed]), np.append(aim[usual], assumed[0, -1] * _USUAL_S), rcond=None
-                )[0]
-                weights, self.slope[kind] = found[:-1], np.clip(found[-1], 0.0, 1.0)
-                expected_s = np.maximum(basis @ weights, _LEAST * self._means[kind]) * (1 + self.slope[kind] * low)
-                took_s, due_s = (np.bincount(pipeline[usual], each[usual], pipelines) for each in (taken, expected_s))
-                self.pace[kind] = np.where(due_s > 0, took_s, 1.0) / np.where(due_s > 0, due_s, 1.0)
-                off = taken / (expected_s * self.pace[kind, pipeline]) - 1
-                usual = (np.abs(off) <= np.quantile(np.abs(off), 1 - _ODD)) & (off <= STALLED - 1)
-            full_s = taken / (1 + self.slope[kind] * low)
-            self._weights.append(weights)
-            left.append(float(np.std((off * expected_s)[usual])) / self._means[kind])
-            varies.append(float(np.std(full_s[usual] / full_s[usual].mean())))
-        self.residual = float(np.mean(left))
-        self.explained = max(0.0, 1 - (self.residual / max(float(np.mean(varies)), 1e-12)) ** 2)
+        pipelines = self._steps[-1][1].shape[1]
+        every = -(-len(self._steps) * pipelines * len(self._shape.rank) // _MOST_TIMES)
+        steps = list(self._steps)[::-every]
+        loads, ends_s = (np.concatenate([step[part] for step in steps], axis=1) for part in (0, 1))
+        slower, pipeline = np.concatenate([step[2] for step in steps]), np.tile(np.arange(pipelines), len(steps))
+        known = np.isfinite(ends_s)
+        if not known.any():
+            self.residual = float("inf")
+            return
+        mean_s = float(ends_s[known].mean())
+        is_first = self._found is None
+        if is_first:
+            self._begin(loads, mean_s)
+        assert self._found is not None
+        if self.pace.shape != (pipelines,):
+            self.pace = np.ones(pipelines)
+        basis, usual = self._basis(loads), known
+        rows, aims = self._assumed(mean_s)
+        for _ in range(_FIRST_ROUNDS if is_first else _ROUNDS):
+            # Pipelines with less work have lower clocks, so coefficients and s are estimated together.
+            pace = self.pace[pipeline]
+            due_s = self._ends_s(basis, self._found, slower, pace)
+            slopes = self._slopes_s(basis, slower, pace)
+            change = np.linalg.lstsq(
+                np.vstack([slopes[usual], rows]),
+                np.append((ends_s - due_s)[usual], aims - rows @ self._found),
+                rcond=None,
+            )[0]
+            self._found = self._found + change
+            self._found[-1] = np.clip(self._found[-1], 0.0, 1.0)
+            due_s = self._ends_s(basis, self._found, slower, pace)
+            took_s, expected_s = (
+                np.bincount(pipeline, np.where(usual, each, 0.0).sum(axis=0), pipelines) for each in (ends_s, due_s)
+            )
+            self.pace *= np.where(expected_s > 0, took_s, 1.0) / np.where(expected_s > 0, expected_s, 1.0)
+            due_s = self._ends_s(basis, self._found, slower, self.pace[pipeline])
+            off = np.where(known, ends_s / due_s - 1, np.inf)
+            usual = (np.abs(off) <= np.quantile(np.abs(off[known]), 1 - _ODD)) & (off <= STALLED - 1)
+        full_s = ends_s / (due_s / self._ends_s(basis, self._found, 0.0 * slower, self.pace[pipeline]))
+        varies = float(np.std(full_s[usual] / full_s[usual].mean()))
+        self.residual = float(np.std((ends_s - due_s)[usual])) / mean_s
+        self.explained = max(0.0, 1 - (self.residual / max(varies, 1e-12)) ** 2)
 
-    def expected_s(self, loads: Array) -> Array:
-        """Returns durations at the highest clock, in s, (instructions, pipelines); only after `fit`."""
+    def _begin(self, loads: Array, mean_s: float) -> None:
+        """Takes the work to be proportional to the load, before anything is known."""
         import numpy as np
 
-        found: Array = np.zeros(loads.shape[:2])
-        for kind, weights in enumerate(self._weights):
-            mine = self._kinds == kind
-            found[mine] = np.maximum(self._basis(loads[mine]) @ weights, _LEAST * self._means[kind]) * self.pace[kind]
+        self._scale = np.maximum(np.abs(loads).mean(axis=(0, 1)), 1e-12)
+        basis = self._basis(loads)
+        size, features = basis.shape[-1], loads.shape[-1]
+        weights: Array = np.zeros((self._shape.ranks, size))
+        weights[:, 1 : 1 + features] = 1 / features
+        times = [USUAL_TIMES.get(name, 1.0) for name in self._shape.names[1:]]
+        self._found = np.concatenate([weights.ravel(), times, [_USUAL_S]])
+        self._mean_s = 1.0
+        self._mean_s = mean_s / float(self._ends_s(basis, self._found, np.zeros(loads.shape[1]), 1.0).mean())
+
+    def _assumed(self, mean_s: float) -> tuple[Array, Array]:
+        """Rows and aims of least squares that say what is assumed until it is measured."""
+        import numpy as np
+
+        assert self._found is not None
+        ranks, names, count = self._shape.ranks, len(self._shape.names) - 1, len(self._found)
+        size = (count - 1 - names) // ranks
+        rows: Array = np.eye(count)
+        alike: Array = np.kron(np.eye(ranks) - 1 / ranks, np.eye(size))  # each rank's work less the mean of all
+        rows[: ranks * size, : ranks * size] = alike
+        usual = [USUAL_TIMES.get(name, 1.0) for name in self._shape.names[1:]]
+        aims: Array = np.concatenate([np.zeros(ranks * size), usual, [_USUAL_S]])
+        weigh = np.concatenate(
+            [
+                np.full(ranks * size, _SCATTER / _ALIKE),
+                np.full(names, _SCATTER / _NEAR),
+                [_RUNS**0.5 * _ASSUMED],
+            ]
+        )
+        weigh *= mean_s
+        return rows * weigh[:, None], aims * weigh
+
+    def _slopes_s(self, basis: Array, slower: Array, pace: Array) -> Array:
+        """By how much later ranks end where one coefficient is larger, in s for each unit, (ranks, columns,
+        coefficients): the sum over the instructions that the end waited for.
+        """
+        import numpy as np
+
+        assert self._found is not None
+        shape, size, columns = self._shape, basis.shape[-1], np.arange(basis.shape[1])
+        weights, times = self._parts(self._found)
+        scale = self._mean_s * (1 + self._found[-1] * slower) * pace
+        durations_s = self._times_s(basis, self._found, slower, pace)
+        found: Array = np.zeros((shape.ranks, len(columns), len(self._found)))
+        rows = np.arange(shape.ranks)[:, None]
+        for node, left in shape.critical_paths(durations_s):
+            rank, name = shape.rank[node], shape.name[node]
+            inputs = basis[shape.micro_batch[node], columns] * (left * scale)[..., None]
+            of_rank = rank[..., None] * size + np.arange(size)
+            found[rows[..., None], columns[:, None], of_rank] += inputs * times[name][..., None]
+            of_name = np.where(name > 0, weights.size + name - 1, 0)
+            found[rows, columns, of_name] += np.where(name > 0, (inputs * weights[rank]).sum(axis=-1), 0.0)
+            found[rows, columns, -1] += left * durations_s[node, columns] * slower / (1 + self._found[-1] * slower)
         return found
 
-    def times_slower(self, slower: Any) -> Array:
-        """Returns by how many times each instruction takes as long, (instructions, 1) or of the shape of `slower`.
+    def _parts(self, found: Array) -> tuple[Array, Array]:
+        """The weights of each rank, (ranks, functions of the load), and times(name)."""
+        import numpy as np
+
+        first = len(found) - len(self._shape.names)
+        return found[:first].reshape(self._shape.ranks, -1), np.append(1.0, found[first:-1])
+
+    def _ends_s(self, basis: Array, found: Array, slower: Array, pace: Any) -> Array:
+        """When ranks end, (ranks, columns)."""
+        return self._shape.ends_s(self._times_s(basis, found, slower, pace))
+
+    def _times_s(self, basis: Array, found: Array, slower: Array, pace: Any) -> Array:
+        """Durations of the instructions, (instructions, columns)."""
+        import numpy as np
+
+        shape, (weights, times) = self._shape, self._parts(found)
+        work = np.einsum("mcf,rf->rmc", basis, weights)[shape.rank, shape.micro_batch] * times[shape.name][:, None]
+        found_s: Array = np.maximum(work, _LEAST) * self._mean_s * (1 + found[-1] * slower) * pace
+        return found_s
+
+    def ends_s(self, loads: Array, slower: Any = 0.0) -> Array:
+        """Returns when each rank is expected to end, in s, (ranks, pipelines); only after `fit`.
 
         Args:
-            slower: Highest clock over the clock, less 1: one number, or (instructions, pipelines).
+            loads: As for `add`.
+            slower: Highest clock over the clock, less 1: one number, or (pipelines,).
         """
-        return 1 + self.slope[self._kinds][:, None] * slower
+        assert self._found is not None
+        return self._ends_s(self._basis(loads), self._found, slower, self.pace)
+
+    def busy(self, loads: Array, slower: Any = 0.0) -> Array:
+        """Returns for which share of the time until its end each rank works: in the rest it waits for others of its
+        pipeline, (ranks, pipelines); only after `fit`.
+
+        Args:
+            loads, slower: As for `ends_s`.
+        """
+        assert self._found is not None
+        times_s = self._times_s(self._basis(loads), self._found, slower, self.pace)
+        return self._shape.busy_s(times_s) / self._shape.ends_s(times_s)
 
     def _basis(self, loads: Array) -> Array:
-        """The functions of the load: (instructions, pipelines, functions)."""
+        """The functions of the load: (micro-batches, columns, functions)."""
         import numpy as np
 
         scaled = loads / self._scale

@@ -82,7 +82,7 @@ class StepEnergies:
         self._highest, self._all = _Powers(2), _Powers(4)
         self._times_s: Array = np.zeros(2)  # of all ranks together: their steps, their work at the highest clock
         self._unsure_s = 0.0
-        self._drawn_j = 0.0
+        self._drawn_j = self._same_j = 0.0
 
     def add(self, energies_j: Array, step_s: float, work_s: Array, full_s: Array, mhz: Array, unsure: float) -> None:
         """Adds a step.
@@ -109,15 +109,26 @@ class StepEnergies:
         self._unsure_s += unsure * float(full[~highest].sum()) * step_s
         self._drawn_j += float(energies_j[known].sum())
 
+    def add_at_top(self, energies_j: Array) -> None:
+        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing.
+
+        Args:
+            energies_j: As for `add`.
+        """
+        import numpy as np
+
+        self._same_j += float(np.nansum(energies_j))
+
     @property
     def saving(self) -> Saving | None:
         """What was saved so far; None while that is not known."""
         powers_w, covariances = self._highest.solve()
-        full_j = float(self._times_s @ powers_w)
-        if full_j <= 0:
+        full_j = float(self._times_s @ powers_w) + self._same_j
+        if not self._times_s.any() or full_j <= 0:
             return None
         variance = float(self._times_s @ covariances @ self._times_s) + (self._unsure_s * float(powers_w[1])) ** 2
-        share, error = 1 - self._drawn_j / full_j, variance**0.5 * self._drawn_j / full_j**2
+        drawn_j = self._drawn_j + self._same_j
+        share, error = 1 - drawn_j / full_j, variance**0.5 * drawn_j / full_j**2
         return Saving(share, error) if error <= max(_SURE * abs(share), _LEAST_SURE) else None
 
     def least_mhz(self, offered_mhz: Sequence[int], slope: float) -> int:

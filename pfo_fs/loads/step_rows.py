@@ -1,11 +1,12 @@
-"""What one rank tells all others about a step, as a row of numbers of a fixed length.
+"""What one rank tells all others about a step, as a row of numbers: a fixed part, and then its loads.
 
-    step | its load | step that runs, energy counter, time of its reading | steps that have ended: number, time, clock
+    step | step that runs, energy counter, time of its reading | steps that have ended: number, time, clock | loads
 
 Steps may be told before they run, so that the step of a row is that which runs, or a later one.
 
-The load of a step is that of its micro-batches together, of which the time of a step is a linear function: how many
-there are, the sum of each feature, and, of loads of one number, the sum of their squares.
+Without a pipeline, the load of a step is that of its micro-batches together, of which the time of a step is a linear
+function: how many there are, the sum of each feature, and, of loads of one number, the sum of their squares. In a
+pipeline, the loads are those of the micro-batches in their order, and one rank that knows them is enough.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_FEATURES = 8
+MOST_NUMBERS = 4096
+"""The loads of a step have room for this many numbers, such as those of 512 micro-batches with 8 features."""
 MOST_ENDED = 4
 """A row has room for this many steps that have ended: more end between two steps only after a pause."""
-_LOAD = 1
-_RUNS = _LOAD + MOST_FEATURES + 2
+_RUNS = 1
 _ENDED = _RUNS + 3
-WIDTH = _ENDED + 3 * MOST_ENDED
+FIXED = _ENDED + 3 * MOST_ENDED
+"""So many numbers stand before the loads."""
 UNKNOWN = math.nan
 
 Array = Any
@@ -55,23 +58,27 @@ class Reading:
     time_s: float = UNKNOWN
 
 
-def load_of_step(loads: Iterable[Any] | None) -> tuple[float, ...]:
+def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[float, ...]:
     """Returns the load of a step from those of its micro-batches; empty if it cannot be one.
 
     Args:
         loads: Of each micro-batch, one number or a short sequence of them; all of the same length.
+        micro_batches: In a pipeline, how many there must be; 0 without one, where any number is summed.
     """
     try:
-        given = () if loads is None else loads
-        rows = [_features(one) for one in given]
+        rows = [_features(one) for one in (() if loads is None else loads)]
     except (TypeError, ValueError):
         return ()
     if not rows or not 0 < len(rows[0]) <= MOST_FEATURES or any(len(row) != len(rows[0]) for row in rows):
         return ()
-    sums = [math.fsum(column) for column in zip(*rows, strict=True)]
-    if len(sums) == 1:
-        sums.append(math.fsum(one[0] * one[0] for one in rows))
-    found = (float(len(rows)), *sums)
+    if micro_batches:
+        each = [number for row in rows for number in row]
+        found = tuple(each) if len(rows) == micro_batches and len(each) <= MOST_NUMBERS else ()
+    else:
+        sums = [math.fsum(column) for column in zip(*rows, strict=True)]
+        if len(sums) == 1:
+            sums.append(math.fsum(one[0] * one[0] for one in rows))
+        found = (float(len(rows)), *sums)
     return found if all(map(math.isfinite, found)) else ()
 
 
@@ -96,44 +103,52 @@ def make_row(step: int, load: Sequence[float], reading: Reading, ended: Sequence
         reading: The energy counter.
         ended: The last steps that have ended, at most `MOST_ENDED`.
     """
-    row = [UNKNOWN] * WIDTH
+    row = [UNKNOWN] * FIXED
     row[0] = step
-    row[_LOAD : _LOAD + len(load)] = load
     row[_RUNS:_ENDED] = reading.runs, reading.energy_j, reading.time_s
     for place, one in enumerate(ended[-MOST_ENDED:]):
         row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = one.step, one.work_s, one.mhz
-    return row
+    return [*row, *load]
 
 
-def loads_in(rows: Array) -> Array:
-    """Returns the loads in the rows of all ranks, (ranks, features), NaN where one is not known.
+class StepRows:
+    """The rows of all ranks at one step.
 
-    Ranks whose loads have another number of features than most have none that is known.
+    Args:
+        rows: In the order of ranks.
+
+    Attributes:
+        steps: The step of each row, (ranks,).
+        readings: The step that runs, energy in J, time in s, (ranks, 3).
+        ended: Number, time and clock of the steps that have ended, (ranks, steps, 3).
+        odd_rank: The first rank whose loads have another form than those of most, if there is one.
     """
-    import numpy as np
 
-    found = rows[:, _LOAD:_RUNS]
-    counts = np.isfinite(found).sum(axis=1)
-    most = int(np.bincount(counts).argmax())
-    found = found[:, : max(1, most)].copy()
-    found[counts != most] = UNKNOWN
-    return found
+    def __init__(self, rows: Sequence[Sequence[float]]) -> None:
+        import numpy as np
 
+        fixed: Array = np.array([row[:FIXED] for row in rows])
+        self.steps: Array = fixed[:, 0]
+        self.readings: Array = fixed[:, _RUNS:_ENDED]
+        self.ended: Array = fixed[:, _ENDED:].reshape(len(rows), MOST_ENDED, 3)
+        self._loads = [row[FIXED:] for row in rows]
+        sizes: Array = np.array([len(load) for load in self._loads])
+        self._size = int(np.bincount(sizes[sizes > 0]).argmax()) if sizes.any() else 0
+        odd = np.flatnonzero((sizes > 0) & (sizes != self._size))
+        self.odd_rank = int(odd[0]) if len(odd) else None
 
-def odd_one(rows: Array) -> int | None:
-    """Returns the first rank whose load has another number of features than most, if there is one."""
-    import numpy as np
+    def loads_of(self, lanes: Sequence[int], micro_batches: int) -> Array:
+        """Returns the load of each micro-batch, (micro-batches, lanes, features), NaN where none of a lane's ranks
+        knows it; a load of another form than that of most is not known.
 
-    counts = np.isfinite(rows[:, _LOAD:_RUNS]).sum(axis=1)
-    odd = np.flatnonzero((counts > 0) & (counts != np.bincount(counts).argmax()))
-    return int(odd[0]) if len(odd) else None
+        Args:
+            lanes: The lane of each rank.
+            micro_batches: In a pipeline, how many there are; 1 without one.
+        """
+        import numpy as np
 
-
-def readings_in(rows: Array) -> Array:
-    """Returns (ranks, 3): the step that runs, energy in J, time in s."""
-    return rows[:, _RUNS:_ENDED]
-
-
-def ended_in(rows: Array) -> Array:
-    """Returns (ranks, steps, 3): number, time and clock of the steps that have ended."""
-    return rows[:, _ENDED:].reshape(len(rows), MOST_ENDED, 3)
+        found: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
+        for lane, load in zip(reversed(lanes), reversed(self._loads), strict=True):
+            if load and len(load) == self._size and self._size % micro_batches == 0:
+                found[:, lane] = np.reshape(load, (micro_batches, -1))
+        return found

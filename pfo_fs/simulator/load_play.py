@@ -11,6 +11,7 @@ from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import Clocks, LoadChoice
+from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster
 from pfo_fs.simulator.kernel_tables import KernelTables
@@ -90,7 +91,7 @@ def last_stage(trace: Trace) -> Trace:
 
 
 def loads_of(trace: Trace, source: str, seed: int) -> Array:
-    """Returns the load of each instruction's micro-batch: (steps, instructions, pipelines, features).
+    """Returns the load of each micro-batch: (steps, micro-batches, pipelines, features).
 
     Args:
         trace: The trace.
@@ -105,8 +106,7 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     import numpy as np
 
     instructions = trace.pipeline.instructions
-    micro_batch: Array = np.array([i.microbatch for i in instructions])
-    count = int(micro_batch.max()) + 1
+    count = trace.pipeline.num_microbatches
     if source not in ("trace", "shuffled"):
         given = _read_loads(Path(source))
         try:
@@ -115,7 +115,7 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
             )
         except KeyError as error:
             raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
-        return found[:, micro_batch, :, None]
+        return found[..., None]
     kinds = sorted({(i.stage, i.name) for i in instructions})
     # (steps, micro-batches, pipelines, kinds): durations relative to the mean of each kind and pipeline, as a slow
     # worker has no more work than others.
@@ -132,7 +132,7 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
         order = list(range(values.size))
         Random(seed).shuffle(order)
         values = values.reshape(-1)[order].reshape(values.shape)
-    return values[:, micro_batch, :, None]
+    return values[..., None]
 
 
 def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
@@ -165,13 +165,9 @@ class LoadPlay:
     def __init__(self, trace: Trace, cluster: Cluster, loads: Array, seed: int) -> None:
         self._trace, self._cluster, self._loads, self._seed = trace, cluster, loads, seed
         pipeline = trace.pipeline
-        kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
+        self._shape = StepShape.of(pipeline)
         self._tables = KernelTables(pipeline, cluster.truth, cluster.nuisances.delay_s)
-        self.choice = LoadChoice(
-            [kinds.index((i.stage, i.name)) for i in pipeline.instructions],
-            Clocks(cluster.truth.clocks_mhz, _least_mhz(cluster)),
-            self._spans_s,
-        )
+        self.choice = LoadChoice(self._shape, Clocks(cluster.truth.clocks_mhz, _least_mhz(cluster)))
         self._orders = [[i.name for i in order] for order in pipeline.orders]
 
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
@@ -190,7 +186,7 @@ class LoadPlay:
             run.add(played)
             if begins_at is None and min(mhz) < self._cluster.truth.clocks_mhz[0]:
                 begins_at = iteration
-            self.choice.learn(loads, played.ends_s - played.starts_s, mhz)
+            self.choice.learn(loads, self._shape.last_ends_s(played.ends_s), mhz)
         for loads, factors in zip(self._loads, self._trace.table, strict=True):
             plan.add(self._cluster.settled(self._clocks(self.choice.choose(loads)), [factors])[0])
         return LoadSummary(

@@ -136,7 +136,7 @@ def play(
     top, one = gpu.clocks_mhz[0], gpu.coefficients("backward")
     slower = {mhz: one.time_s(mhz) / one.time_s(top) for mhz in gpu.clocks_mhz}
     ranks = len(first[0])
-    coordinator = LoadCoordinator(range(ranks), gpu.clocks_mhz, CHANGE_S, LOST_TIME)
+    coordinator = LoadCoordinator([(rank, 0) for rank in range(ranks)], gpu.clocks_mhz, CHANGE_S, LOST_TIME)
     energies_j, now_s = np.zeros(ranks), 0.0
     ended: list[list[EndedStep]] = [[] for _ in range(ranks)]
     history = []
@@ -146,7 +146,7 @@ def play(
         loads = [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step]
         readings = [Reading(number, float(energy_j), now_s) for energy_j in energies_j]
         rows = [make_row(number, loads[r], readings[r], ended[r]) for r in range(ranks)]
-        mhz = [clock or top for clock in coordinator.receive(np.array(rows), now_s)]
+        mhz = [clock or top for clock in coordinator.receive(rows, now_s)]
         coordinator.learn()
         full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
         if begins_at is None and min(mhz) < top:

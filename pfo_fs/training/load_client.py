@@ -22,7 +22,16 @@ from typing import Any
 from pfo_fs.device import shared_page
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.loads import step_rows
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, STEP_BYTES, TOKEN_BYTES, StepBegun, proof
+from pfo_fs.training.load_messages import (
+    CLOCK,
+    HELLO,
+    STEP_BYTES,
+    TOKEN_BYTES,
+    StepBegun,
+    loads_bytes,
+    pack_row,
+    proof,
+)
 
 _CONNECTS_WITHIN_S = 60.0
 _TRY_S = 5.0
@@ -151,11 +160,12 @@ def _serve(client: LoadClient, training: socket.socket, deciding: socket.socket,
                     packet = received(training, STEP_BYTES)
                     if not packet:
                         return
+                    packet += received(training, loads_bytes(packet))
                     row, changes = client.begun(StepBegun.unpacked(packet))
                     if changes:
                         os.write(doorbell, _ONE)
                     if row is not None:
-                        deciding.sendall(ROW.pack(*row))
+                        deciding.sendall(pack_row(row))
                     continue
                 packet = received(deciding, CLOCK.size)
                 if not packet:

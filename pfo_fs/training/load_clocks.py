@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pfo_fs.guard import Guard
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.training.load_joining import join_loads
+from pfo_fs.training.load_processes import Orders
 from pfo_fs.training.optimizer import PFOFileOptimizer
 from pfo_fs.training.step_loads import StepLoads
 
@@ -32,8 +33,8 @@ class _StepOptimizer(PFOFileOptimizer):
 class LoadClocks:
     """Lowers the clocks of ranks that have less work in a step, so that all end it together; training takes no longer.
 
-    For loops without a pipeline (DDP, and others in which a rank waits for the others once in a step). Make one on
-    every rank, after `init_process_group`; making it is a collective call:
+    For loops in which a rank waits for the others once in a step, such as DDP. (Pipelines: `pfo_fs.attach` with
+    `loads=`.) Make one on every rank, after `init_process_group`; making it is a collective call:
 
         with pfo_fs.LoadClocks("/shared/pfo", model=ddp_model) as clocks:
             for micro_batches in loader:
@@ -48,6 +49,9 @@ class LoadClocks:
         shared_dir: The directory that all ranks, the daemon and users share.
         model: The `torch.nn.Module` whose backward ends a rank's own work, such as the `DistributedDataParallel`. None:
             call `work_ended` in each step, where this rank would begin to wait for others.
+        orders: In a pipeline, what each of its ranks runs in a step, in order: (stage, instruction, micro-batch). All
+            ranks of a pipeline get one clock, and one that knows the loads is enough: others give None. Call
+            `work_ended` after a rank's last instruction.
         lost_time: Relative: clocks may make training longer by this share on average.
         strict: Raise errors in place of a warning.
         options: Other arguments of `PFOFileOptimizer`, such as `model_key`, `device`, `clock_backend`.
@@ -61,11 +65,12 @@ class LoadClocks:
         shared_dir: str | bytes | os.PathLike[str],
         *,
         model: Any = None,
+        orders: Orders = (),
         lost_time: float = LOST_TIME,
         strict: bool = False,
         **options: Any,
     ) -> None:
-        self._guard = Guard(self._go_without, strict=strict, what="clocks from loads")
+        self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
         self._hooks: list[Any] = []
         self._in_step = self._in_backward = self._closed = False
@@ -74,12 +79,13 @@ class LoadClocks:
         self.optimizer = PFOFileOptimizer.nothing()
         with self._guard:
             # Nothing is planned from what instructions take, so one step shows that they are marked.
-            places = {"pp_degree": 1, "tp_degree": 1, "scheduler": "Manual", "profile_steps": 1}
-            self.optimizer = _StepOptimizer(shared_dir, strict=strict, **{**places, **options})
+            places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
+            given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
+            self.optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
             if not self.optimizer.follows:
                 return  # it has said why
             try:
-                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time))
+                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders)
                 self._loads = self.optimizer.follow_loads(join)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
@@ -119,7 +125,7 @@ class LoadClocks:
         self._unmarked += 1
         if self._unmarked == _UNMARKED:
             seen = self._given_loads - self._backwards_left
-            self._warn(
+            self.warn(
                 "the end of a rank's own work is not marked, so all clocks stay the highest: give LoadClocks the "
                 "model=, or call work_ended() before this rank waits for others"
                 if not self._hooks
@@ -134,10 +140,10 @@ class LoadClocks:
         try:
             return None if values is None else list(values)
         except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
-            self._warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
+            self.warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
             return None
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Warns once of each text, here and in the job's status."""
         if self._loads is not None:
             self._loads.warn(f"clocks from loads: {text}")
@@ -160,7 +166,7 @@ class LoadClocks:
                 _watch_backward(output, self._on_gradient)
             elif self._by_backward and _watch_backward(output):
                 self._by_backward = False
-                self._warn(
+                self.warn(
                     f"a forward came after the backwards of {self._given_loads} loads had ended the step's work: give "
                     "a load for each micro-batch"
                 )
@@ -209,7 +215,8 @@ class LoadClocks:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
         return self.optimizer.simulated_kernels()
 
-    def _go_without(self, error: Exception) -> None:
+    def go_without(self, error: Exception) -> None:
+        """Leaves the clocks alone from here on, after an error."""
         self._loads, self._in_step = None, False
         self._unhook()
         self.optimizer.go_without(error)

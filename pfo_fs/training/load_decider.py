@@ -19,7 +19,7 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import Any
 
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, proof
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW_BYTES, TOKEN_BYTES, loads_bytes, proof, unpack_row
 
 _MOST_OPEN = 64
 """So many steps may be open at once; a rank that tells more is wrong."""
@@ -37,10 +37,10 @@ class Rounds:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._open: OrderedDict[int, dict[int, tuple[float, ...]]] = OrderedDict()
+        self._open: OrderedDict[int, dict[int, list[float]]] = OrderedDict()
         self._began_s: dict[int, float] = {}
 
-    def add(self, rank: int, row: tuple[float, ...]) -> tuple[int, list[tuple[float, ...]], float] | None:
+    def add(self, rank: int, row: list[float]) -> tuple[int, list[list[float]], float] | None:
         """Takes a row; returns (step, rows by rank, when rank 0 has told its own, in s) once all have come.
 
         Raises:
@@ -147,9 +147,12 @@ class Decider:
         if of.rank < 0 and (not piece or not self._greets(of)):
             self._drop(of)
             return True
-        while of.rank >= 0 and len(of.pending) >= ROW.size:
-            packet, of.pending = of.pending[: ROW.size], of.pending[ROW.size :]
-            complete = self._rounds.add(of.rank, ROW.unpack(packet))
+        while of.rank >= 0 and len(of.pending) >= ROW_BYTES:
+            size = ROW_BYTES + loads_bytes(of.pending)
+            if len(of.pending) < size:
+                break
+            packet, of.pending = of.pending[:size], of.pending[size:]
+            complete = self._rounds.add(of.rank, unpack_row(packet))
             if complete is not None:
                 self._decide(*complete)
         return bool(piece)
@@ -190,10 +193,8 @@ class Decider:
         self._ready.unregister(of.connection)
         of.connection.close()
 
-    def _decide(self, step: int, rows: list[tuple[float, ...]], began_s: float) -> None:
-        import numpy as np
-
-        clocks = self._coordinator.receive(np.array(rows), began_s)
+    def _decide(self, step: int, rows: list[list[float]], began_s: float) -> None:
+        clocks = self._coordinator.receive(rows, began_s)
         for rank, mhz in enumerate(clocks):
             self._ranks[rank].connection.sendall(CLOCK.pack(step, mhz))
         self._coordinator.learn()
@@ -213,13 +214,16 @@ def main(given: dict[str, Any]) -> int:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # training needs the other cores; NumPy is not imported yet
     from pfo_fs.loads.coordinator import LoadCoordinator
+    from pfo_fs.loads.step_shape import StepShape
 
     with suppress(OSError, ValueError):  # each rank is a file
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    coordinator = LoadCoordinator(given["lanes"], given["offered_mhz"], given["change_s"], given["lost_time"])
+    shape = StepShape.of_orders(given["orders"]) if given["orders"] else None
+    places = given["places"]
+    coordinator = LoadCoordinator(places, given["offered_mhz"], given["change_s"], given["lost_time"], shape)
     listening = socket.socket(fileno=given["listening_fd"])
     training = socket.socket(fileno=given["socket_fd"])
     token = bytes.fromhex(given["token"])
-    Decider(listening, training, token, given["state_fd"], coordinator, len(given["lanes"])).serve()
+    Decider(listening, training, token, given["state_fd"], coordinator, len(places)).serve()
     return 0

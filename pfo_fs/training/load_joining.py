@@ -15,19 +15,25 @@ from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.joining import JoinedJob
 from pfo_fs.training.load_messages import TOKEN_BYTES
-from pfo_fs.training.load_processes import LoadDecider, LoadLink
+from pfo_fs.training.load_processes import LoadDecider, LoadLink, Orders
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.step_loads import StepLoads
 
 
 def join_loads(
-    dims: ParallelDims, lost_time: float, job: JoinedJob, problem: Callable[[str], None], link: HelperLink
+    dims: ParallelDims,
+    lost_time: float,
+    orders: Orders,
+    job: JoinedJob,
+    problem: Callable[[str], None],
+    link: HelperLink,
 ) -> StepLoads:
     """Returns what follows the steps of this rank; a collective call of all ranks.
 
     Args:
         dims: This process's place.
         lost_time: Relative: clocks may make training longer by this share on average.
+        orders: What each rank of the pipeline runs in a step; empty without a pipeline.
         job: The job that all ranks have joined.
         problem: Called with the text of a problem, for the log and the status.
         link: The link to the host's helper.
@@ -41,11 +47,15 @@ def join_loads(
         mine = f"clocks cannot follow the device here ({job.parts.switching.note or 'switching=launch'})"
     if not 0 <= lost_time < 1:
         mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"
+    if orders and len(orders) != dims.pp_degree:
+        mine = f"orders= holds those of {len(orders)} ranks, the pipeline has {dims.pp_degree}"
     ranks = Collectives.of_job(dims.rank, dims.world_size)
-    found = ranks.all_gather((dims.dp_rank, clocks.available_clocks_mhz, mine))
+    found = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.available_clocks_mhz, mine))
     _raise_first([why for _, _, why in found])
-    if len(found) == 1:
-        raise ConfigError("there is one rank, so none waits for another and no clock can be lowered for free")
+    if dims.dp_degree == 1:
+        raise ConfigError(
+            "there is one data-parallel place, so none waits for another and no clock can be lowered for free"
+        )
     offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in found))
     if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):
         raise ConfigError("the GPUs of the ranks have different highest clocks; clocks from loads need equal GPUs")
@@ -59,9 +69,9 @@ def join_loads(
     why = ""
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
-        lanes, change_s = [dp_rank for dp_rank, *_ in found], _measured_change_s() or CHANGE_S
+        places, change_s = [place for place, *_ in found], _measured_change_s() or CHANGE_S
         try:
-            decider = LoadDecider(lanes, sorted(offered, reverse=True), change_s, lost_time, token)
+            decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
             why = f"the process that decides clocks cannot be started: {reason_of(error)}"
     addresses = ranks.from_rank_0(decider.addresses if decider is not None else [])
@@ -78,7 +88,8 @@ def join_loads(
                 process.close()
         raise
     assert exchange is not None
-    return StepLoads(clocks.words, exchange, decider, problem, tell)
+    micro_batches = len({micro_batch for order in orders for _, _, micro_batch in order})
+    return StepLoads(clocks.words, exchange, decider, problem, tell, micro_batches)
 
 
 def _raise_first(problems: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import socket
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from pfo_fs.ipc.memory_file import open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
@@ -26,6 +26,9 @@ _send.restype = ctypes.c_ssize_t
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _BACKLOG = 4096
+
+Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
+"""(stage, name, micro-batch) of the instructions of each rank of a pipeline, in their order."""
 
 
 class _Beside:
@@ -58,7 +61,8 @@ class LoadDecider:
     """Rank 0's process that decides.
 
     Args:
-        lanes, offered_mhz, change_s, lost_time: As for `LoadCoordinator`.
+        places, offered_mhz, change_s, lost_time: As for `LoadCoordinator`.
+        orders: The instructions of each rank of a pipeline, (stage, name, micro-batch); empty without one.
         token: The job's secret, as 64 hexadecimal digits.
 
     Raises:
@@ -66,9 +70,21 @@ class LoadDecider:
     """
 
     def __init__(
-        self, lanes: Sequence[int], offered_mhz: Sequence[int], change_s: float, lost_time: float, token: str
+        self,
+        places: Sequence[tuple[int, int]],
+        offered_mhz: Sequence[int],
+        change_s: float,
+        lost_time: float,
+        orders: Orders,
+        token: str,
     ) -> None:
-        given = {"lanes": [*lanes], "offered_mhz": [*offered_mhz], "change_s": change_s, "lost_time": lost_time}
+        given = {
+            "places": [*places],
+            "offered_mhz": [*offered_mhz],
+            "change_s": change_s,
+            "lost_time": lost_time,
+            "orders": [[tuple(each) for each in order] for order in orders],
+        }
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
         with _listening() as listening:

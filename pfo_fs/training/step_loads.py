@@ -34,6 +34,7 @@ class StepLoads:
         decider: On rank 0, the process that decides; None on others.
         warn: Called with a text for a warning.
         tell: On rank 0, called with what is known, from time to time.
+        micro_batches: In a pipeline, how many a step has; 0 without one.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class StepLoads:
         decider: LoadDecider | None,
         warn: Callable[[str], object],
         tell: Callable[[LoadsState], object] = lambda state: None,
+        micro_batches: int = 0,
     ) -> None:
         self._words, self._link, self._decider = words, link, decider
-        self.warn, self._tell = warn, tell
+        self.warn, self._tell, self._micro_batches = warn, tell, micro_batches
         self._given: Sequence[Sequence[Any] | None] = (None,)
         self._posted = -1
         self._has_failed = self._has_missed = False
@@ -83,10 +85,14 @@ class StepLoads:
             self._link.tell(StepBegun(-1, step, turn, mhz, now_s, (), ended))
         while self._posted < last:
             self._posted = max(self._posted + 1, step)
-            load = load_of_step(given[self._posted - step])
-            if not load and not self._has_missed:
+            loads = given[self._posted - step]
+            load = load_of_step(loads, self._micro_batches)
+            is_elsewhere = loads is None and self._micro_batches > 0  # another rank of the pipeline may know it
+            if not load and not is_elsewhere and not self._has_missed:
                 self._has_missed = True
-                told = repr(given[self._posted - step])[:80]
+                told = repr(loads)[:80]
+                if self._micro_batches and loads is not None and len(loads) != self._micro_batches:
+                    told = f"{len(loads)} loads for {self._micro_batches} micro-batches"
                 self.warn(
                     f"clocks from loads: step {self._posted} has no load that can be used ({told}): default clocks"
                 )

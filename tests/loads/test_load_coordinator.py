@@ -10,6 +10,8 @@ import pytest
 
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.coordinator import LoadCoordinator
+from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.planner import make_pipeline
 
 Array = Any
 CLOCKS = tuple(range(1410, 200, -30))
@@ -36,7 +38,7 @@ class Ranks:
     def __init__(
         self, lanes: Sequence[int], ahead: int = 0, noise: float = 0.003, change_s: float = 0.0, lost_time: float = 5e-4
     ) -> None:
-        self.coordinator = LoadCoordinator(lanes, CLOCKS, change_s, lost_time)
+        self.coordinator = LoadCoordinator([(lane, 0) for lane in lanes], CLOCKS, change_s, lost_time)
         self._lanes, self._ahead, self._noise = list(lanes), ahead, noise
         self._rng = np.random.default_rng(1)
         self._told: list[Array] = []
@@ -57,7 +59,7 @@ class Ranks:
             load = step_rows.load_of_step(self.loads(step)[lane] if loads is None else loads[rank])
             reading = step_rows.Reading(self.step, self._energy_j[rank], self._now_s)
             rows.append(step_rows.make_row(step, load, reading, self.ended[rank][-3:]))
-        self._clocks[step] = self.coordinator.receive(np.array(rows), self._now_s)
+        self._clocks[step] = self.coordinator.receive(rows, self._now_s)
         self.coordinator.learn()
 
     def run(self, steps: int = 1, loads: list[Any] | None = None) -> list[int]:
@@ -140,12 +142,12 @@ def test_loads_of_another_form_are_learned_anew() -> None:
 def test_ranks_at_different_steps_are_an_error() -> None:
     rows = [step_rows.make_row(step, (1.0, 1.0, 1.0), step_rows.Reading(step), []) for step in (3, 4)]
     with pytest.raises(ValueError, match="step 4"):
-        LoadCoordinator(range(2), CLOCKS, 0.0, 5e-4).receive(np.array(rows), 0.0)
+        LoadCoordinator([(0, 0), (1, 0)], CLOCKS, 0.0, 5e-4).receive(rows, 0.0)
 
 
 def test_time_that_was_lost_counts_although_clocks_came_late() -> None:
     def lost(late: bool) -> float:
-        coordinator = LoadCoordinator(range(4), CLOCKS, 0.0, 5e-4)
+        coordinator = LoadCoordinator([(rank, 0) for rank in range(4)], CLOCKS, 0.0, 5e-4)
         rng = np.random.default_rng(0)
         ended: list[list[step_rows.EndedStep]] = [[] for _ in range(4)]
         for step in range(60):
@@ -154,7 +156,7 @@ def test_time_that_was_lost_counts_although_clocks_came_late() -> None:
                 step_rows.make_row(step, (1.0, loads[r], loads[r] ** 2), step_rows.Reading(step), ended[r])
                 for r in range(4)
             ]
-            mhz = [each or TOP_MHZ for each in coordinator.receive(np.array(rows), float(step))]
+            mhz = [each or TOP_MHZ for each in coordinator.receive(rows, float(step))]
             coordinator.learn()
             # Clocks slow all but the last rank down by more than they are known to: the step gets longer.
             for rank in range(4):
@@ -174,3 +176,65 @@ def test_an_end_that_got_lost_does_not_stop_what_is_learned() -> None:
     before = job.coordinator.state.steps
     job.run(10)
     assert job.coordinator.state.steps >= before + 8
+
+
+class Pipelines:
+    """A job of pipelines of two stages, in which only the first ranks know the loads; ranks are in order of stages."""
+
+    def __init__(self, pipelines: int = 6, micro_batches: int = 6) -> None:
+        pipeline = make_pipeline("1f1b", 2, micro_batches)
+        self.shape, self.pipelines = StepShape.of(pipeline), pipelines
+        self.places = [(lane, stage) for stage in range(2) for lane in range(pipelines)]
+        self.coordinator = LoadCoordinator(self.places, CLOCKS, 0.0, 5e-4, self.shape)
+        self._instruction_s = np.array([[0.1 if i.name == "forward" else 0.21] for i in pipeline.instructions])
+        self._rng, self._ended = np.random.default_rng(3), [[] for _ in self.places]
+        self._energy_j, self._now_s, self.step = np.zeros(len(self.places)), 0.0, 0
+        self.full_j = self.full_s = 0.0
+
+    def run(self, silent: bool = False) -> list[int]:
+        """Runs a step; returns the clock of each rank in MHz."""
+        work = self._rng.uniform(0.4, 1.6, (self.shape.micro_batches, self.pipelines))
+        work *= self._rng.uniform(0.5, 1.5, self.pipelines)
+        rows = []
+        for rank, (lane, stage) in enumerate(self.places):
+            knows = stage == 0 and not (silent and lane == 1)
+            load = step_rows.load_of_step(work[:, lane], self.shape.micro_batches) if knows else ()
+            reading = step_rows.Reading(self.step, self._energy_j[rank], self._now_s)
+            rows.append(step_rows.make_row(self.step, load, reading, self._ended[rank][-2:]))
+        mhz = [each or TOP_MHZ for each in self.coordinator.receive(rows, self._now_s)]
+        self.coordinator.learn()
+        full_s = self._instruction_s * (0.1 + work[self.shape.micro_batch])
+        by_lane = np.array(mhz[: self.pipelines])
+        times_s = full_s * (1 + 0.9 * (TOP_MHZ / by_lane - 1)) * np.exp(0.003 * self._rng.standard_normal(full_s.shape))
+        ends_s = self.shape.ends_s(times_s)
+        step_s, full_step_s = float(ends_s.max()) + 0.1, float(self.shape.ends_s(full_s).max()) + 0.1
+        for rank, (lane, stage) in enumerate(self.places):
+            mine = self.shape.rank == stage
+            busy_s, busy_full_s = float(times_s[mine, lane].sum()), float(full_s[mine, lane].sum())
+            self._energy_j[rank] += power_w(mhz[rank]) * busy_s + WAIT_W * (step_s - busy_s)
+            self.full_j += power_w(TOP_MHZ) * busy_full_s + WAIT_W * (full_step_s - busy_full_s)
+            self._ended[rank].append(step_rows.EndedStep(self.step, float(ends_s[stage, lane]), float(mhz[rank])))
+        self._now_s, self.full_s, self.step = self._now_s + step_s, self.full_s + full_step_s, self.step + 1
+        return mhz
+
+    @property
+    def saved(self) -> float:
+        return 1 - float(self._energy_j.sum()) / self.full_j
+
+    @property
+    def late(self) -> float:
+        return self._now_s / self.full_s - 1
+
+
+def test_all_ranks_of_a_pipeline_get_one_clock_from_loads_that_one_of_them_knows() -> None:
+    job = Pipelines()
+    for _ in range(120):
+        mhz = job.run()
+        assert mhz[: job.pipelines] == mhz[job.pipelines :]
+    state = job.coordinator.state
+    assert job.saved > 0.08
+    assert job.late < 1e-3
+    assert state.saving is not None
+    assert abs(state.saving.share - job.saved) < max(0.01, 3 * state.saving.error)
+    assert min(job.run(silent=True)) == TOP_MHZ, "the loads of one pipeline are not known"
+    assert min(job.run()) < TOP_MHZ

@@ -20,7 +20,7 @@ from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.step_rows import Reading, make_row
 from pfo_fs.training.load_client import LoadClient, connect, received
 from pfo_fs.training.load_decider import Decider, read_state
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, TOKEN_BYTES, StepBegun, proof
+from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, StepBegun, pack_row, proof
 
 TOKEN = secrets.token_bytes(TOKEN_BYTES)
 
@@ -33,7 +33,8 @@ class Running:
         self.port = listening.getsockname()[1]
         self.training, theirs = socket.socketpair()
         self.state_fd = os.open(folder / "state", os.O_RDWR | os.O_CREAT)
-        decider = Decider(listening, theirs, TOKEN, self.state_fd, LoadCoordinator([0, 1], (1410, 1200), 0.0, 5e-4), 2)
+        coordinator = LoadCoordinator([(0, 0), (1, 0)], (1410, 1200), 0.0, 5e-4)
+        decider = Decider(listening, theirs, TOKEN, self.state_fd, coordinator, 2)
         self._thread = threading.Thread(target=decider.serve)
         self._thread.start()
         self._greeted: set[int] = set()
@@ -70,7 +71,7 @@ def decider(tmp_path: Path) -> Iterator[Running]:
 
 
 def row(step: int) -> bytes:
-    return ROW.pack(*make_row(step, (1.0, 2.0, 4.0), Reading(step), []))
+    return pack_row(make_row(step, (1.0, 2.0, 4.0), Reading(step), []))
 
 
 def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decider: Running) -> None:

@@ -1,0 +1,84 @@
+"""Clocks from loads in a pipeline that an adapter of a framework follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.planner.pipeline import Instruction
+from pfo_fs.training.load_clocks import LoadClocks
+
+MicroBatches: TypeAlias = Callable[[], Iterable[tuple[Sequence[Any], Mapping[str, Any]]]]
+"""Returns the arguments of each micro-batch's forward."""
+
+
+def check_loads(loads: Any, orders: Sequence[Sequence[Instruction]]) -> None:
+    """Checks what clocks from loads need.
+
+    Args:
+        loads: As given to `attach`.
+        orders: What each rank of the pipeline runs in a step; empty if that is not known.
+
+    Raises:
+        ConfigError: There can be none.
+    """
+    if loads is None:
+        return
+    if loads is not True and not callable(loads):
+        raise ConfigError(
+            f"loads= is {loads!r}; give a function from the arguments of a micro-batch's forward to its load, or True "
+            "and call give_loads() before each step"
+        )
+    if not orders:
+        raise ConfigError(
+            "clocks from loads need to know in which order the ranks run their instructions, and this schedule does "
+            "not tell"
+        )
+
+
+class LoadSteps:
+    """Steps whose clocks come from loads: for `PipelineMarks` in the place of an optimizer.
+
+    Args:
+        clocks: Takes the loads.
+        reader: Returns the load of a micro-batch from the arguments of its forward; None: the program gives loads.
+
+    Attributes:
+        given: The loads of the step that begins next, and of those after it.
+    """
+
+    def __init__(self, clocks: LoadClocks, reader: Callable[..., Any] | None) -> None:
+        self.given: Sequence[Any] = (None,)
+        self._clocks, self._reader = clocks, reader
+
+    def read(self, micro_batches: MicroBatches) -> None:
+        """See `PipelineMarks.read_loads`."""
+        if self._reader is not None:
+            self.given = (self._read(micro_batches, self._reader),)
+
+    def _read(self, micro_batches: MicroBatches, reader: Callable[..., Any]) -> Any:
+        try:
+            inputs = [(arguments, options) for arguments, options in micro_batches() if arguments or options]
+            return [reader(*arguments, **options) for arguments, options in inputs] or None
+        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+            self._clocks.warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
+            return None
+
+    def on_step_begin(self) -> None:
+        """Begins a step with the loads that were given."""
+        given, self.given = self.given, (None,)
+        self._clocks.step(given[0], given[1:])
+
+    def on_step_end(self) -> None:
+        """Ends this rank's own work."""
+        self._clocks.work_ended()
+
+    def on_instruction_begin(self, name: str, *, stage: int | None = None) -> None:
+        """No clock changes in the middle of a step, and none of its instructions is measured."""
+
+    def on_instruction_end(self, name: str) -> None:
+        """As `on_instruction_begin`."""
+
+    def simulated_kernels(self) -> None:
+        """A simulated GPU's instructions take as long as their load, which only the program knows: it runs them."""

@@ -1,0 +1,137 @@
+"""What the ranks of a pipeline run in a step, and when each has ended: arrays for many pipelines and steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.planner.columns import Level, ends_of, levels_of
+from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+FORWARD = "forward"
+USUAL_TIMES: Mapping[str, float] = {"backward": 2.0, "forward_backward": 3.0}
+"""By how many times an instruction takes as long as the forward of the same micro-batch: a backward has two products of
+matrices for each one of the forward. All others that are known take about as long as a forward."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The instructions of one step of a pipeline; without a pipeline, a rank's work is one instruction.
+
+    Attributes:
+        rank: The rank in the pipeline that runs each instruction, (instructions,).
+        micro_batch: The micro-batch of each instruction, (instructions,).
+        name: The place of each instruction's name in `names`, (instructions,).
+        names: All names; the first is that to which the others are related.
+    """
+
+    rank: Array
+    micro_batch: Array
+    name: Array
+    names: Sequence[str]
+    _levels: Sequence[Level]
+
+    @classmethod
+    def alone(cls) -> StepShape:
+        """Returns the shape of a rank without a pipeline: all its micro-batches are one instruction's."""
+        return cls.of(Pipeline(((Instruction(0, FORWARD, 0),),), ()))
+
+    @classmethod
+    def of_orders(cls, orders: Sequence[Sequence[tuple[int, str, int]]]) -> StepShape:
+        """Returns the shape of a pipeline whose ranks run (stage, instruction, micro-batch) in these orders.
+
+        Raises:
+            PlanError: The orders cannot run.
+        """
+        return cls.of(pipeline_from_orders(orders))
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> StepShape:
+        """Returns the shape of a pipeline."""
+        import numpy as np
+
+        instructions = pipeline.instructions
+        found = {i.name for i in instructions}
+        names = sorted(found, key=lambda name: (name != FORWARD, name))
+        ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
+        before: list[list[tuple[int, float]]] = [[] for _ in instructions]
+        after: list[list[tuple[int, float]]] = [[] for _ in instructions]
+        for first, then, delay_s in pipeline.edges:
+            before[then].append((first, delay_s))
+            after[first].append((then, delay_s))
+        micro_batches = sorted({i.microbatch for i in instructions})
+        return cls(
+            np.array(ranks),
+            np.array([micro_batches.index(i.microbatch) for i in instructions]),
+            np.array([names.index(i.name) for i in instructions]),
+            names,
+            levels_of(pipeline.topological, before, after, ranks),
+        )
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the pipeline."""
+        return int(self.rank.max()) + 1
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of loads of a step."""
+        return int(self.micro_batch.max()) + 1
+
+    def ends_s(self, times_s: Array) -> Array:
+        """Returns when each rank's work has ended, in s from the begin of the step, (ranks, columns).
+
+        Args:
+            times_s: Durations of the instructions in s, (instructions, columns).
+        """
+        import numpy as np
+
+        return self.last_ends_s(ends_of(self._levels, np.vstack([times_s, np.zeros((1, times_s.shape[1]))]))[:-1])
+
+    def critical_paths(self, times_s: Array) -> Iterator[tuple[Array, Array]]:
+        """Follows what each rank's end waited for, back to the begin of the step.
+
+        Each yields, for all ranks and columns at once, one instruction of the path to the rank's end, (ranks, columns),
+        and whether there was one left, likewise.
+
+        Args:
+            times_s: As for `ends_s`.
+        """
+        import numpy as np
+
+        none, columns = times_s.shape
+        ends: Array = np.zeros((none + 1, columns))
+        waited_for: Array = np.full((none + 1, columns), none)
+        for level in self._levels:
+            waits = ends[level.before] + level.before_s[..., None]
+            last = waits.argmax(axis=1)
+            waited_for[level.nodes] = np.take_along_axis(level.before[..., None], last[:, None], axis=1)[:, 0]
+            ends[level.nodes] = np.take_along_axis(waits, last[:, None], axis=1)[:, 0] + times_s[level.nodes]
+        node: Array = np.broadcast_to(self._lasts[:, None], (self.ranks, columns))
+        while (left := node < none).any():
+            yield np.where(left, node, 0), left
+            node = waited_for[node, np.arange(columns)]
+
+    def busy_s(self, times_s: Array) -> Array:
+        """Returns the time of each rank's instructions together, in s, (ranks, columns)."""
+        import numpy as np
+
+        firsts = np.flatnonzero(np.append(1, np.diff(self.rank)))
+        found: Array = np.add.reduceat(times_s, firsts, axis=0)
+        return found
+
+    def last_ends_s(self, ends_s: Array) -> Array:
+        """Returns the end of each rank's last instruction, (ranks, columns), from those of all instructions."""
+        found: Array = ends_s[self._lasts]
+        return found
+
+    @property
+    def _lasts(self) -> Array:
+        """The last instruction of each rank."""
+        import numpy as np
+
+        return np.flatnonzero(np.append(np.diff(self.rank), 1))
