@@ -5,8 +5,9 @@
 
 The process that decides is the real one; one process here plays the ranks' connections (by loopback, so a network's own
 latency is not in it). Loads explain the ranks' times to 1 %. A step's time is from the last rank's row to the last
-rank's clock; with `--stages`, each so many ranks are a pipeline (1F1B), whose first rank tells the loads. `told` is what training does when a step begins: reading the load of four micro-batches, and one packet to
-the process beside it.
+rank's clock; with `--stages`, so many ranks each are a pipeline (1F1B), whose first rank tells the loads, and
+`--pause` is the time in which a step runs, while that process learns. `told` is what training does when a step begins:
+reading the load of four micro-batches, and one packet to the process beside it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
-from pfo_fs.training.load_client import connect, received
 from pfo_fs.planner import make_pipeline
+from pfo_fs.training.load_client import connect, received
 from pfo_fs.training.load_messages import CLOCK, TOKEN_BYTES, StepBegun, pack_row
 from pfo_fs.training.load_processes import LoadDecider
 
@@ -35,7 +36,7 @@ CLOCKS = tuple(range(1980, 210, -15))
 FIRST_CHOICE = 12
 
 
-def exchange(ranks: int, steps: int, stages: int, micro_batches: int) -> dict[str, Any]:
+def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: float) -> dict[str, Any]:
     """Returns the times of steps, in ms."""
     token = secrets.token_hex(TOKEN_BYTES)
     orders = make_pipeline("1f1b", stages, micro_batches).orders if stages > 1 else ()
@@ -57,6 +58,7 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int) -> dict[st
             rows.append(pack_row(make_row(step, load, Reading(step), past)))
         for connection, row in zip(connections[:-1], rows, strict=False):
             connection.sendall(row)
+        time.sleep(pause_s)
         began_s = time.perf_counter()
         connections[-1].sendall(rows[-1])
         clocks = [CLOCK.unpack(received(connection, CLOCK.size))[1] for connection in connections]
@@ -106,9 +108,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--stages", type=int, default=1, help="ranks of a pipeline")
     parser.add_argument("--micro-batches", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.0, metavar="S")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    rows = [exchange(ranks, args.steps, args.stages, args.micro_batches) for ranks in args.ranks]
+    rows = [exchange(ranks, args.steps, args.stages, args.micro_batches, args.pause) for ranks in args.ranks]
     found: dict[str, Any] = {"told_us": told(), "exchange": rows}
     if args.json:
         print(json.dumps(found, indent=2))

@@ -10,6 +10,7 @@ import argparse
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def main() -> None:
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=lambda y, t: nn.functional.cross_entropy(y.mT, t))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     peers = dist.new_subgroups_by_enumeration([[p * STAGES + s for p in range(pipelines)] for s in range(STAGES)])[0]
-    text = torch.frombuffer(bytearray(open(__file__, "rb").read()), dtype=torch.uint8).long()
+    text = torch.frombuffer(bytearray(Path(__file__).read_bytes()), dtype=torch.uint8).long()
     pfo = None
     if not args.without:
         reads = lambda *_, lengths: pfo_fs.loads.from_lengths(lengths[0].tolist())  # noqa: E731

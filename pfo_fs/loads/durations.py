@@ -126,11 +126,9 @@ class LoadDurations:
             pace = self.pace[pipeline]
             due_s = self._ends_s(basis, self._found, slower, pace)
             slopes = self._slopes_s(basis, slower, pace)
-            change = np.linalg.lstsq(
-                np.vstack([slopes[usual], rows]),
-                np.append((ends_s - due_s)[usual], aims - rows @ self._found),
-                rcond=None,
-            )[0]
+            left: Array = np.append((ends_s - due_s)[usual], aims - rows @ self._found)
+            slopes = np.vstack([slopes[usual], rows])
+            change = np.linalg.lstsq(slopes.T @ slopes, slopes.T @ left, rcond=None)[0]  # few numbers, so quick
             self._found = self._found + change
             self._found[-1] = np.clip(self._found[-1], 0.0, 1.0)
             due_s = self._ends_s(basis, self._found, slower, pace)
