@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -12,9 +14,16 @@ from typing import Any
 
 import pytest
 
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.lightning_loads import LightningLoadClocks
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip("lightning", reason="needs Lightning; .ci/frameworks installs it")
+    lightning: Any = pytest.importorskip("lightning", reason="needs Lightning; .ci/frameworks installs it")
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 TRAINING = """
 import json, logging, os, random, sys, warnings
@@ -150,3 +159,53 @@ def test_after_an_exception_the_clocks_are_the_default_and_the_job_is_known_as_c
     assert last_clocks_mhz(tmp_path) == [0, 0]
     (end,) = (tmp_path / "pfo").glob("jobs/*/end.json")
     assert json.loads(end.read_text())["body"]["reason"] == "crashed"
+
+
+class Line(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.trained = self.validated = 0
+
+    def training_step(self, batch: Any, _index: int) -> Any:
+        self.trained += 1
+        return self.layer(batch["a"] if isinstance(batch, dict) else batch).square().mean()
+
+    def validation_step(self, batch: Any, _index: int) -> None:
+        self.validated += 1
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_alone(module: Line, callback: Any, training: Any, validation: Any = None) -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=1, callbacks=[callback], **quiet)
+    trainer.fit(module, training, validation)
+
+
+def loader_of(batches: int) -> Any:
+    return torch.utils.data.DataLoader(torch.ones(batches, 2))
+
+
+def test_validation_and_training_are_given_all_their_batches_where_clocks_cannot_come_from_loads(
+    tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    module = Line()
+    fit_alone(module, LightningLoadClocks(tmp_path / "pfo"), loader_of(3), loader_of(7))
+    assert (module.trained, module.validated) == (3, 2 + 7)  # two to see that validation works
+    assert "there is one rank" in caplog.text
+
+
+def test_several_loaders_for_training_are_refused(tmp_path: Path) -> None:
+    callback = LightningLoadClocks(tmp_path / "pfo", strict=True)
+    with pytest.raises(ConfigError, match="takes one loader for training, and got a dict"):
+        fit_alone(Line(), callback, {"a": loader_of(3), "b": loader_of(3)})
+
+
+def test_a_copy_of_the_callback_is_one_that_has_just_been_made(tmp_path: Path) -> None:
+    copied = pickle.loads(pickle.dumps(LightningLoadClocks(tmp_path / "pfo")))
+    assert isinstance(copied, lightning.Callback)
+    assert copied.clocks is None
