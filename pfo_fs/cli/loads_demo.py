@@ -144,7 +144,7 @@ def _short(loads: LoadsKnown | None) -> str:
 
 def _show(loads: LoadsKnown) -> None:
     assert loads.saved is not None
-    assert loads.explained is not None
+    explained = "too little" if loads.explained is None else f"{math.floor(100 * loads.explained)} %"
     table = Table(title=f"Clocks from loads, {loads.steps} steps", title_justify="left", box=SIMPLE_HEAD)
     for name in ("against the highest clocks", "", "± error"):
         table.add_column(name, justify="left" if name[:1] == "a" else "right", no_wrap=True)
@@ -153,7 +153,7 @@ def _show(loads: LoadsKnown) -> None:
     table.add_row(
         "time", f"[bold]{signed_percent(loads.late, 2)}[/]", f"{100 * loads.late_error:.2f} %", end_section=True
     )
-    table.add_row("loads explain, of what varies between ranks", f"{math.floor(100 * loads.explained)} %")
+    table.add_row("loads explain, of what varies between ranks", explained)
     table.add_row("time, with batches of equal work", signed_percent(-loads.balanced, 0))
     show(table)
     first = "Balance batches first, if you can: that saves time. " if loads.balanced >= LEAST_BALANCED else ""
