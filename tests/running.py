@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -46,6 +47,16 @@ def modules_loaded_by(code: str) -> set[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
     return set(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split())
+
+
+def pids_with(variable: str, value: str) -> list[int]:
+    """The processes that have an environment variable with this value."""
+    wanted, found = f"{variable}={value}".encode(), []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return found
 
 
 def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:

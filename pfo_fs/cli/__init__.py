@@ -14,7 +14,7 @@ import pfo_fs
 from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.doctor import doctor
 from pfo_fs.cli.end import end
-from pfo_fs.cli.loads import loads
+from pfo_fs.cli.loads import loads as loads_command
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.power_limit import power_limit
@@ -26,7 +26,7 @@ from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
 from pfo_fs.cli.switch import off, on
-from pfo_fs.cli.terminal import HELP, JsonFlag, fail, plausible_slowdown
+from pfo_fs.cli.terminal import HELP, JsonFlag, fail, plausible_slowdown, wrong_usage
 from pfo_fs.errors import PfoError
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
@@ -95,7 +95,17 @@ def demo(
     real: Annotated[
         bool, typer.Option("--real", help="Train a small GPT in real processes (needs torch; some four minutes).")
     ] = False,
-    minutes: Annotated[float, typer.Option(help="With --real: minutes after which the demo gives up.", min=1.0)] = 10.0,
+    loads: Annotated[
+        bool,
+        typer.Option(
+            "--loads",
+            help="Train in real processes without a pipeline, with unequal work, by clocks from loads (needs torch; "
+            "half a minute).",
+        ),
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0)
+    ] = 10.0,
     shared_dir: Annotated[
         Path | None,
         typer.Option("--shared-dir", "-d", help="Shared directory to use and keep; default: a temporary one."),
@@ -106,6 +116,12 @@ def demo(
     json_: JsonFlag = False,
 ) -> None:
     """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
+    if loads:
+        if real or slowdown != 1.0:
+            wrong_usage("--loads trains in real processes, and never slower: leave out --real and --slowdown")
+        from pfo_fs.cli.loads_demo import run_loads_demo
+
+        sys.exit(run_loads_demo(minutes=minutes, shared_dir=shared_dir, output=output, as_json=json_))
     if real:
         from pfo_fs.cli.demo import run_demo
 
@@ -116,7 +132,7 @@ def demo(
 
 
 for command in (
-    *(daemon, status, plan, simulate, loads, report, trace, target, straggler, doctor, profile_p2p),
+    *(daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
     *(off, on, prune, end, reset_clocks),
 ):
     app.command()(command)

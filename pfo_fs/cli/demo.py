@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
-from pfo_fs.errors import ConfigError, CoordinationError
+from pfo_fs.cli.demo_training import (
+    Training,
+    check_torch,
+    new_job,
+    progress_on,
+    run_training,
+    temporary_folder,
+)
+from pfo_fs.errors import CoordinationError
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 STAGES, MICROBATCHES = 8, 12
 TIME_SCALE = 1.5
 """The simulated GPUs run this many times faster than the A100s that they follow, so that the demo is short."""
-EXAMPLE_FOLDERS = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
-"""Where the examples are: inside the package if it was installed from a wheel, beside it in a checkout."""
 _MAX_WINDOWS = 10
-_START_WITHIN_S = 120.0
 _LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d+)")
 
 
@@ -46,24 +45,20 @@ class Outcome:
 
 
 @dataclass
-class Training:
-    """The training process and what it has printed."""
+class GptTraining(Training):
+    """What the example with a pipeline has printed."""
 
-    process: subprocess.Popen[str]
     iteration: int = -1
     loss: float | None = None
     first_loss: float | None = None
     took_s: float | None = None
-    tail: list[str] = field(default_factory=list)
 
-    def follow(self, output: IO[str]) -> None:
-        """Reads the output to its end."""
-        for line in output:
-            self.tail = [*self.tail[-60:], line.rstrip()]
-            found = _LINE.search(line)
-            if found:
-                self.iteration, self.loss, self.took_s = int(found[1]), float(found[2]), float(found[3])
-                self.first_loss = self.loss if self.first_loss is None else self.first_loss
+    def hear(self, line: str) -> None:
+        """Takes the figures of an iteration."""
+        found = _LINE.search(line)
+        if found:
+            self.iteration, self.loss, self.took_s = int(found[1]), float(found[2]), float(found[3])
+            self.first_loss = self.loss if self.first_loss is None else self.first_loss
 
 
 def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_json: bool) -> int:
@@ -80,11 +75,10 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
         CoordinationError: The training ended too early, with its last output in the message; or no plan was in force
             and measured within `minutes`.
     """
-    if find_spec("torch") is None:
-        raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
+    check_torch()
     console = Console(stderr=as_json)
     with ExitStack() as stack:
-        folder_ = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-demo-")))
+        folder_ = stack.enter_context(temporary_folder())
         keep = shared_dir is not None
         shared_dir = shared_dir or folder_ / "pfo"
         console.print(
@@ -98,32 +92,36 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
         shared.make_folders()
         known = set(shared.job_ids())
         stack.enter_context(_daemon(shared_dir, slowdown))
-        training = stack.enter_context(_training(shared_dir, folder_ / "stop"))
+        gpt = stack.enter_context(
+            run_training(
+                GptTraining,
+                "train_pipeline.py",
+                *("--shared-dir", str(shared_dir), "--iterations", "100000"),
+                *("--stop-file", str(folder_ / "stop"), "--num-microbatches", str(MICROBATCHES)),
+                ranks=STAGES,
+                environment={"PFO_FS_SIM_TIME_SCALE": str(TIME_SCALE)},
+                folder=folder_,
+            )
+        )
         try:
-            with Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description:<35}"),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[status_text]}"),
-                console=console,
-            ) as progress:
-                folder = _new_job(shared, known, training, progress)
-                _follow(folder, training, progress, minutes)
+            with progress_on(console) as progress:
+                folder = new_job(shared, known, gpt, progress, STAGES)
+                _follow(folder, gpt, progress, minutes)
                 (folder_ / "stop").touch()
                 task = progress.add_task("training ends", total=1, status_text="")
-                if training.process.wait(60) != 0:
-                    raise _ended_early(training)
+                if gpt.process.wait(60) != 0:
+                    raise gpt.ended_early()
                 progress.update(task, completed=1)
         except KeyboardInterrupt:
             console.print("stopped; the simulated GPUs are at default clocks again")
             return 130
-        _report(console, folder, training, as_json=as_json)
+        _report(console, folder, gpt, as_json=as_json)
         if keep and not as_json:
             console.print(f"The job as a page: pfo-fs report latest -d {shared_dir}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _report(console: Console, folder: JobFolder, training: Training, *, as_json: bool) -> None:
+def _report(console: Console, folder: JobFolder, training: GptTraining, *, as_json: bool) -> None:
     # The first window warms up at default clocks, the second runs at the highest; the newest schedule is the plan.
     before, after = _outcome(folder, 1), _outcome(folder, folder.schedule_numbers()[-1])
     slowdown = max(after.time_s) / max(before.time_s) - 1
@@ -166,20 +164,6 @@ def _report(console: Console, folder: JobFolder, training: Training, *, as_json:
     )
 
 
-def example_path(name: str) -> Path:
-    """Returns the path of an example.
-
-    Raises:
-        ConfigError: The installation does not have it.
-    """
-    for folder in EXAMPLE_FOLDERS:
-        if (folder / name).exists():
-            return folder / name
-    raise ConfigError(
-        f"the demo needs {name}, which is in none of {', '.join(map(str, EXAMPLE_FOLDERS))}; install pfo-fs again"
-    )
-
-
 @contextmanager
 def _daemon(shared_dir: Path, slowdown: float) -> Iterator[None]:
     command = [sys.executable, "-m", "pfo_fs", "daemon", str(shared_dir), "--scheduler", "ParetoScheduler"]
@@ -192,57 +176,7 @@ def _daemon(shared_dir: Path, slowdown: float) -> Iterator[None]:
         daemon.wait(10)
 
 
-@contextmanager
-def _training(shared_dir: Path, stop_file: Path) -> Iterator[Training]:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STAGES}", "--standalone"]
-    command += [str(example_path("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "100000"]
-    command += ["--stop-file", str(stop_file), "--num-microbatches", str(MICROBATCHES)]
-    environment = {
-        **os.environ,
-        "PFO_FS_GPU": "simulated",
-        "PFO_FS_SIM_TIME_SCALE": str(TIME_SCALE),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-    process = subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    training = Training(process)
-    assert process.stdout is not None
-    reader = threading.Thread(target=training.follow, args=(process.stdout,), daemon=True)
-    reader.start()
-    try:
-        yield training
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        reader.join(5)
-
-
-def _new_job(shared: SharedDirectory, known: set[str], training: Training, progress: Progress) -> JobFolder:
-    task = progress.add_task("starting 8 training processes", total=STAGES, status_text="")
-    deadline = time.monotonic() + _START_WITHIN_S
-    while time.monotonic() < deadline:
-        fresh = [job_id for job_id in shared.job_ids() if job_id not in known]
-        if fresh:
-            folder = shared.job(fresh[0])
-            registered = len(folder.registered_ranks())
-            progress.update(task, completed=registered)
-            if registered == STAGES and folder.read_job() is not None:
-                return folder
-        _check_alive(training)
-        time.sleep(0.1)
-    raise CoordinationError(
-        f"the {STAGES} training processes have not started within {_START_WITHIN_S:.0f} s; is this machine busy?"
-    )
-
-
-def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: float) -> None:
+def _follow(folder: JobFolder, training: GptTraining, progress: Progress, minutes: float) -> None:
     """Shows what the scheduler does, until a plan has been measured and stays."""
     deadline = time.monotonic() + 60 * minutes
     task, shown = None, ""
@@ -261,7 +195,7 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
         if current is not None and current.converged and task is not None:
             progress.update(task, total=1, completed=1)
             return
-        _check_alive(training)
+        training.check_alive()
         time.sleep(0.2)
     raise CoordinationError(
         f"no plan was in force and measured within {minutes:g} minutes; give more --minutes on a slow machine"
@@ -280,18 +214,7 @@ def _outcome(folder: JobFolder, number: int) -> Outcome:
     )
 
 
-def _status_text(training: Training) -> str:
+def _status_text(training: GptTraining) -> str:
     if training.loss is None:
         return ""
     return f"iteration {training.iteration}, {training.took_s:.2f} s, loss {training.loss:.2f}"
-
-
-def _check_alive(training: Training) -> None:
-    if training.process.poll() is not None:
-        time.sleep(0.2)  # the thread that reads its output may still be behind
-        raise _ended_early(training)
-
-
-def _ended_early(training: Training) -> CoordinationError:
-    output = "\n".join(training.tail[-25:])
-    return CoordinationError(f"the training ended early, with exit code {training.process.returncode}:\n{output}")

@@ -9,7 +9,8 @@ from pfo_fs.integrations.callback_base import CopiedUnstarted, made_with_base
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 
 
-def _load_base() -> type:
+def load_base() -> type:
+    """Returns the class of callbacks."""
     try:
         from lightning import Callback
     except ImportError:
@@ -40,7 +41,7 @@ class LightningPowerLimitOptimizer(CopiedUnstarted):
 
     def __new__(cls, **_options: Any) -> LightningPowerLimitOptimizer:
         made: LightningPowerLimitOptimizer = made_with_base(
-            cls, _load_base, "Lightning: pip install 'pfo-fs[lightning]'"
+            cls, load_base, "Lightning: pip install 'pfo-fs[lightning]'"
         )
         return made
 

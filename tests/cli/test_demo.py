@@ -1,25 +1,35 @@
-"""`pfo-fs demo` in virtual time; the one with real processes takes minutes and is run by hand."""
+"""`pfo-fs demo` in virtual time, and by clocks from loads; `--real` takes minutes and is run by hand."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import Processes, pids_with, wait_for
+from typer.testing import CliRunner
 
-from pfo_fs.cli.demo import EXAMPLE_FOLDERS, example_path
+from pfo_fs.cli import app
+from pfo_fs.cli.demo_training import EXAMPLE_FOLDERS, example_path
+from pfo_fs.cli.loads_demo import run_loads_demo
 from pfo_fs.cli.virtual_demo import run_virtual_demo
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_demo_finds_the_training_script_of_a_checkout() -> None:
-    assert example_path("train_pipeline.py") == ROOT / "examples" / "train_pipeline.py"
+@pytest.mark.parametrize("name", ["train_packed.py", "train_pipeline.py"])
+def test_the_demo_finds_the_training_script_of_a_checkout(name: str) -> None:
+    assert example_path(name) == ROOT / "examples" / name
 
 
-def test_the_demo_looks_first_where_the_wheel_puts_the_training_script() -> None:
-    assert '"examples/train_pipeline.py" = "pfo_fs/examples/train_pipeline.py"' in (ROOT / "pyproject.toml").read_text()
+@pytest.mark.parametrize("name", ["train_packed.py", "train_pipeline.py"])
+def test_the_demo_looks_first_where_the_wheel_puts_the_training_script(name: str) -> None:
+    assert f'"examples/{name}" = "pfo_fs/examples/{name}"' in (ROOT / "pyproject.toml").read_text()
     assert EXAMPLE_FOLDERS[0] == ROOT / "pfo_fs" / "examples"
 
 
@@ -34,6 +44,58 @@ def test_the_demo_ends_with_a_saving_and_a_page(tmp_path: Path, capsys: pytest.C
     assert verdict["slowdown"] == pytest.approx(slowdown, abs=0.001)
     assert verdict["settled"]
     assert (tmp_path / "demo.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that a demo makes its own in; it must be empty, and no process of it left, after the demo."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    for variable in ("TMPDIR", "PFO_FS_DEMO_OF_TEST"):
+        monkeypatch.setenv(variable, str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    wait_for(
+        lambda: set(pids_with("PFO_FS_DEMO_OF_TEST", str(folder))) <= {os.getpid()}, what="the end of all processes"
+    )
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_of_clocks_from_loads_ends_with_a_saving_and_a_page(
+    tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "demo.html"
+    assert run_loads_demo(minutes=4.0, shared_dir=None, output=page, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["saved"] > 0
+    assert told["explained"] > 0.5
+    assert told["balanced"] > 0.05
+    assert told["page"] == str(page)
+    assert "Clocks from loads, against the highest clocks" in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_an_interrupted_demo_ends_its_training_and_removes_what_it_has_written(
+    tmp_path: Path, temporary: Path, processes: Processes
+) -> None:
+    demo = processes.python(
+        *("-m", "pfo_fs", "demo", "--loads", "-d", str(tmp_path / "pfo"), "-o", str(tmp_path / "demo.html")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: list(tmp_path.glob("pfo/jobs/*/progress/0.json")), timeout_s=150, what="the first steps")
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(60) == 130
+    assert not (tmp_path / "demo.html").exists()
+
+
+@pytest.mark.parametrize("more", [["--real"], ["--slowdown", "1.05"]])
+def test_the_demo_of_clocks_from_loads_refuses_what_it_would_not_do(more: list[str]) -> None:
+    ended = CliRunner().invoke(app, ["demo", "--loads", *more])
+    assert ended.exit_code == 2
 
 
 def shown_in_the_readme() -> tuple[float, float]:

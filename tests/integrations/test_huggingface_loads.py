@@ -15,6 +15,8 @@ from pfo_fs import loads
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_hf_packed.py"
+
 TRAINING = """
 import json, logging, random, sys, torch, transformers
 from pfo_fs.integrations.huggingface_loads import HFLoadClocks
@@ -62,25 +64,30 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
-def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
-    (tmp_path / "sim").mkdir(mode=0o700)
-    (tmp_path / "train.py").write_text(TRAINING)
-    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(tmp_path / "sim")}
-    environment |= {"PFO_FS_RUN_DIR": str(tmp_path / "sim"), "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ran = subprocess.run(
-        [*command, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+def train(folder: Path, *program: str) -> list[str]:
+    """Runs a program on two ranks; returns the lines that they have printed."""
+    (folder / "sim").mkdir(mode=0o700)
+    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
+    environment |= {"PFO_FS_RUN_DIR": str(folder / "sim"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
     assert ran.returncode == 0, ran.stderr
-    said = sorted(
-        (json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"rank"')),
-        key=lambda one: one["rank"],
-    )
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_example_saves_energy(tmp_path: Path) -> None:
+    lines = train(tmp_path, str(EXAMPLE), "--shared-dir", str(tmp_path / "pfo"), "--steps", "45")
+    assert "less energy" in lines[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    lines = train(tmp_path, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo"))
+    said = sorted((json.loads(line) for line in lines if line.startswith('{"rank"')), key=lambda one: one["rank"])
     assert [one["steps"] for one in said] == [20, 20]
     assert not said[0]["warnings"] + said[1]["warnings"]
     assert said[0]["collator_is_back"]

@@ -1,11 +1,12 @@
 """One rank of a small DistributedDataParallel job with clocks from loads, for `test_load_clocks.py`.
 
     python load_clocks_rank.py RANK WORLD_SIZE STORE SHARED_DIR OPTIONS
+    torchrun ... load_clocks_rank.py 0 0 torchrun SHARED_DIR OPTIONS        # RANK is that of torchrun
 
 `OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
-have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends, or closes; `none_at`: the step
-in which rank 1 gives no load; `skips_from`: that from which it does not call `step`; `too_few`: one load too few;
-`without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work.
+have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends (in the first attempt), or
+closes; `none_at`: the step in which rank 1 gives no load; `skips_from`: that from which it does not call `step`;
+`too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work.
 Prints one JSON object.
 """
 
@@ -47,7 +48,12 @@ def loads_of(step: int, rank: int, count: int) -> list[float]:
 def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     kept = Keep()
     logging.getLogger("pfo_fs").addHandler(kept)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    if store == "torchrun":
+        rank = int(os.environ["RANK"])
+        os.environ["PFO_FS_GPU"] = f"simulated:g{rank}"  # that of its earlier attempts
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     torch.manual_seed(0)
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
@@ -60,7 +66,7 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
     began_s = time.monotonic()
     times_s = []
     for step in range(options["steps"]):
-        if rank == 1 and step == options.get("dies_at"):
+        if rank == 1 and step == options.get("dies_at") and not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1 and step == options.get("closes_at") and clocks is not None:
             clocks.close()

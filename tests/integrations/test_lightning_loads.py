@@ -1,0 +1,211 @@
+"""Clocks from loads in real runs of Lightning's Trainer, by two ranks on gloo; skips where it is not installed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.lightning_loads import LightningLoadClocks
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    lightning: Any = pytest.importorskip("lightning", reason="needs Lightning; .ci/frameworks installs it")
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TRAINING = """
+import json, logging, os, random, sys, warnings
+warnings.simplefilter("ignore")
+import lightning, torch
+from lightning.pytorch.strategies import DDPStrategy
+from pfo_fs.integrations.lightning_loads import LightningLoadClocks
+
+WORK = 1 / 40
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.validated = 0
+
+    def loss(self, batch):
+        return (self.layer(batch["position_ids"].float()[..., None]) - 1).square().mean() / 1e4
+
+    def training_step(self, batch, index):
+        if self.trainer.global_step == options.get("fails_at"):
+            raise RuntimeError("training has failed")
+        kernels = clocks.clocks.simulated_kernels()
+        kernels.stream.launch("forward_backward", work=batch["position_ids"].numel() * WORK)
+        return self.loss(batch)
+
+    def on_before_optimizer_step(self, optimizer):
+        clocks.clocks.simulated_kernels().stream.synchronize()
+        torch.distributed.barrier()
+
+    def validation_step(self, batch, index):
+        self.validated += 1
+        self.loss(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Keep(logging.Handler):
+    def emit(self, record):
+        kept.append(record.getMessage())
+
+class Kept(lightning.pytorch.loggers.logger.DummyLogger):
+    def log_metrics(self, metrics, step=None):
+        logged.append(metrics)
+
+options, kept, logged, told = json.loads(sys.argv[2]), [], [], []
+logging.getLogger("pfo_fs").addHandler(Keep(logging.WARNING))
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+drawn = random.Random(0)
+data = [[{"position_ids": torch.arange(drawn.randrange(8, 40))}] for _ in range(options["batches"])]
+
+class Batches(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        rank = torch.distributed.get_rank()
+        yield from (one[0] for one in data[rank::2])
+
+if options.get("unsized"):
+    loader = torch.utils.data.DataLoader(Batches(), batch_size=None)
+else:
+    loader = torch.utils.data.DataLoader(data, batch_size=1, collate_fn=lambda rows: rows[0][0], shuffle=False)
+few = torch.utils.data.DataLoader(data[:8], batch_size=1, collate_fn=lambda rows: rows[0][0])
+clocks = LightningLoadClocks(sys.argv[1], strict=True)
+model = Model()
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="gloo"), accumulate_grad_batches=2,
+    max_epochs=options.get("epochs", 1), val_check_interval=options.get("val_check_interval", 1.0),
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, logger=Kept(),
+    log_every_n_steps=10, callbacks=[clocks], num_sanity_val_steps=1)
+failed = ""
+try:
+    trainer.fit(model, loader, few)
+except RuntimeError as error:
+    failed = str(error)
+print(json.dumps({
+    "rank": trainer.global_rank, "status": clocks.clocks.status_text, "warnings": kept, "failed": failed,
+    "steps": trainer.global_step, "logged": logged, "validated": model.validated,
+    "loaders_are_back": "process_dataloader" not in vars(trainer.strategy)}), flush=True)
+"""
+
+
+def train(folder: Path, **options: Any) -> list[dict[str, Any]]:
+    """Trains with two ranks; returns what each tells."""
+    (folder / "sim").mkdir(mode=0o700)
+    (folder / "train.py").write_text(TRAINING)
+    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
+    environment["PFO_FS_RUN_DIR"] = str(folder / "sim")
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ran = subprocess.run(
+        [*command, str(folder / "train.py"), str(folder / "pfo"), json.dumps(options)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"rank"')]
+    return sorted(said, key=lambda one: one["rank"])
+
+
+def last_clocks_mhz(folder: Path) -> list[int]:
+    """The last clock that each GPU was given, 0 for the default."""
+    logs = [map(json.loads, path.read_text().splitlines()) for path in (folder / "sim").glob("*.log")]
+    return [[one["mhz"] for one in lines if one["action"] in ("lock", "reset")][-1] for lines in logs]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step_and_validates_between(tmp_path: Path) -> None:
+    said = train(tmp_path, batches=90, val_check_interval=10)
+    assert [one["steps"] for one in said] == [23, 23]  # the last one has one micro-batch
+    assert [one["validated"] for one in said] == [1 + 4 * 4, 1 + 4 * 4]
+    assert not said[0]["warnings"] + said[1]["warnings"]
+    assert said[0]["loaders_are_back"]
+    assert "loads explain" in said[0]["status"]
+    assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_loads_belong_to_their_steps_where_the_trainer_fetches_batches_ahead(tmp_path: Path) -> None:
+    said = train(tmp_path, batches=88, unsized=True)
+    assert [one["steps"] for one in said] == [22, 22]
+    assert not said[0]["warnings"] + said[1]["warnings"]
+    assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_after_an_exception_the_clocks_are_the_default_and_the_job_is_known_as_crashed(tmp_path: Path) -> None:
+    said = train(tmp_path, batches=48, epochs=3, fails_at=22)
+    assert [one["failed"] for one in said] == ["training has failed"] * 2
+    assert last_clocks_mhz(tmp_path) == [0, 0]
+    (end,) = (tmp_path / "pfo").glob("jobs/*/end.json")
+    assert json.loads(end.read_text())["body"]["reason"] == "crashed"
+
+
+class Line(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.trained = self.validated = 0
+
+    def training_step(self, batch: Any, _index: int) -> Any:
+        self.trained += 1
+        return self.layer(batch["a"] if isinstance(batch, dict) else batch).square().mean()
+
+    def validation_step(self, batch: Any, _index: int) -> None:
+        self.validated += 1
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_alone(module: Line, callback: Any, training: Any, validation: Any = None) -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=1, callbacks=[callback], **quiet)
+    trainer.fit(module, training, validation)
+
+
+def loader_of(batches: int) -> Any:
+    return torch.utils.data.DataLoader(torch.ones(batches, 2))
+
+
+def test_validation_and_training_are_given_all_their_batches_where_clocks_cannot_come_from_loads(
+    tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    module = Line()
+    fit_alone(module, LightningLoadClocks(tmp_path / "pfo"), loader_of(3), loader_of(7))
+    assert (module.trained, module.validated) == (3, 2 + 7)  # two to see that validation works
+    assert "there is one rank" in caplog.text
+
+
+def test_several_loaders_for_training_are_refused(tmp_path: Path) -> None:
+    callback = LightningLoadClocks(tmp_path / "pfo", strict=True)
+    with pytest.raises(ConfigError, match="takes one loader for training, and got a dict"):
+        fit_alone(Line(), callback, {"a": loader_of(3), "b": loader_of(3)})
+
+
+def test_a_copy_of_the_callback_is_one_that_has_just_been_made(tmp_path: Path) -> None:
+    copied = pickle.loads(pickle.dumps(LightningLoadClocks(tmp_path / "pfo")))
+    assert isinstance(copied, lightning.Callback)
+    assert copied.clocks is None
