@@ -54,6 +54,7 @@ def render_page(data: JobData, points: int | None = None, changes_curve: bool = 
         state=_state(data),
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
+        advice=found.advice.text if found.advice is not None else "",
         headline=headline_section(data, headline, found.predictions),
         messages=messages(found, headline),
         frontier=sections.frontier(found, headline),
