@@ -15,7 +15,7 @@ from typing import Any
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
-from pfo_fs.loads.state import LEAST_BALANCED, LoadsState
+from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -64,6 +64,7 @@ class LoadCoordinator:
         self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._began_s: dict[int, float] = {}
         self._lowered = 0
+        self._last: LastStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def receive(self, rows: Array, began_s: float) -> list[int]:
@@ -148,8 +149,9 @@ class LoadCoordinator:
         # A clock that came late counts in the lost time, as if it had been there, but not in what durations teach.
         in_force = np.where(np.isfinite(mhz), np.abs(mhz), top)
         choice.learn(done.loads, lanes_s[None], in_force, sure=mhz > 0)
+        worked_s, full_s = (each[0] for each in choice.without_stalls(done.loads, lanes_s[None], in_force))
+        self._last = last_step(done.step, in_force, worked_s, full_s) or self._last
         if step_s > 0:
-            worked_s, full_s = (each[0] for each in choice.without_stalls(done.loads, lanes_s[None], in_force))
             worked_s, full_s = (done.work_s * (each / lanes_s)[self._lanes] for each in (worked_s, full_s))
             clocks = np.where(done.mhz > 0, done.mhz, np.nan)
             unsure = choice.durations.residual if choice.explains else 0.0
@@ -201,4 +203,5 @@ class LoadCoordinator:
             saving,
             balanced,
             text,
+            self._last,
         )

@@ -57,6 +57,7 @@ def render_page(data: JobData, points: int | None = None, changes_curve: bool = 
         advice=found.advice.text if found.advice is not None else "",
         headline=headline_section(data, headline, found.predictions),
         messages=messages(found, headline),
+        last_step=sections.last_step(found),
         frontier=sections.frontier(found, headline),
         changes=sections.changes(found),
         pipeline=pipeline(found),
