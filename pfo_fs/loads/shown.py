@@ -1,4 +1,4 @@
-"""Loads as durations themselves show them, where nobody tells any: one number for each micro-batch."""
+"""Loads as durations themselves show them, where training code tells none: one number for each micro-batch."""
 
 from __future__ import annotations
 

@@ -31,6 +31,8 @@ _SURE = 2.0
 """A figure is told if it is larger than twice its standard error: else it may be none."""
 _BEYOND_CHANCE = 3.0
 """A pipeline that is slower by more than three standard errors is slow for good, which batches do not change."""
+_MOST_PLAYED = 20_000
+"""Energies are those of so many instructions of a pipeline, but of ten iterations at least: more take a minute."""
 LINK = "docs/frameworks/load-clocks.md"
 """Where people read about clocks from loads."""
 
@@ -79,7 +81,7 @@ class LoadAdvice:
             return text
         return (
             f"{text} If batches stay as they are, clocks from loads would save {self.saved} of the energy that the "
-            f"highest clocks take, by the job's profile, and iterations would be no longer: {LINK}"
+            f"highest clocks take, by the job's profile: {LINK}"
         )
 
 
@@ -129,8 +131,10 @@ class _Played:
         self._rows = self._known(forecast.wide.profile) if forecast is not None else {}
         clocks = Clocks(list(self._rows) or [1], self._least_mhz(), CHANGE_S)
         self._choice = LoadChoice(self._kinds, clocks, self._spans_s)
-        for one, times_s in zip(self._loads, recorded, strict=True):
-            self._choice.learn(one, times_s, [clocks.offered_mhz[0]] * times_s.shape[1])
+        for one, times_s in zip(self._loads[:-1], recorded[:-1], strict=True):
+            self._choice.durations.add(one, times_s, np.zeros_like(times_s))
+        self._choice.steps = LEAST_STEPS - 1  # the model is fitted once, to all, with the last one
+        self._choice.learn(self._loads[-1], recorded[-1], [clocks.offered_mhz[0]] * recorded[-1].shape[1])
         self._follow_profile()
 
     @property
@@ -189,12 +193,14 @@ class _Played:
     def _saved(self) -> Share:
         """Energy that clocks from loads would save, between the margin at which they begin and none."""
         choice, begins_at, top = self._choice, self._choice.margin, max(self._rows)
-        highest_j = [self._energy_j(each, [top] * each.shape[1])[0] for each in self._recorded]
+        most = max(LEAST_STEPS, _MOST_PLAYED // len(self._kinds))
+        loads, recorded = self._loads[:most], self._recorded[:most]
+        highest_j = [self._energy_j(each, [top] * each.shape[1])[0] for each in recorded]
         ends: list[Share] = []
         unsure_j = 0.0
         for choice.margin in (0.0, begins_at):
-            chosen = [choice.choose(one) for one in self._loads]
-            found = [self._energy_j(*each) for each in zip(self._recorded, chosen, strict=True)]
+            chosen = [choice.choose(one) for one in loads]
+            found = [self._energy_j(*each) for each in zip(recorded, chosen, strict=True)]
             ends.append(_share([energy_j for energy_j, _ in found], highest_j))
             unsure_j = max(unsure_j, float(sum(each for _, each in found)))
         most, least = ends
