@@ -193,8 +193,8 @@ class _Played:
     def _saved(self) -> Share:
         """Energy that clocks from loads would save, between the margin at which they begin and none."""
         choice, begins_at, top = self._choice, self._choice.margin, max(self._rows)
-        most = max(LEAST_STEPS, _MOST_PLAYED // len(self._kinds))
-        loads, recorded = self._loads[:most], self._recorded[:most]
+        played = max(LEAST_STEPS, _MOST_PLAYED // len(self._kinds))
+        loads, recorded = self._loads[:played], self._recorded[:played]
         highest_j = [self._energy_j(each, [top] * each.shape[1])[0] for each in recorded]
         ends: list[Share] = []
         unsure_j = 0.0
