@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "integrations": {"planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
-    "reports": {"store", "planner", "autotune"},
+    "reports": {"store", "planner", "loads", "autotune"},
 }
 ROOMS["cli"] = set(ROOMS)
 # The vocabulary, and the two files that only name things.

@@ -14,7 +14,7 @@ from typing import Any
 
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
-from pfo_fs.loads.state import LEAST_BALANCED, LoadsState
+from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
 from pfo_fs.loads.step_rows import StepRows
 from pfo_fs.loads.step_shape import StepShape
 
@@ -74,6 +74,7 @@ class LoadCoordinator:
         self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._began_s: dict[int, float] = {}
         self._lowered = 0
+        self._last: LastStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def receive(self, rows: Sequence[Sequence[float]], began_s: float) -> list[int]:
@@ -160,10 +161,11 @@ class LoadCoordinator:
         are_sure: Array = np.full(self._num_lanes, True)
         np.logical_and.at(are_sure, self._lanes, done.mhz > 0)
         choice.learn(done.loads, ends_s, in_force, sure=are_sure)
+        worked_s, full_s = choice.without_stalls(done.loads, ends_s, in_force)
+        self._last = last_step(done.step, in_force, worked_s.max(axis=0), full_s.max(axis=0)) or self._last
         if step_s > 0 and self._shape.ranks > 1 and not choice.explains:
             self._energies.add_at_top(done.powers_w * step_s)
         elif step_s > 0:
-            worked_s, full_s = choice.without_stalls(done.loads, ends_s, in_force)
             if choice.explains and np.isfinite(done.loads).all():
                 worked_s = worked_s * choice.durations.busy(done.loads, top / in_force - 1)
                 full_s = full_s * choice.durations.busy(done.loads)
@@ -218,4 +220,5 @@ class LoadCoordinator:
             saving,
             balanced,
             text,
+            self._last,
         )

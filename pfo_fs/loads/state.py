@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pfo_fs.loads.energies import Saving
 
 LEAST_BALANCED = 0.02
 """Balanced batches are worth a word where steps would be shorter by this share."""
+SHOWN_LANES = 32
+"""Of a step, so many lanes are shown: a picture of more has no room for names, and records stay small."""
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """The last step of which all ranks have told the end: its lanes by falling work, evenly chosen if there are more.
+
+    Attributes:
+        step: The step.
+        lanes: Number of all lanes.
+        lane: The lane of each row.
+        mhz: Its clock.
+        work_s: The time of its own work.
+        full_s: The same at the highest clock.
+    """
+
+    step: int
+    lanes: int
+    lane: Sequence[int]
+    mhz: Sequence[int]
+    work_s: Sequence[float]
+    full_s: Sequence[float]
+
+
+def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
+    """Returns what is shown of a step; None if something is not known.
+
+    Args:
+        step: The step.
+        mhz: The clock of each lane.
+        work_s, full_s: How long it worked, and would have at the highest clock, in s.
+    """
+    import numpy as np
+
+    if not np.isfinite(mhz + work_s + full_s).all():
+        return None
+    order = np.argsort(-full_s, kind="stable")
+    lanes = order.tolist()
+    if len(order) > SHOWN_LANES:
+        chosen = order[np.linspace(0, len(order) - 1, SHOWN_LANES - 1).round().astype(int)]
+        # The lane that ended last is not always the one with most work: it is shown in any case.
+        lanes = [lane for lane in lanes if lane in {*chosen.tolist(), int(np.argmax(work_s))}]
+    seconds = [[float(f"{each[lane]:.4g}") for lane in lanes] for each in (work_s, full_s)]
+    return LastStep(step, len(order), lanes, [round(float(mhz[lane])) for lane in lanes], *seconds)
 
 
 @dataclass(frozen=True)
@@ -25,6 +71,7 @@ class LoadsState:
         saving: Energy saved; None while it is not known.
         balanced: By how much shorter steps would be if all ranks had the mean of their work.
         text: The same in words.
+        last: The last step; None before there was one.
     """
 
     steps: int
@@ -37,10 +84,12 @@ class LoadsState:
     saving: Saving | None
     balanced: float
     text: str
+    last: LastStep | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the figures for the job's status."""
         saved = None if self.saving is None else self.saving.share
         error = None if self.saving is None else self.saving.error
         known = {"text": self.text, "steps": self.steps, "explained": self.explained, "balanced": self.balanced}
+        known["last"] = None if self.last is None else asdict(self.last)
         return {**known, "saved": saved, "saved_error": error, "late": self.late, "late_error": self.late_error}

@@ -20,6 +20,7 @@ from pfo_fs.reports.forecast import (
     plans_with_fewer_changes,
     quiet_predictions,
 )
+from pfo_fs.reports.load_advice import LoadAdvice, load_advice
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Findings:
     curve: Curve | None = None
     by_changes: list[Plan] = field(default_factory=list)
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
+    advice: LoadAdvice | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,4 +54,5 @@ def work_out(data: JobData, points: int | None, changes_curve: bool) -> Findings
             found.points = points_of(data.profile_csv, "profile")
         except PfoError as error:
             found.missing["profile"] = str(error.args[-1])
+    found.advice = load_advice(data, found.forecast)
     return found

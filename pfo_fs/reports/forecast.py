@@ -14,7 +14,6 @@ from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PfoError, PlanError
 from pfo_fs.planner import (
-    Measurement,
     Plan,
     Planner,
     Problem,
@@ -255,7 +254,10 @@ def _completed(profile: Profile, everything: Profile) -> Profile:
 
 def _warm(profile: Profile, power_drift_factor: float) -> Profile:
     table = {
-        kind: [Measurement(m.frequency_mhz, m.time_s, m.energy_j * power_drift_factor) for m in rows]
+        kind: [
+            replace(m, energy_j=m.energy_j * power_drift_factor, energy_spread_j=m.energy_spread_j * power_drift_factor)
+            for m in rows
+        ]
         for kind, rows in profile.measurements.items()
     }
     return Profile(table, profile.source)

@@ -12,6 +12,7 @@ from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.frontier_picture import Dot, frontier_svg
 from pfo_fs.reports.headline import Headline, above_frontier, purpose
 from pfo_fs.reports.life_picture import clock_bounds, life_svg, mean_clocks
+from pfo_fs.reports.loads_picture import loads_svg
 from pfo_fs.reports.profile_picture import by_stage, profile_svg
 from pfo_fs.reports.wording import signed_percent
 
@@ -108,6 +109,22 @@ def life(found: Findings) -> dict[str, Any]:
         "lead": lead,
         "legend": legend(clock_bounds(data, known), "MHz") if known else None,
         "pictures": [picture_markup(life_svg(data, found.predictions, w, kind)) for kind, w in _WIDTHS.items()],
+    }
+
+
+def last_step(found: Findings) -> dict[str, Any]:
+    """Returns the last step of a job with clocks from loads: who waits for whom; empty if none is known."""
+    data = found.data
+    step = data.loads.last if data.loads is not None else None
+    if step is None or not max(step.work_s, default=0.0):
+        return {"pictures": []}
+    who = "rank" if step.lanes == data.job.job_info.world_size else "pipeline"
+    bounds = clock_bounds(data, [float(mhz) for mhz in step.mhz])
+    some = f"{len(step.lane)} of {step.lanes} {who}s" if len(step.lane) < step.lanes else f"the {who}s"
+    return {
+        "lead": f"Own work of {some} in step {step.step}; the colour is the clock",
+        "legend": legend(bounds, "MHz"),
+        "pictures": [picture_markup(loads_svg(step, who, bounds, w, kind)) for kind, w in _WIDTHS.items()],
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import Clocks, LoadChoice
+from pfo_fs.loads.shown import by_micro_batch, shown_loads
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster
@@ -117,17 +118,10 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
             raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
         return found[..., None]
     kinds = sorted({(i.stage, i.name) for i in instructions})
-    # (steps, micro-batches, pipelines, kinds): durations relative to the mean of each kind and pipeline, as a slow
-    # worker has no more work than others.
-    table: Array = np.ones((len(trace.steps), count, len(trace.dp_ranks), len(kinds)))
-    for node, i in enumerate(instructions):
-        table[:, i.microbatch, :, kinds.index((i.stage, i.name))] = trace.table[:, node]
-    table /= table[:_SHOWN].mean(axis=(0, 1))
-    shown = table[:_SHOWN].reshape(-1, len(kinds))
-    mean = shown.mean(axis=0)
-    direction = np.linalg.svd(shown - mean, full_matrices=False)[2][0]
-    direction = direction * np.sign(direction.sum())
-    values: Array = 1 + (table - mean) @ direction / direction.sum()
+    numbers = [kinds.index((i.stage, i.name)) for i in instructions]
+    table = by_micro_batch(trace.table, numbers, [i.microbatch for i in instructions])
+    # Relative to the mean of each kind and pipeline: a slow worker has no more work than others.
+    values: Array = shown_loads(table / table[:_SHOWN].mean(axis=(0, 1)), _SHOWN)[0]
     if source == "shuffled":
         order = list(range(values.size))
         Random(seed).shuffle(order)

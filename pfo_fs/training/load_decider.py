@@ -25,7 +25,8 @@ _MOST_OPEN = 64
 """So many steps may be open at once; a rank that tells more is wrong."""
 _HELLO_WITHIN_S = 10.0
 _NO_ROOM_S = 0.1
-_STATE_BYTES = 4096
+_STATE_BYTES = 16_384
+"""What is known has at most some 2,000 characters of text, and 100 numbers of the last step."""
 
 
 class Rounds:

@@ -54,8 +54,8 @@ def join_loads(
     _raise_first([why for _, _, why in found])
     if dims.dp_degree == 1:
         raise ConfigError(
-            f"there is one {'pipeline' if orders else 'data-parallel rank'}, so none waits for another and no clock can "
-            "be lowered for free"
+            f"there is one {'pipeline' if orders else 'data-parallel rank'}, so none waits for another and no clock "
+            "can be lowered for free"
         )
     offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in found))
     if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):

@@ -15,7 +15,7 @@ from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import start_process
 from pfo_fs.loads.energies import Saving
-from pfo_fs.loads.state import LoadsState
+from pfo_fs.loads.state import LastStep, LoadsState
 from pfo_fs.training.load_decider import read_state
 from pfo_fs.training.load_messages import StepBegun
 
@@ -104,8 +104,12 @@ class LoadDecider:
         found = read_state(self._state_fd)
         if found is None:
             return None
-        saving = found.pop("saving")
-        return LoadsState(**found, saving=None if saving is None else Saving(**saving))
+        saving, last = found.pop("saving"), found.pop("last")
+        return LoadsState(
+            **found,
+            saving=None if saving is None else Saving(**saving),
+            last=None if last is None else LastStep(**last),
+        )
 
     def close(self) -> None:
         """Ends the process."""

@@ -10,6 +10,7 @@ import pytest
 
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.coordinator import LoadCoordinator
+from pfo_fs.loads.state import SHOWN_LANES, last_step
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.planner import make_pipeline
 
@@ -101,6 +102,31 @@ def test_ranks_with_less_work_run_slower_no_step_is_longer_and_the_saving_is_tol
     assert state.explained > 0.95
     assert "less energy" in state.text
     assert "Batches of equal work" in state.text
+
+
+def test_the_last_step_is_told_as_it_ran_and_as_it_would_have_at_the_highest_clocks() -> None:
+    job = Ranks(range(4), noise=0.0)
+    mhz = job.run(40)
+    job.tell(40)
+    last = job.coordinator.state.last
+    assert last is not None
+    assert (last.step, last.lanes, sorted(last.lane)) == (39, 4, [0, 1, 2, 3])
+    loads = job.loads(39).sum(axis=1)
+    assert list(last.lane) == sorted(range(4), key=lambda lane: -loads[lane])
+    assert list(last.mhz) == [mhz[lane] for lane in last.lane]
+    assert min(last.mhz) < TOP_MHZ
+    assert last.work_s == pytest.approx([job.ended[lane][-1].work_s for lane in last.lane], rel=1e-3)
+    assert last.full_s == pytest.approx([loads[lane] for lane in last.lane], rel=0.01)
+
+
+def test_of_many_lanes_a_few_are_told_among_them_those_with_most_and_least_work_and_the_one_that_ended_last() -> None:
+    full_s = np.linspace(1.0, 3.0, 100)
+    work_s = np.where(np.arange(100) == 50, 4.0, full_s)
+    last = last_step(7, np.full(100, 1200.0), work_s, full_s)
+    assert last is not None
+    assert len(last.lane) <= SHOWN_LANES
+    assert {0, 50, 99} <= {*last.lane}
+    assert last.lanes == 100
 
 
 def test_all_ranks_of_a_lane_get_one_clock() -> None:

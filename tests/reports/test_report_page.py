@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 from jobs import make_job, one_f_one_b, rank_infos, register, write_results, write_step
+from pydantic import ValidationError
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import all_maximum
 from pfo_fs.reports import JobData, collect_job, render_page
 from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.forecast import forecast_of
-from pfo_fs.reports.sections import changes
+from pfo_fs.reports.sections import changes, last_step
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
+from pfo_fs.store.loads_known import LastLoadStep, LoadsKnown
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
 
@@ -72,6 +74,30 @@ def test_the_saving_of_plans_with_fewer_changes_is_shown(page: str, data: JobDat
     section = changes(Findings(data, forecast, by_changes=plans))
     assert all("0 changes: 0.0 % saved" in picture for picture in section["pictures"])
     assert "changes" not in Reader(page).text  # it was not asked for
+
+
+LAST = {"step": 41, "lanes": 2, "lane": [1, 0], "mhz": [1410, 1200], "work_s": [0.5, 0.45], "full_s": [0.5, 0.4]}
+
+
+def test_a_step_with_clocks_from_loads_is_drawn_as_it_ran_and_at_the_highest_clocks(data: JobData) -> None:
+    told = bodies.RankProgress(rank=0, step=42, loads=LoadsKnown(last=LastLoadStep.model_validate(LAST)))
+    section = last_step(Findings(replace(data, progress=[told])))
+    for picture in section["pictures"]:
+        assert "pipeline 0 works 0.4 s at 1410 MHz" in picture
+        assert "pipeline 0 works 0.45 s at 1200 MHz" in picture
+        assert "pipeline 0 waits 0.1 s" in picture
+        assert "pipeline 0 waits 0.05 s" in picture
+    assert "step 41" in section["lead"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mhz": [1410]}, {"work_s": [0.5, float("nan")]}, {"lane": []}, {name: [1] * 65 for name in [*LAST][2:]}],
+    ids=["lengths", "not a number", "empty", "too many"],
+)
+def test_a_step_that_cannot_be_true_is_refused(wrong: dict[str, list[float]]) -> None:
+    with pytest.raises(ValidationError):
+        LastLoadStep.model_validate({**LAST, **wrong})
 
 
 def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:

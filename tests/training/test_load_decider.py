@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz
 from pfo_fs.loads.coordinator import LoadCoordinator
-from pfo_fs.loads.step_rows import Reading, make_row
+from pfo_fs.loads.step_rows import EndedStep, Reading, make_row
 from pfo_fs.training.load_client import LoadClient, connect, received
 from pfo_fs.training.load_decider import Decider, read_state
 from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, StepBegun, pack_row, proof
@@ -84,6 +84,21 @@ def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decid
     state = read_state(decider.state_fd)
     assert state is not None
     assert "learning" in state["text"]
+
+
+def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
+    ranks = [decider.connect(rank) for rank in (0, 1)]
+    for step in range(3):
+        ended = [EndedStep(step - 1, 0.123456789, 1410.0)] if step else []
+        for rank in ranks:
+            rank.sendall(pack_row(make_row(step, (1.0, 1.0, 1.0), Reading(step), ended)))
+        for rank in ranks:
+            received(rank, CLOCK.size)
+    until = time.monotonic() + 10.0
+    while ((found := read_state(decider.state_fd)) is None or found["last"] is None) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found is not None
+    assert found["last"]["work_s"] == [0.1235, 0.1235]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -1,0 +1,215 @@
+"""What a job without loads would gain, if its micro-batches differ in their work: balanced batches, clocks from loads.
+
+The recorded iterations are played by the code that decides in running jobs. A micro-batch's load is what its durations
+on all stages have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.errors import PlanError
+from pfo_fs.loads.choice import CHANGE_S, Clocks, LoadChoice
+from pfo_fs.loads.shown import by_micro_batch, shown_loads
+from pfo_fs.loads.state import LEAST_BALANCED
+from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.planner import Measurement, Pipeline, Profile
+from pfo_fs.reports.collect import JobData
+from pfo_fs.reports.forecast import Forecast
+from pfo_fs.reports.recorded_steps import LEAST_STEPS, recorded_steps
+from pfo_fs.reports.timeline import dag_of
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_TOGETHER = 0.5
+"""Micro-batches look unequal if most of what varies, beyond chance, is common to their durations on all stages."""
+_SURE = 2.0
+"""A figure is told if it is larger than twice its standard error: else it may be none."""
+_BEYOND_CHANCE = 3.0
+"""A pipeline that is slower by more than three standard errors is slow for good, which batches do not change."""
+_MOST_PLAYED = 20_000
+"""Energies are those of so many instructions of a pipeline, but of ten iterations at least: more take a minute."""
+LINK = "docs/frameworks/load-clocks.md"
+"""Where people read about clocks from loads."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share and its standard error."""
+
+    value: float
+    error: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is more than its error allows for nothing."""
+        return self.value > _SURE * self.error
+
+    def __str__(self) -> str:
+        places = 0 if self.error >= 0.01 else 1
+        return f"{100 * self.value:.{places}f} % ± {100 * max(self.error, 0.001):.{places}f}"
+
+
+@dataclass(frozen=True)
+class LoadAdvice:
+    """What unequal micro-batches cost.
+
+    Attributes:
+        steps: Number of recorded iterations that say so.
+        shorter: By how much shorter steps would be if all pipelines had equal work.
+        saved: Energy that clocks from loads would save, relative to the highest clocks; None if that is not known, or
+            nothing.
+    """
+
+    steps: int
+    shorter: Share
+    saved: Share | None
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        text = (
+            f"Micro-batches seem to differ in their work: in {self.steps} recorded iterations, their durations vary "
+            f"together on all stages. Balance batches first: with equal work for all pipelines, iterations would be "
+            f"{self.shorter} shorter."
+        )
+        if self.saved is None:
+            return text
+        return (
+            f"{text} If batches stay as they are, clocks from loads would save {self.saved} of the energy that the "
+            f"highest clocks take, by the job's profile: {LINK}"
+        )
+
+
+def load_advice(data: JobData, forecast: Forecast | None) -> LoadAdvice | None:
+    """Returns what unequal micro-batches cost a job; None if it has loads, or if what was recorded shows nothing.
+
+    Args:
+        data: The job.
+        forecast: Its model: without one, only iterations at full clocks count, and energies are not known.
+    """
+    if data.loads is not None or data.job.job_info.dp_degree < 2:
+        return None
+    try:
+        dag = dag_of(data)
+    except PlanError:
+        return None
+    recorded = recorded_steps(data, forecast) if dag is not None else []
+    if dag is None or len(recorded) < LEAST_STEPS:
+        return None
+    return _Played(dag, recorded, forecast).advice
+
+
+class _Played:
+    """Recorded iterations, played with what loads make of them."""
+
+    def __init__(self, dag: Pipeline, recorded: Sequence[Array], forecast: Forecast | None) -> None:
+        import numpy as np
+
+        self._recorded = recorded
+        self._names = sorted({(i.stage, i.name) for i in dag.instructions})
+        self._kinds: Array = np.array([self._names.index((i.stage, i.name)) for i in dag.instructions])
+        self._shape = StepShape.of(dag)
+        table = by_micro_batch(np.array(recorded), self._kinds, self._shape.micro_batch)
+        table /= table.mean(axis=(0, 1, 2))
+        loads, self._together = shown_loads(table / _slow_for_good(table))
+        self._loads: Array = loads[..., None]
+        self._overhead_s = forecast.problem.overhead_s if forecast is not None else 0.0
+        self._waiting_w = forecast.problem.blocking_power_w if forecast is not None else 0.0
+        self._rows = self._known(forecast.wide.profile) if forecast is not None else {}
+        clocks = Clocks(list(self._rows) or [1], self._least_mhz(), CHANGE_S)
+        self._choice = LoadChoice(self._shape, clocks)
+        ends_s, pipelines = [self._shape.ends_s(times_s) for times_s in recorded], recorded[0].shape[1]
+        for one, each in zip(self._loads[:-1], ends_s[:-1], strict=True):
+            self._choice.durations.add(one, each, np.zeros(pipelines))
+        self._choice.steps = LEAST_STEPS - 1  # the model is fitted once, to all, with the last one
+        self._choice.learn(self._loads[-1], ends_s[-1], [clocks.offered_mhz[0]] * pipelines)
+
+    @property
+    def advice(self) -> LoadAdvice | None:
+        """What unequal micro-batches cost; None if they do not look unequal, or cost nothing that is sure."""
+        if self._together <= _TOGETHER or not self._choice.explains:
+            return None
+        shorter = self._shorter()
+        if not shorter.is_sure or shorter.value < LEAST_BALANCED:
+            return None
+        saved = self._saved() if self._rows else None
+        return LoadAdvice(len(self._recorded), shorter, saved if saved is not None and saved.is_sure else None)
+
+    def _shorter(self) -> Share:
+        """By how much shorter steps would be with equal work, of what loads explain: noise cannot be balanced."""
+        durations = self._choice.durations
+        due_s = [durations.ends_s(one).max(axis=0) for one in self._loads]
+        # A worker that is slow for good stays slow.
+        equal_s = [float((each / durations.pace).mean() * durations.pace.max()) for each in due_s]
+        rest_s = self._overhead_s
+        return _share([each + rest_s for each in equal_s], [float(each.max()) + rest_s for each in due_s])
+
+    def _known(self, profile: Profile) -> dict[int, list[Measurement]]:
+        """By falling clock, what is known of each kind; clocks of which all kinds are known."""
+        tables = [{row.frequency_mhz: row for row in profile.measurements[name]} for name in self._names]
+        common = set.intersection(*map(set, tables))
+        return {mhz: [table[mhz] for table in tables] for mhz in sorted(common, reverse=True)}
+
+    def _least_mhz(self) -> int:
+        """The clock at which all kinds together surely take least energy beyond that of waiting."""
+
+        def beyond_j(mhz: int) -> float:
+            return sum(row.energy_j + row.energy_spread_j - self._waiting_w * row.time_s for row in self._rows[mhz])
+
+        return min(self._rows, key=beyond_j, default=1)
+
+    def _saved(self) -> Share:
+        """Energy that clocks from loads would save, between the margin at which they begin and none."""
+        choice, begins_at, top = self._choice, self._choice.margin, max(self._rows)
+        played = max(LEAST_STEPS, _MOST_PLAYED // len(self._kinds))
+        loads, recorded = self._loads[:played], self._recorded[:played]
+        highest_j = [self._energy_j(each, [top] * each.shape[1])[0] for each in recorded]
+        ends: list[Share] = []
+        unsure_j = 0.0
+        for choice.margin in (0.0, begins_at):
+            chosen = [choice.choose(one) for one in loads]
+            found = [self._energy_j(*each) for each in zip(recorded, chosen, strict=True)]
+            ends.append(_share([energy_j for energy_j, _ in found], highest_j))
+            unsure_j = max(unsure_j, float(sum(each for _, each in found)))
+        most, least = ends
+        errors = max(most.error, least.error), (most.value - least.value) / 2, unsure_j / sum(highest_j)
+        return Share((most.value + least.value) / 2, math.hypot(*errors))
+
+    def _energy_j(self, times_s: Array, mhz: Sequence[int]) -> tuple[float, float]:
+        """Energy of a step if pipelines run at these clocks, of one GPU for each rank, and its error, in J."""
+        import numpy as np
+
+        top, rows = self._rows[max(self._rows)], [self._rows[one] for one in mhz]
+        longer: Array = np.array([[one.time_s / its.time_s for one, its in zip(row, top, strict=True)] for row in rows])
+        powers_w: Array = np.array([[one.energy_j / one.time_s for one in row] for row in rows])
+        unsure: Array = np.array([[one.energy_spread_j / one.energy_j for one in row] for row in rows])
+        ran_s = times_s * longer.T[self._kinds]
+        drawn_j = ran_s * powers_w.T[self._kinds]
+        step_s = float(self._shape.ends_s(ran_s).max()) + self._overhead_s
+        waited_s = self._shape.ranks * step_s * len(mhz) - float(ran_s.sum())
+        # Errors of one kind of instruction are alike at all clocks.
+        of_kinds_j = np.bincount(self._kinds, (drawn_j * unsure.T[self._kinds]).sum(axis=1))
+        return float(drawn_j.sum()) + self._waiting_w * waited_s, float((of_kinds_j**2).sum() ** 0.5)
+
+
+def _slow_for_good(table: Array) -> Array:
+    """By how many times each kind takes as long on a pipeline, where chance does not make its work so: (1, pipelines,
+    kinds)."""
+    import numpy as np
+
+    works = table.mean(axis=1)
+    paces = works / works.mean(axis=1, keepdims=True)
+    pace: Array = paces.mean(axis=0)
+    return np.where(np.abs(pace - 1) > _BEYOND_CHANCE * paces.std(axis=0, ddof=1) / len(paces) ** 0.5, pace, 1.0)
+
+
+def _share(less: Sequence[float], than: Sequence[float]) -> Share:
+    """1 - sum(less) / sum(than), and its standard error from how steps scatter."""
+    ratio, count = sum(less) / sum(than), len(than)
+    squares = sum((a - ratio * b) ** 2 for a, b in zip(less, than, strict=True))
+    return Share(max(0.0, 1 - ratio), math.sqrt(count / (count - 1) * squares) / sum(than))
