@@ -38,7 +38,8 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     dies_at = options.pop("dies_at", None)
     diverges_at = options.pop("diverges_at", None)
     destroys_at = options.pop("destroys_at", None)
-    has_loads = rank < options.pop("loads_until", 0)
+    loads_until = options.pop("loads_until", None)
+    has_loads = loads_until is not None and rank < loads_until
     if "factor" in options:
         options["optimum_selector"] = MaxSlowdownConstraint(options.pop("factor"))
     measured: list[int] = []
@@ -68,7 +69,7 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
                 if step == diverges_at and rank == 1:
                     optimizer.on_epoch_end()
             optimizer.on_step_begin(loads=[1.0 + 0.1 * (step % 3) + rank] if has_loads else None)
-            if step == 5:
+            if step == 5 and loads_until is None:
                 optimizer.on_epoch_end()
             if options.get("shared_dir"):
                 time.sleep(0.01)  # the directory takes its time to answer
