@@ -9,9 +9,9 @@ against training that sets nothing. "within" counts choices that keep what the s
 for noise).
 
 `--uneven`: ranks get unequal work in each step, as in the trace `se` (left out where it is absent) and in drawn
-mixtures of documents, and the optimizer is told the loads, or not (`_uneven_search.py`). The best level, and what another
-costs beside it, are those over all steps of the data; "within 1 %" counts choices with at most 1 % more energy and, where
-time is bounded, at most 1 % more time than is allowed.
+mixtures of documents, and the optimizer is told the loads, or not (`_uneven_search.py`). The best level, and what
+another costs beside it, are those over all steps of the data; "within 1 %" counts choices with at most 1 % more energy
+and, where time is bounded, at most 1 % more time than is allowed.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ Energy follows in part the rank's own work, in part the time that it waits for o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,6 +191,7 @@ def _fit(loads: Array, times_s: Array) -> tuple[Array, Array, float]:
             break
     left = residual - design @ (found - before)
     scatter = float(np.sqrt(left @ left / max(1, len(left) - features - levels)))
+    scatter /= math.hypot(1 - lag, lag)  # what is seen of two steps together scatters less than each
     free = found > 0
     covariance = np.zeros_like(products)
     covariance[np.ix_(free, free)] = scatter**2 * np.linalg.inv(products[np.ix_(free, free)])

@@ -231,10 +231,11 @@ def test_launches_that_are_ahead_of_the_device_do_not_hide_what_loads_do(seed: i
     assert Ranks(seed, lag=0.5).times() == pytest.approx(SLOWER, rel=0.005)
 
 
-def test_errors_are_as_large_as_times_are_off() -> None:
+@pytest.mark.parametrize("lag", [0.0, 0.4])
+def test_errors_are_as_large_as_times_are_off(lag: float) -> None:
     off = []
     for seed in range(30):
-        ranks = Ranks(seed, noise=0.03)
+        ranks = Ranks(seed, lag=lag, noise=0.03)
         times, found = ranks.times(), ranks.windows.find()
         for level in LIMITS_W[1:]:
             error = float(np.hypot(found[level].time_error, found[300].time_error))
