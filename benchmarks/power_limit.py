@@ -57,6 +57,7 @@ class Machine:
     def __init__(self, model: GpuModel, truth: dict[int, tuple[float, float]], noise: float, seed: int) -> None:
         self.gpu_indices = [0]
         self.words = memoryview(bytearray(WORDS * 8)).cast("q")
+        self.trouble = ""
         self.name = model.name
         self.level = 0
         self.steps = 0

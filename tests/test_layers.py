@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
-    "power_limit": {"ipc", "device", "store", "helper"},
+    "power_limit": {"ipc", "device", "store", "helper", "loads"},
     "integrations": {"planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from pfo_fs.power_limit.candidates import LevelAgreement
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_of
 from pfo_fs.power_limit.rank_gpus import WindowReport
+from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
 from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH, folder_key
@@ -39,6 +40,7 @@ class Decision(NamedTuple):
         problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
         wait_steps: Steps at the highest level before the next one is measured.
+        errors: Relative standard errors of time and energy of each level beside others, where steps have loads.
     """
 
     measurements: Sequence[KnobMeasurement]
@@ -47,6 +49,7 @@ class Decision(NamedTuple):
     problem: str = ""
     error: str = ""
     wait_steps: int = 0
+    errors: Mapping[int, tuple[float, float]] = {}
 
 
 class Chooser:
@@ -81,7 +84,11 @@ class Chooser:
         self._knob = knob
         self._records = KNOBS[knob]
         self._known: list[KnobMeasurement] = []
-        self._own: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
+        self._windows = SameLoad()  # of this job
+        self._raw: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
+        self._own: dict[int, KnobMeasurement] = {}  # the same at the same load, where that is known
+        self._errors: dict[int, tuple[float, float]] = {}  # of these, by level
+        self._has_warned = False
         self._in_file: Sequence[KnobMeasurement] = []
         self._chosen: int | None = None
         # Jobs with the same key share their choice. A selector without a `repr` of its own has no key.
@@ -153,17 +160,38 @@ class Chooser:
             return Decision(
                 [], problem=f"energy and time at {level} {self._records.unit} are not both positive: {windows}"
             )
-        self._own[level] = measured
-        self._known = [*(m for m in self._known if m.level != level), measured]
+        self._raw[level] = measured
+        self._windows.add(level, windows)
         self.files.publish(measured)
-        return self._decide()
+        self._count_own()
+        return self._decide()._replace(errors=self._errors)
+
+    def _count_own(self) -> None:
+        """Has this job's windows count: at the same load where that is known, otherwise as they were measured.
+
+        In the first case, other jobs' windows do not count for the choice, as their loads are not known.
+        """
+        self._own, self._errors = dict(self._raw), {}
+        try:
+            found = self._windows.find()
+            for level, one in found.items():
+                raw = self._raw[level]
+                self._own[level] = type(raw).at(level, raw.energy * one.energy, raw.time * one.time)
+            self._errors = {level: (one.time_error, one.energy_error) for level, one in found.items()}
+        except ValueError as error:
+            self._own = dict(self._raw)
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning("levels are compared as they were measured, whatever their loads were: %s", error)
+        others = [] if self._errors and self._chosen is None else self._known
+        self._known = [*(m for m in others if m.level not in self._own), *self._own.values()]
 
     def _again(self, level: int, why: str) -> Decision:
         """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
         log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._records.unit, steps, why)
-        return Decision(self._known, next_level=level, wait_steps=steps)
+        return Decision(self._known, next_level=level, wait_steps=steps, errors=self._errors)
 
     def conclude(self, decision: Decision) -> None:
         """Has the helper process write the profile, unless it was read from the file; ends the helper.
@@ -193,7 +221,7 @@ class Chooser:
 
     def forget_measurements(self) -> None:
         """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
-        self._known, self._own = [], {}
+        self._known, self._raw, self._own, self._windows, self._errors = [], {}, {}, SameLoad(), {}
         self._chosen = None
         self.files.stop_sharing()
 
@@ -274,5 +302,6 @@ class Chooser:
         """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
         if self.files.shares:
             self.files.poll()
+        if self.files.shares and not self._errors:
             known = {measurement.level: measurement for measurement in self._known} | self.files.measurements
             self._known = [known[level] for level in self._levels if level in known]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.choosing import Chooser
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
+from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Off, State
 
@@ -21,12 +23,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+log = logging.getLogger("pfo_fs")
+
+
 class OffOptimizer(UnusedCallbacks):
     """All methods can be called."""
+
+    _gpus: RankGpus
 
     def _start_as_off(self, reason: str, strict: bool = False) -> None:
         self.state: State = Off(reason)
         self.measurements: Sequence[KnobMeasurement] = []
+        self.errors: Mapping[int, tuple[float, float]] = {}
         self.power_limits: list[int] = []
         self.knob: Knob = "power_limit"
         self.unit = KNOBS[self.knob].unit
@@ -68,6 +76,10 @@ class OffOptimizer(UnusedCallbacks):
     def close(self) -> None:
         """Restores the earlier levels."""
 
+    @property
+    def _name(self) -> str:
+        return self.knob.replace("_", " ")
+
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
@@ -88,6 +100,15 @@ class OffOptimizer(UnusedCallbacks):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _leave_alone(self, reason: str, *, warn: bool) -> None:
+        if warn:
+            what = "Clocks" if self.knob == "clock" else "Power limits"
+            log.warning("%s: %s. %s are left alone, and training goes on", self._name, reason, what)
+        self.state = Off(reason)
+        self._gpus.restore()
+        if self._chooser is not None:
+            self._chooser.files.leave()
 
     def _end_with_process(self, _error: BaseException | None) -> None:
         self.close()

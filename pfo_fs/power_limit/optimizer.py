@@ -6,8 +6,9 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Literal
+from typing import Any, Literal
 
 from pfo_fs.device.step_metrics import StepMetrics
 from pfo_fs.errors import PlanError
@@ -74,6 +75,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         reprofile_drift: Measure all levels again when the time of a step differs by this share from that just after
             the choice (0.2 for 20 %), in two windows of `profile_steps` in a row. The profile is then replaced. None
             for never.
+        strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
     Attributes:
         state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
@@ -81,8 +83,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         power_limits: The levels to choose from, highest first; empty if `Off` from the start.
         knob: What is set.
         unit: The unit of a level: `W` or `MHz`.
-
-        strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
+        errors: Relative standard errors of time and energy of each level beside the others, where steps have loads.
 
     Raises:
         ConfigError: With `strict`: an argument is invalid, or the GPUs of the job accept different levels.
@@ -143,10 +144,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
     def monitor(self) -> Monitor:
         """The monitor that measures time and energy."""
         return self._gpus.monitor
-
-    @property
-    def _name(self) -> str:
-        return self.knob.replace("_", " ")
 
     def _first_decision(self, agreed: LevelAgreement, shared_dir: str | None) -> Decision:
         decision: Decision | None = None
@@ -211,8 +208,12 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         return True
 
     @guarded
-    def on_step_begin(self) -> None:
-        """Marks the beginning of a step; states change only here and at the end of an epoch."""
+    def on_step_begin(self, loads: Iterable[Any] | None = None) -> None:
+        """Marks the beginning of a step; states change only here and at the end of an epoch.
+
+        Args:
+            loads: The load of each micro-batch of the step: a number, or several (`pfo_fs.loads` reads them).
+        """
         if self._closed:
             return
         self._metrics.step_begins()
@@ -220,6 +221,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self.resume_measurement()
         self._gpus.look_at_switch()
         state = self.state
+        if isinstance(state, Profiling):
+            self._gpus.end_step()
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             self._look_after_gpus()
@@ -233,6 +236,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             state.steps -= 1
             if state.steps <= 0:
                 self._go_on_from(state)
+        if isinstance(self.state, Profiling):
+            self._gpus.begin_step(loads)
 
     @guarded
     def pause_measurement(self) -> None:
@@ -278,7 +283,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self._drop_window()
         if self._chooser is not None:
             self._chooser.forget_measurements()
-        self.measurements = []
+        self.measurements, self.errors = [], {}
         self._drift_watch = None
         self._gpus.set_level(self.power_limits[0])
         self.state = Ready(self.power_limits[0], 1, self.unit)
@@ -346,7 +351,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if decision.problem:
             self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
             return
-        self.measurements = decision.measurements
+        self.measurements, self.errors = decision.measurements, decision.errors
         if decision.next_level is not None and decision.wait_steps:
             self._gpus.set_level(self.power_limits[0])
             self.state = Ready(decision.next_level, decision.wait_steps, self.unit)
@@ -362,15 +367,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._drift_watch = DriftWatch(self._drift_threshold, self.warmup_steps, self.profile_steps)
         if self._chooser is not None:
             self._chooser.conclude(decision)
-
-    def _leave_alone(self, reason: str, *, warn: bool) -> None:
-        if warn:
-            what = "Clocks" if self.knob == "clock" else "Power limits"
-            log.warning("%s: %s. %s are left alone, and training goes on", self._name, reason, what)
-        self.state = Off(reason)
-        self._gpus.restore()
-        if self._chooser is not None:
-            self._chooser.files.leave()
 
     # ---- after the choice
 

@@ -67,6 +67,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
         "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
         "first": {"shared_dir": str(folder / "shared")},
         "out_of_step": {"diverges_at": 3, "wait_s": 2.0},
+        "all_loads": {"loads_until": 2, "profile_steps": 6},
+        "some_loads": {"loads_until": 1, "profile_steps": 6},
         "second": {"shared_dir": str(folder / "shared"), "search": "coarse-to-fine"},
     }
     return folder, run_ranks(folder, 2, scenarios)
@@ -147,6 +149,19 @@ def test_ranks_share_with_other_jobs_through_rank_0_and_the_default_cost_counts_
         assert result["first"]["selector"] == "ZeusCost(eta_knob=0.5, world_size=2)"
         assert result["first"]["state"] == result["second"]["state"] == job[1][0]["first"]["state"]
         assert result["first"]["measured"] > result["second"]["measured"] == 2, "full power and the other job's choice"
+
+
+def test_ranks_exchange_the_loads_of_their_steps(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        assert result["all_loads"]["errors"] == 5, "all five limits are compared at the same load"
+        assert result["all_loads"]["warnings"] == []
+
+
+def test_a_rank_without_loads_is_one_warning_and_windows_count_as_measured(job: tuple[Path, Results]) -> None:
+    assert [len(result["some_loads"]["warnings"]) for result in job[1]] == [1, 0]
+    for result in job[1]:
+        assert result["some_loads"]["errors"] == 0
+        assert result["some_loads"]["state"].startswith("Done(")
 
 
 def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
