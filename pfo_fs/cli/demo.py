@@ -122,8 +122,11 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
 
 
 def _report(console: Console, folder: JobFolder, training: GptTraining, *, as_json: bool) -> None:
-    # The first window warms up at default clocks, the second runs at the highest; the newest schedule is the plan.
-    before, after = _outcome(folder, 1), _outcome(folder, folder.schedule_numbers()[-1])
+    # The first window warms up at default clocks, the second runs at the highest; the newest one that was measured is
+    # the plan.
+    windows = [_outcome(folder, number) for number in folder.schedule_numbers() if number > 0]
+    measured = [window for window in windows if window is not None]
+    before, after = measured[0], measured[-1]
     slowdown = max(after.time_s) / max(before.time_s) - 1
     saved = 1 - sum(after.energy_j) / sum(before.energy_j)
     if as_json:
@@ -202,11 +205,13 @@ def _follow(folder: JobFolder, training: GptTraining, progress: Progress, minute
     )
 
 
-def _outcome(folder: JobFolder, number: int) -> Outcome:
+def _outcome(folder: JobFolder, number: int) -> Outcome | None:
+    """What was measured of a schedule; None unless all ranks have."""
     results = []
     for rank in range(STAGES):
         body = folder.read_result(number, rank)
-        assert body is not None
+        if body is None:
+            return None
         results.append(body.result)
     return Outcome(
         time_s=[statistics.fmean(result.iter_time) for result in results],
