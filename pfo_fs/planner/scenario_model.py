@@ -24,8 +24,6 @@ _TOLERANCE_S = 1e-9
 """A run of one clock may be too short by this much."""
 _RUN_MARGIN = 1.05
 """Runs of one clock in recombined scenarios last so many times as long as drivers need: they are to fit the others."""
-_ALIKE = 1e-9
-"""Relative: durations that differ by less are alike."""
 
 
 class ClockTable:
@@ -159,14 +157,6 @@ class Scenarios:
     def busy_s(self) -> Any:
         """Mean duration of each node at its highest clock, summed over the pipelines of a group, (nodes, groups)."""
         return self.by_group(self.durations_s)
-
-    @cached_property
-    def alike(self) -> bool:
-        """Whether all instructions of a kind take the same time in all iterations and pipelines of a group."""
-        nodes = [int((self.table.kind == kind).argmax()) for kind in self.table.kind]
-        pipelines = [int((self.groups == group).argmax()) for group in self.groups]
-        first_s = self.full_s[:1, nodes][:, :, pipelines]
-        return bool((abs(self.full_s - first_s) <= _ALIKE * first_s).all())
 
     def recombined(self, count: int, seed: int = 0) -> Scenarios:
         """Returns these scenarios and further ones: each micro-batch as it was in one of the iterations, by chance.

@@ -1,20 +1,16 @@
 """Plans for scenarios: least mean energy within a mean iteration time, over recent iterations of all pipelines.
 
-Where all iterations are alike, the plan is that of `Planner`. Otherwise a convex program over all scenarios gives
-durations and the price of time (`scenario_relaxation`), dynamic programming the runs of one clock near them that cost
-least, changes included (`scenario_runs`), and a descent puts them on time and improves them (`scenario_descent`).
+A convex program over all scenarios gives durations and the price of time (`scenario_relaxation`), dynamic programming
+the runs of one clock near them that cost least, changes included (`scenario_runs`), and a descent puts them on time and
+improves them (`scenario_descent`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pfo_fs.errors import Impossible
-from pfo_fs.planner.planner import Planner
-from pfo_fs.planner.profile import Kind, Measurement, Profile
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxation
@@ -93,11 +89,6 @@ class ScenarioPlanner:
             near: A plan that may be good already, with clocks in MHz; a plan near it counts, too.
         """
         scenarios = self._scenarios
-        if scenarios.alike:
-            alike = self._alike(mean_s)
-            if alike is None or scenarios.problem.switch_costs.none:
-                return scenarios.mhz(scenarios.highest if alike is None else alike)
-            return scenarios.mhz(self._best([scenarios.play(alike), self._one_clock_per_rank(mean_s)], mean_s).clocks)
         plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
         wider_s = mean_s * self._wider_share
         starts = [self._near_relaxed(wider_s), *([] if near is None else [self._wider.offered(near)])]
@@ -154,46 +145,6 @@ class ScenarioPlanner:
             change_j *= 2
             found = scenarios.play(runs.at(times, change_j, _LONGER[-1]))
         return found
-
-    def _alike(self, mean_s: float) -> Any:
-        """The plan of `Planner` for each group, as positions, (nodes, groups); None where there is none in time."""
-        import numpy as np
-
-        planners, number = self._planners, self._scenarios.table.number
-        slowest = max(range(len(planners)), key=lambda group: planners[group].fastest_s)
-        try:
-            first = planners[slowest].at(deadline=mean_s)
-        except Impossible:
-            return None
-        # The others wait for the slowest group.
-        plans = [
-            first if group == slowest else planner.at(straggler=max(first.iteration_time_s, planner.fastest_s))
-            for group, planner in enumerate(planners)
-        ]
-        found: Any = np.array([[number[mhz] for mhz in plan.frequencies_mhz] for plan in plans])
-        return found.T
-
-    @cached_property
-    def _planners(self) -> list[Planner]:
-        return [self._planner(group) for group in range(self._scenarios.count)]
-
-    def _planner(self, group: int) -> Planner:
-        """The planner of a group whose instructions of a kind all take the same time."""
-        problem = self._scenarios.problem
-        busy_s = self._scenarios.busy_s[:, group] / self._scenarios.members[:, group].sum()
-        of_kind: dict[Kind, list[float]] = {}
-        for instruction, seconds in zip(problem.pipeline.instructions, busy_s.tolist(), strict=True):
-            of_kind.setdefault((instruction.stage, instruction.name), []).append(seconds)
-        measurements = {}
-        for kind, rows in problem.profile.measurements.items():
-            top_s = max(rows, key=lambda row: row.frequency_mhz).time_s
-            seconds = of_kind.get(kind, [top_s])
-            times = sum(seconds) / len(seconds) / top_s
-            if abs(times - 1) <= _CLOSE:
-                times = 1.0
-            measurements[kind] = [Measurement(m.frequency_mhz, times * m.time_s, times * m.energy_j) for m in rows]
-        profile = Profile(measurements, problem.profile.source)
-        return Planner(replace(problem, profile=profile, wider=None), search="quick")
 
     # ---- one clock per rank
 
