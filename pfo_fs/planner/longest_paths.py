@@ -68,7 +68,7 @@ class LongestPaths:
 
         pipeline = problem.pipeline
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-        levels = levels_of(pipeline.topological, problem.before, problem.after, ranks)
+        levels = levels_of(pipeline.topological, problem.before, problem.after)
         self.last: Any = np.array([node for node, after in enumerate(problem.after) if not after])
         self._order: Any = np.concatenate([level.nodes for level in levels])
         self._position: Any = np.empty(len(ranks), int)

@@ -207,15 +207,6 @@ def test_simple_means_say_when_none_is_fast_enough(planner: Planner) -> None:
 # ---- clock changes
 
 
-def test_of_plans_of_equal_energy_the_calmer_one_is_taken() -> None:
-    """Two clocks that are as good as each other, and in the profile's noise in turn the better one."""
-    rows = [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.12, 20.0), Measurement(1285, 0.12000001, 19.99999)]
-    other = [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.12, 20.0)]
-    profile = Profile({(0, "forward"): rows, (0, "backward"): other})
-    plan = Planner(Problem(make_pipeline("1f1b", 1, 40), profile, 10.0)).least_energy()
-    assert len(plan.changes) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("switch_time_s", [0.002, 0.02])
 @pytest.mark.parametrize("slowdown", [1.0, 1.05, 1.3])
