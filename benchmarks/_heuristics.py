@@ -95,9 +95,9 @@ _SWITCHING = "planner.switching_planner"
 _PLANNER_PLANS = (
     ("annealing", "rounds at falling prices of time", "planner.rounding:FALLING_SHARES", ()),
     (
-        "settling",
-        "ranks take clocks at falling prices",
-        f"{_SWITCHING}:SwitchingPlanner._settled",
+        "plans rounded with changes",
+        "ranks take clocks at falling prices of time",
+        f"{_SWITCHING}:SwitchingPlanner._rounded",
         _always([]),
     ),
     (

@@ -2,7 +2,7 @@
 
 The instructions of the other ranks are pinned somewhere between their earliest and their latest begin. What is left
 for one rank is a window of time for each of its instructions, within which `rank_runs.py` finds its best clocks: at
-prices of time that fall to nothing for a first plan (`settle`), and then without such prices (`improve`).
+prices of time that fall to nothing for a first plan (`round_plan`), and then without such prices (`improve`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pfo_fs.planner.rank_runs import RankRuns, Window
 
 _PINS = (1.0, 0.0, 0.5)
 """Where the other ranks are pinned in one sweep after the other: 0 is their earliest begin, 1 their latest."""
-_SETTLING = ((1.0, 0.5), (0.9, 0.5), (0.7, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0))
+_ROUNDS = ((1.0, 0.5), (0.9, 0.5), (0.7, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0))
 """Shares of the price of time while mixed clocks become real ones, and where the other ranks are pinned."""
 _SAVES = 5e-5
 """Relative: the search ends when a sweep saves less."""
@@ -146,7 +146,7 @@ class RankSweeps:
                 break
         return clocks
 
-    def settle(
+    def round_plan(
         self, times_s: Sequence[float], price_w: Any, length_s: float, change_price_j: Sequence[float]
     ) -> list[int]:
         """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
@@ -163,17 +163,17 @@ class RankSweeps:
         problem, spans = self._problem, self._spans
         times_s, clocks = list(times_s), list(self._max_clocks)
         stands_still_s: dict[int, float] = {}  # for how long ranks with real clocks stand still before nodes
-        settled: set[int] = set()
-        for number, (share, pin) in enumerate(_SETTLING):
+        rounded: set[int] = set()
+        for number, (share, pin) in enumerate(_ROUNDS):
             odd = number % 2
             for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
                 first, end = spans[rank]
                 window = self._window(times_s, stands_still_s, first, end, length_s, pin)
                 window = replace(window, price_w=share * price_w[first:end])
                 found = self._runs[rank].best(window, change_price_j[rank])
-                if found is None and rank in settled:
+                if found is None and rank in rounded:
                     continue
-                settled.add(rank)
+                rounded.add(rank)
                 clocks[first:end] = found or self._max_clocks[first:end]
                 times_s[first:end] = problem.times_at(clocks)[first:end]
                 for node in range(first + 1, end):

@@ -24,7 +24,7 @@ _FURTHER = 48
 """Number of scenarios that are added: with them, plans for 16 iterations of real jobs are at most 0.06 points later on
 other iterations than on these, in place of 0.1 to 0.16."""
 _CELLS = 65_536
-"""No scenarios are added beyond so many instructions times pipelines times iterations, and the relaxation makes fewer
+"""No scenarios are added beyond this product of instructions, pipelines and iterations, and the relaxation makes fewer
 steps."""
 _STEPS, _LEAST_STEPS = 100, 50
 """Steps of each stage of the relaxation. With 60 in place of 100, that of 16 pipelines of 8 x 96 saves at most 0.05
@@ -32,14 +32,15 @@ points less."""
 _FURTHER_STEPS = 40
 """Steps of the last stage from an answer that is nearly right."""
 _PRICE_TIMES, _NEAR = (1.0, 1.5, 3.0, 6.0, 12.0), 3e-4
-"""Runs are sought at so many times the relaxation's price of time until they are too slow by at most this share: the
-relaxation does not know what changes cost."""
+"""Runs are sought at these multiples of the relaxation's price of time until they are too slow by at most this share:
+the relaxation does not know what changes cost."""
 _LATE_TIMES = 3.0
-"""Of those that all are slower, the best counts if time costs so many times the relaxation's price."""
+"""Of those that all are slower, the best counts if time costs this multiple of the relaxation's price."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
 _LONGER, _DOUBLED = (1.1, 1.3, 1.7, 2.2), 24
-"""Where drivers cannot make the changes, runs get so many times as long as they need, and then changes a price."""
+"""Where drivers cannot make the changes, runs last these multiples of what drivers need, and then changes get a price,
+which is doubled this often at most."""
 
 
 class ScenarioPlanner:
@@ -73,13 +74,13 @@ class ScenarioPlanner:
         return ScenarioDescent(self._wider)
 
     @cached_property
-    def _highest(self) -> Played:
-        return self._scenarios.play(self._scenarios.highest)
+    def _at_max_clocks(self) -> Played:
+        return self._scenarios.play(self._scenarios.max_clocks)
 
     @cached_property
     def _wider_share(self) -> float:
         """The mean time of the wider scenarios as a share of that of the scenarios, at the highest clocks."""
-        return self._wider.play(self._wider.highest).mean_s / self._highest.mean_s
+        return self._wider.play(self._wider.max_clocks).mean_s / self._at_max_clocks.mean_s
 
     def at(self, mean_s: float, near: Clocks | None = None) -> list[list[int]]:
         """Returns for each group the clock of each node, in MHz: least mean energy within a mean iteration time.
@@ -107,7 +108,7 @@ class ScenarioPlanner:
 
     def _best(self, plans: Sequence[Played | None], mean_s: float) -> Played:
         fitting = [plan for plan in plans if plan is not None and plan.mean_s <= mean_s * (1 + _CLOSE)]
-        return min([*fitting, self._highest], key=lambda plan: (plan.impossible, plan.energy_j))
+        return min([*fitting, self._at_max_clocks], key=lambda plan: (plan.impossible, plan.energy_j))
 
     # ---- where to begin
 
@@ -133,7 +134,7 @@ class ScenarioPlanner:
     def _possible(self, runs: ScenarioRuns, times: float) -> Played:
         """Runs at a price of time, with fewer changes until the drivers can make them."""
         scenarios = self._wider
-        change_j = _CHANGE_SHARE * self._highest.energy_j / (scenarios.nodes * scenarios.pipelines)
+        change_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
         found = scenarios.play(runs.at(times, change_j))
         for longer in _LONGER:
             if not found.impossible:
@@ -150,4 +151,4 @@ class ScenarioPlanner:
 
     def _one_clock_per_rank(self, mean_s: float) -> Played:
         descent = ScenarioDescent(self._scenarios, whole_ranks=True)
-        return self._best([descent.improve(self._scenarios.highest, mean_s)], mean_s)
+        return self._best([descent.improve(self._scenarios.max_clocks, mean_s)], mean_s)

@@ -1,8 +1,8 @@
 """Plans where a clock change costs something: as many changes as are worth it and as a host's driver can make.
 
 The candidates are simple plans, the plan that ignores what changes cost, and what ranks take one after another at
-prices of time that begin at the relaxation's duals and fall to nothing (`RankSweeps.settle`). Where clocks act late,
-these duals are those of a relaxation that counts this nearly. The best candidates are then improved rank by rank,
+prices of time that begin at the relaxation's duals and fall to nothing (`RankSweeps.round_plan`). Where clocks act
+late, these duals are those of a relaxation that counts this nearly. The best candidates are then improved rank by rank,
 without leaving the deadline (`RankSweeps.improve`).
 
 If there are more changes than a host's driver can make, or than the user allows, each change gets a price, which
@@ -26,10 +26,10 @@ from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
 
-_SETTLINGS = ((1.0, 0.0), (1.0, 2.0), (0.5, 0.0), (1.0, 4.0))
+_ROUNDINGS = ((1.0, 0.0), (1.0, 2.0), (0.5, 0.0), (1.0, 4.0))
 """Ranks take their clocks at these shares of the prices of time at first, and at these multiples of the first price of
 a change (`ChangePrice.first_j`): which is best depends on what changes cost against instructions."""
-_SETTLED_PAIRS = 800_000
+_ROUNDED_PAIRS = 800_000
 """The most pairs of clocks in a row that are tried by this for one plan, once at least: 260,000 of them (8 x 96
 instructions with 13 useful clocks each) take about a second."""
 _IMPROVED = 3
@@ -135,12 +135,12 @@ class SwitchingPlanner:
             ignoring: Clocks of the nodes, in MHz, of plans that ignore what changes cost, if there are any.
             lengths: Number of lengths that are planned together; each gets a part of the search.
         """
-        candidates = [*self._simple(request), *ignoring, *self._settled(request, self._no_prices, lengths)]
+        candidates = [*self._simple(request), *ignoring, *self._rounded(request, self._no_prices, lengths)]
         best, value = self._improved(candidates, request, self._no_prices)
         prices_j = self._host_prices(request)
         if not any(prices_j):
             return Switched(best, False)
-        candidates += self._settled(request, prices_j, lengths)
+        candidates += self._rounded(request, prices_j, lengths)
         limited, limited_value = self._improved(candidates, request, prices_j)
         return Switched(limited if limited_value < value else best, True)
 
@@ -153,10 +153,10 @@ class SwitchingPlanner:
             known: Clocks (MHz) of plans that are known.
         """
         prices_j = [price_j] * len(self._spans)
-        candidates = [*self._simple(request), *map(list, known), *self._settled(request, prices_j)]
+        candidates = [*self._simple(request), *map(list, known), *self._rounded(request, prices_j)]
         return self._improved(candidates, request, prices_j, counted=True)[0]
 
-    def _settled(self, request: Request, prices_j: Sequence[float], lengths: int = 1) -> list[list[int]]:
+    def _rounded(self, request: Request, prices_j: Sequence[float], lengths: int = 1) -> list[list[int]]:
         """Clocks (MHz) that rank after rank takes at falling prices of time, at each of some first prices."""
         import numpy as np
 
@@ -167,12 +167,12 @@ class SwitchingPlanner:
                 relaxed = self._late_relaxation.solve(makespan_s, self._waiting_w(request))
         prices_w: Any = np.array(relaxed.prices_w)
         first_j = ChangePrice(self._problem).first_j
-        count = max(1, min(len(_SETTLINGS), _SETTLED_PAIRS // self._sweeps.clock_pairs) // lengths)
+        count = max(1, min(len(_ROUNDINGS), _ROUNDED_PAIRS // self._sweeps.clock_pairs) // lengths)
         return [
-            self._sweeps.settle(
+            self._sweeps.round_plan(
                 relaxed.times_s, share * prices_w, request.length_s, [price_j + times * first_j for price_j in prices_j]
             )
-            for share, times in _SETTLINGS[:count]
+            for share, times in _ROUNDINGS[:count]
         ]
 
     @cached_property
