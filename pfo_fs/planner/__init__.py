@@ -1,6 +1,14 @@
 """The planner: from a profile of instructions to a clock for each of them.
 
-Mathematics only: no GPUs, no shared files.
+Mathematics only: no GPUs, no shared files. What is planned is a `Problem`: a `Pipeline`, a `Profile`, and what clock
+changes cost (`SwitchCosts`).
+
+`Planner` plans one iteration whose instructions of a kind take equal times. A linear program gives a lower bound of the
+energy, and the price of time at each node (`relaxation`). `rounding` turns its answer into clocks where changes cost
+nothing. Where they cost something, `switching_planner` chooses: dynamic programming over one rank (`rank_runs`) at
+prices that fall (`rank_sweeps`).
+
+`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`).
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage

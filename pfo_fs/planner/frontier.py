@@ -19,8 +19,7 @@ from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.switch_costs import SwitchCosts
-from pfo_fs.planner.switching_reason import ChangeLimits
+from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts
 
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30

@@ -12,9 +12,8 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.rounding import Rounder
-from pfo_fs.planner.switch_costs import SwitchCosts
+from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts, change_limits
 from pfo_fs.planner.switching_planner import Request, SwitchingPlanner
-from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""

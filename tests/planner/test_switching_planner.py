@@ -26,7 +26,7 @@ from pfo_fs.planner import (
     one_frequency,
     one_per_stage,
 )
-from pfo_fs.planner.switching_reason import ChangeLimits, reason
+from pfo_fs.planner.switch_costs import ChangeLimits, reason
 
 
 def noisy_profile(
