@@ -26,7 +26,7 @@ from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
 
-_ROUNDINGS = ((1.0, 0.0), (1.0, 2.0), (0.5, 0.0), (1.0, 4.0))
+_ROUNDINGS = ((1.0, 0.0), (2.0, 0.0), (0.5, 0.0), (1.0, 2.0))
 """Ranks take their clocks at these shares of the prices of time at first, and at these multiples of the first price of
 a change (`ChangePrice.first_j`): which is best depends on what changes cost against instructions."""
 _ROUNDED_PAIRS = 800_000
