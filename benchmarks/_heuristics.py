@@ -94,43 +94,24 @@ _SWITCHING = "planner.switching_planner"
 
 _PLANNER_PLANS = (
     ("annealing", "rounds at falling prices of time", "planner.rounding:FALLING_SHARES", ()),
-    ("half-price start", "a second start of the rounding", "planner.rounding:PRICE_SHARES", (1.0,)),
-    ("trades", "neighbours trade time while rounding", "planner.rounding:Rounder._trade", _given(4)),
     (
-        "local search",
-        "sweeps after annealing, trades included",
-        "planner.rounding:Rounder._local_search",
-        _always(None),
-    ),
-    ("exact small problems", "a mixed-integer program", "planner.free_plans:small_enough", _always(False)),
-    ("fewer changes", "drops changes that save next to nothing", "planner.free_plans:fewer_changes", _given(1)),
-    (
-        "sooner plans",
-        "plans that ignore late clocks, for less time",
-        "planner.free_plans:FreePlans.sooner",
+        "plans rounded with changes",
+        "ranks take clocks at falling prices of time",
+        f"{_SWITCHING}:SwitchingPlanner._rounded",
         _always([]),
     ),
-    ("settling", "ranks take clocks at falling prices", f"{_SWITCHING}:SwitchingPlanner._settled", _always(())),
     (
         "late program",
         "a linear program of clocks that act late",
-        f"{_SWITCHING}:SwitchingPlanner._late_relaxations",
-        property(_always([])),
+        f"{_SWITCHING}:SwitchingPlanner._late_relaxation",
+        property(_always(None)),
     ),
-    ("groups", "a second program, for runs of one clock", f"{_SWITCHING}:SwitchingPlanner._suggested", _always(())),
-    ("groups again, shorter", "that program for less time where clocks act late", f"{_SWITCHING}:_SHORTER", 1),
-    ("slower groups", "groups use up slack", f"{_SWITCHING}:slowed_down", _given(2)),
-    (
-        "rank sweeps",
-        "ranks are planned again, one by one",
-        f"{_SWITCHING}:SwitchingPlanner._most_sweeps",
-        property(_always(0)),
-    ),
+    ("rank sweeps", "ranks are planned again, one by one", f"{_SWITCHING}:_SWEEPS", 0),
     (
         "host limits",
         "a price of changes where a host's driver is too slow",
         f"{_SWITCHING}:SwitchingPlanner._host_prices",
-        lambda self, *_: [0.0] * len(self._spans),
+        lambda self, *_: self._no_prices,
     ),
 )
 _PLANNER_LOOP = (

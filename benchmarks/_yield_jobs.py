@@ -164,7 +164,7 @@ def noisy_mean(cluster: Cluster, schedules: RankSchedules, iterations: int = _NO
     return Mean(fmean(each.time_s for each in ran), fmean(each.energy_j for each in ran))
 
 
-def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
+def best_plans(job: SimulatedJob) -> tuple[Result, Result]:
     """The best plan with full knowledge, and the best single clock per stage; as the simulator plays them, with noise.
 
     Plans are made from the true times and powers, with several prices of a change. Those that take longer than the
@@ -194,9 +194,7 @@ def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
         margin = 0.0
         for _ in range(_ROUNDS):
             slower = _with_margin(profile, margin)
-            planner = Planner(
-                replace(problem, profile=slower, switch_costs=costs), search="thorough" if thorough else "quick"
-            )
+            planner = Planner(replace(problem, profile=slower, switch_costs=costs))
             plan = planner.at(deadline=max(full_plan.iteration_time_s, planner.fastest_s))
             found.append(played(plan, f"{name}, margin {margin:.2%}"))
             late = found[-1].time

@@ -126,7 +126,7 @@ def priced(job: SimulatedJob) -> Problem:
 
 def plan_of(problem: Problem) -> Plan:
     """A plan at the time of the highest clocks, made as quickly as for a running job."""
-    planner = Planner(problem, search="quick")
+    planner = Planner(problem)
     return planner.at(deadline=max(planner.fastest_s, all_maximum(problem).iteration_time_s))
 
 

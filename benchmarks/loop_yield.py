@@ -58,12 +58,11 @@ def row_of(
     iterations: int,
     seconds: float,
     noise_seed: int,
-    thorough: bool,
     scheduler_args: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Simulates so many iterations of a job, and at least so many seconds; returns its row."""
     began = time.perf_counter()
-    plan, per_stage = best_plans(job, thorough)
+    plan, per_stage = best_plans(job)
     planned = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         settings = PFOSettings(profile_steps=5, scheduler_args=scheduler_args or {})
@@ -206,7 +205,6 @@ def main() -> None:
         type=float,
         help="plans count that GPUs stand still so many seconds at a change; `plan` does not",
     )
-    parser.add_argument("--quick", action="store_true", help="search less for the plan with full knowledge")
     parser.add_argument("--status", action="store_true", help="print the policy's last status under each row")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object per row, and one with the totals")
@@ -218,9 +216,7 @@ def main() -> None:
     ]
     chosen = [job for job in chosen if not args.largest or len(job.pipeline.instructions) <= args.largest]
     price = {} if args.switch_time is None else {"switch_time": args.switch_time}
-    todo = [
-        (job, args.iterations, args.seconds, seed, not args.quick, price) for job in chosen for seed in args.noise_seeds
-    ]
+    todo = [(job, args.iterations, args.seconds, seed, price) for job in chosen for seed in args.noise_seeds]
     if not args.json:
         print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} {'quiet':>8} first  last", end=" ")
         print("profiling      run again settled")

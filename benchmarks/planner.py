@@ -13,7 +13,7 @@ stops where they are absent). 8 stages, 1F1B.
   after `--limit` seconds, and what is left is taken to cost what the last plans cost.
 - changes: the gap to the bound with changes, where a rank stands still for 0.3, 1, 3 and 10 ms at each clock change, at
   the all-maximum iteration time: the published profiles, the measured runs, and generated jobs of all schedules (with
-  the true times of `pfo_fs.simulator`). Planned quickly (as in the loop), shortly (4 s) and thoroughly (15 s).
+  the true times of `pfo_fs.simulator`).
 - late: the same for clocks that act so long after the begin of their instruction, while the GPU computes.
 - growth: one plan at the all-maximum time for 8 x 96, 16 x 256, 32 x 512 and 64 x 1,024, each in a process of its own.
 
@@ -47,7 +47,6 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
-    Search,
     SwitchCosts,
     all_maximum,
     even_deadlines,
@@ -156,11 +155,11 @@ def change_problems(
         yield job.name, yield_jobs.problem_of(job)
 
 
-def bench_changes(problem: Problem, search: Search) -> dict[str, Any]:
+def bench_changes(problem: Problem) -> dict[str, Any]:
     """The plan at the all-maximum time."""
     maximum = all_maximum(problem)
     began = time.perf_counter()
-    planner = Planner(problem, search=search)
+    planner = Planner(problem)
     plan = planner.at(deadline=maximum.iteration_time_s)
     seconds = time.perf_counter() - began
     per_stage = one_per_stage(problem, maximum.iteration_time_s)
@@ -230,7 +229,6 @@ def main() -> None:
         "--change-times", default="0.0003,0.001,0.003,0.01", help="seconds lost, or acted late, at a change"
     )
     parser.add_argument("--seeds", type=int, default=12, help="number of generated jobs")
-    parser.add_argument("--searches", default="quick,short,thorough", help="of plans where changes take time")
     parser.add_argument("--first", type=int, default=SEED, help="seed of the first generated job")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -265,9 +263,8 @@ def main() -> None:
         counts = [int(count) for count in options.microbatches.split(",")]
         for name, problem in change_problems(options.data, counts, options.seeds, options.first):
             for seconds in map(float, options.change_times.split(",")):
-                for search in options.searches.split(","):
-                    found = bench_changes(replace(problem, switch_costs=SwitchCosts(**{costs[part]: seconds})), search)
-                    report(f"{name} {part} {1e3 * seconds:g} ms {search}", found)
+                found = bench_changes(replace(problem, switch_costs=SwitchCosts(**{costs[part]: seconds})))
+                report(f"{name} {part} {1e3 * seconds:g} ms", found)
     if not costs.keys().isdisjoint(parts):
         print(change_table(results))
     if "growth" in parts:

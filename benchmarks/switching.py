@@ -208,7 +208,7 @@ def plans(args: argparse.Namespace) -> None:
                 with suppress(PfoError):
                     found["one per stage"] = one_per_stage(problem, deadline_s)
                 began = time.perf_counter()
-                planner = Planner(replace(quick, switch_costs=costs), search="quick")
+                planner = Planner(replace(quick, switch_costs=costs))
                 found["ours"] = planner.at(deadline=max(deadline_s, planner.fastest_s))
                 seconds = time.perf_counter() - began
                 for scale in SCALES if args.search else ():

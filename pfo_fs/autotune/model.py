@@ -98,7 +98,7 @@ class JobModel:
         self.iterations = len(judged)
         self.judged = Scenarios(self.everything, judged, self._columns())
         further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
-        if not self.judged.alike and further:
+        if further:
             self.judged = self.judged.recombined(further, seed=1)
         self.full_times_s: Array = self.judged.iteration_times_s(None)
         self.full_s = float(self.full_times_s.mean())

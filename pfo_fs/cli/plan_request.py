@@ -186,9 +186,7 @@ def find_plans(
     asked = asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}
     plan = planner.at(**asked)
     if max_changes is not None:
-        plan = ChangeBudget(Planner(problem, search="short"), plan.deadline_s).within(
-            max_changes, [all_maximum(problem), plan]
-        )
+        plan = ChangeBudget(Planner(problem), plan.deadline_s).within(max_changes, [all_maximum(problem), plan])
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
         ("all maximum", lambda: all_maximum(problem)),

@@ -1,12 +1,20 @@
 """The planner: from a profile of instructions to a clock for each of them.
 
-Mathematics only: no GPUs, no shared files.
+Mathematics only: no GPUs, no shared files. What is planned is a `Problem`: a `Pipeline`, a `Profile`, and what clock
+changes cost (`SwitchCosts`).
+
+`Planner` plans one iteration whose instructions of a kind take equal times. A linear program gives a lower bound of the
+energy, and the price of time at each node (`relaxation`). `rounding` turns its answer into clocks where changes cost
+nothing. Where they cost something, `switching_planner` chooses: dynamic programming over one rank (`rank_runs`) at
+prices that fall (`rank_sweeps`).
+
+`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`).
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
 from pfo_fs.planner.change_budget import ChangeBudget, plans_by_changes
-from pfo_fs.planner.frontier import Frontier, even_deadlines, load_frontier, save_frontier, solve_frontier
+from pfo_fs.planner.frontier import even_deadlines, load_frontier, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
     Dependency,
@@ -23,7 +31,6 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, costs_of, even_hosts
-from pfo_fs.planner.switching_planner import Search
 
 __all__ = [
     "BLOCKING_POWER_W",
@@ -31,7 +38,6 @@ __all__ = [
     "Calibration",
     "ChangeBudget",
     "Dependency",
-    "Frontier",
     "Instruction",
     "MeasuredIteration",
     "Measurement",
@@ -42,7 +48,6 @@ __all__ = [
     "Profile",
     "ScenarioPlanner",
     "Scenarios",
-    "Search",
     "SwitchCosts",
     "SwitchLoad",
     "all_maximum",
@@ -64,7 +69,6 @@ __all__ = [
     "plans_by_changes",
     "read_iterations",
     "read_profile",
-    "save_frontier",
     "solve_frontier",
     "stage_dependencies",
 ]

@@ -50,8 +50,6 @@ class Calibration:
         iterations: Number of iterations in the fit.
         delay_error_s: Standard error of the delay, in s.
         overhead_error_s: Standard error of the overhead, in s.
-        condition: Condition number of the fit; near 1 if the plans differ much in how often the delay counts, infinite
-            if they do not differ, so that a longer delay with a shorter overhead fits as well.
         is_determined: Whether the iterations determine the delay. If not, it is mostly what is known of delays
             beforehand, and plans unlike the measured ones may be predicted less well than `error` says.
     """
@@ -64,7 +62,6 @@ class Calibration:
     iterations: int
     delay_error_s: float
     overhead_error_s: float
-    condition: float
     is_determined: bool
 
     def pipeline(self, pipeline: Pipeline) -> Pipeline:
@@ -119,7 +116,6 @@ def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Ca
         len(iterations),
         fit.delay_error_s,
         fit.overhead_error_s,
-        fit.condition,
         fit.is_determined,
     )
 

@@ -13,13 +13,14 @@ from pfo_fs.planner.baselines import one_per_stage
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.switching_planner import ChangePrice
 
 _SEARCHED = 10
 """Number of prices that are tried for one limit."""
 _CURVE_PRICES = 6
 """Number of prices that a curve is made of."""
-_FIRST_SHARE, _STEP = 1 / 256, 4.0
-"""The first price is this share of the mean energy of an instruction, and each further one so many times the last."""
+_STEP = 4.0
+"""Each further price of a curve is this multiple of the last."""
 
 
 class ChangeBudget:
@@ -42,18 +43,13 @@ class ChangeBudget:
         self._plans.append(plan)
         return plan
 
-    @property
-    def first_price_j(self) -> float:
-        """A price of a change in J at which plans have nearly as many changes as without one."""
-        choices = self._planner.problem.choices
-        return _FIRST_SHARE * sum(abs(each.costs_j[0]) for each in choices) / len(choices)
-
     def curve(self, prices: int) -> list[Plan]:
         """Returns plans by rising number of changes and falling energy, found at this many prices and without one."""
         free = self._planner.at(deadline=self._deadline_s)
         self._plans.append(free)
+        first_j = ChangePrice(self._planner.problem).first_j
         for number in range(prices):
-            self.add(self.first_price_j * _STEP**number)
+            self.add(first_j * _STEP ** (number - 1))
         kept: list[Plan] = []
         for plan in sorted(self._plans, key=lambda each: (len(each.changes), each.energy_j)):
             if not kept or plan.energy_j < kept[-1].energy_j:
@@ -75,15 +71,10 @@ class ChangeBudget:
         self._plans += [*known, free]
         if len(free.changes) <= most:
             return free
-        low_j, high_j = 0.0, float("inf")
-        price_j = 4 * self.first_price_j
+        price = ChangePrice(self._planner.problem)
+        price.tried(few_enough=False)
         for _ in range(_SEARCHED):
-            count = len(self.add(price_j).changes)
-            if count > most:
-                low_j = price_j
-            else:
-                high_j = price_j
-            price_j = _STEP * price_j if high_j == float("inf") else (low_j * high_j) ** 0.5 if low_j else price_j / 4
+            price.tried(few_enough=len(self.add(price.price_j).changes) <= most)
         within = [plan for plan in self._plans if len(plan.changes) <= most]
         if not within:
             fewest = min(len(plan.changes) for plan in self._plans)
@@ -106,4 +97,4 @@ def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:
     Raises:
         Impossible: No plan is so fast.
     """
-    return ChangeBudget(Planner(problem, search="short"), deadline_s).curve(_CURVE_PRICES)
+    return ChangeBudget(Planner(problem), deadline_s).curve(_CURVE_PRICES)

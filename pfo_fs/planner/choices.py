@@ -55,9 +55,9 @@ class Choices:
         return share * (self.times_s[old] - self.times_s[own]), share * (self.costs_j[old] - self.costs_j[own])
 
     def late_parts(self, clocks_mhz: Sequence[int], late_s: float) -> dict[int, tuple[float, float]]:
-        """Returns numbers of clocks (time in s, effective energy in J), one less the other of which is about `late`.
+        """Returns a part (time in s, effective energy in J) of each clock; the difference of two is about `late`.
 
-        The best such numbers in the mean over all pairs of these clocks.
+        These parts are the best in the mean over all pairs of these clocks.
 
         Args:
             clocks_mhz: The clocks, at least one; the nearest one counts for those that were not measured.

@@ -39,8 +39,6 @@ class DelayFit:
         overhead_s: Fixed time per iteration, in s.
         delay_error_s: Standard error of the delay, in s.
         overhead_error_s: Standard error of the overhead, in s.
-        condition: Condition number of the fit within the delay's error: near 1 if the plans differ much in how often
-            the delay counts, infinite if they do not differ.
         is_determined: Whether the measured iterations say more about the delay than was known beforehand.
     """
 
@@ -48,7 +46,6 @@ class DelayFit:
     overhead_s: float
     delay_error_s: float
     overhead_error_s: float
-    condition: float
     is_determined: bool
 
 
@@ -101,7 +98,6 @@ class MakespanTable:
             float(overheads_s[best]),
             error_s,
             math.sqrt(_deviation(overheads_s, weights) ** 2 + variance / len(numbers)),
-            self._condition(makespans_s, best, error_s),
             error_s <= _DETERMINED * before_s,
         )
 
@@ -111,18 +107,6 @@ class MakespanTable:
 
         makespan_s = float(np.interp(fit.delay_s, self._delays_s, self._makespans_s[number]))
         return abs(makespan_s + fit.overhead_s - float(self._real_s[number])) / float(self._real_s[number])
-
-    def _condition(self, makespans_s: Array, best: int, error_s: float) -> float:
-        """Returns the condition number of the linear fit over the delays within the error of the best one."""
-        import numpy as np
-
-        ends_s = self._delays_s[best] + np.array([-error_s, error_s])
-        low, high = np.searchsorted(self._delays_s, ends_s).clip(0, len(self._delays_s) - 1)
-        low, high = min(low, max(0, best - 1)), max(high, min(best + 1, len(self._delays_s) - 1))
-        crossings = (makespans_s[:, high] - makespans_s[:, low]) / (self._delays_s[high] - self._delays_s[low])
-        matrix = np.stack([crossings / max(float(crossings.mean()), 1e-12), np.ones_like(crossings)], axis=1)
-        values = np.linalg.svd(matrix, compute_uv=False)
-        return float(values[0] / values[-1]) if len(values) == 2 and values[-1] > 1e-9 * values[0] else math.inf
 
 
 def _deviation(values: Array, weights: Array) -> float:

@@ -10,17 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pfo_fs.errors import ConfigError, Impossible, PlanError
+from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.switch_costs import SwitchCosts
-from pfo_fs.planner.switching_reason import ChangeLimits
+from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts
 
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
@@ -29,50 +28,6 @@ _CHUNK_NODES = 50_000
 """A chunk of deadlines is planned in one call and has about this many instructions over all its plans. An interruption
 loses the chunks that are being planned."""
 _MOST = 100
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """Plans of one problem by rising deadline.
-
-    Attributes:
-        problem: The problem.
-        plans: At least one plan, by rising deadline.
-    """
-
-    problem: Problem
-    plans: tuple[Plan, ...]
-
-    def at(
-        self, *, deadline: float | None = None, slowdown: float | None = None, straggler: float | None = None
-    ) -> Plan:
-        """Returns the stored plan with least energy for a request, without planning.
-
-        Args:
-            deadline: The longest iteration time, in s.
-            slowdown: The same as a multiple of the shortest stored iteration time.
-            straggler: Iteration time of another pipeline, for which this one waits, in s.
-
-        Raises:
-            ConfigError: None of them, or more than one, is given.
-            Impossible: All stored plans take longer.
-        """
-        given = [value for value in (deadline, slowdown, straggler) if value is not None]
-        if len(given) != 1:
-            raise ConfigError(f"ask for exactly one of deadline, slowdown, straggler, not for {len(given)}")
-        shortest_s = min(plan.iteration_time_s for plan in self.plans)
-        limit_s = slowdown * shortest_s if slowdown is not None else given[0]
-        within = [plan for plan in self.plans if plan.iteration_time_s <= limit_s * (1 + 1e-12)]
-        if not within:
-            raise Impossible(
-                f"no stored plan has an iteration of {limit_s:.6g} s; the fastest takes {shortest_s:.6g} s",
-                asked=limit_s,
-                best=shortest_s,
-            )
-        if straggler is not None:
-            best = min(within, key=lambda plan: plan.effective_j)
-            return best.replace(straggler_s=straggler, deadline_s=straggler, lower_bound_j=None)
-        return min(within, key=lambda plan: plan.energy_j)
 
 
 def even_deadlines(planner: Planner, points: int) -> list[float]:
@@ -103,7 +58,7 @@ def solve_frontier(
         PlanError: The file is not a frontier of this problem.
         Impossible: A deadline is shorter than the fastest plan's iteration.
     """
-    known = _resume(problem, Path(file)) if file is not None else {}
+    known = load_frontier(file, problem) if file is not None else {}
     yield from (known[deadline_s] for deadline_s in deadlines_s if deadline_s in known)
     missing = sorted(set(deadlines_s) - known.keys())
     size = min(_MOST, max(4, _CHUNK_NODES // len(problem.pipeline.instructions)))
@@ -122,32 +77,6 @@ def solve_frontier(
                     plan = _plan_of(problem, body)
                     kept.add(plan)
                     yield plan
-
-
-def save_frontier(path: str | os.PathLike[str], plans: Sequence[Plan]) -> None:
-    """Writes plans of one problem as a frontier file, whole or not at all."""
-    if not plans:
-        raise PlanError(f"{path}: there is no plan to write")
-    partial = Path(f"{path}.partial")
-    lines = [_header(plans[0].problem), *(_body_of(plan) for plan in sorted(plans, key=lambda plan: plan.deadline_s))]
-    partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    partial.replace(path)
-
-
-def load_frontier(path: str | os.PathLike[str], problem: Problem) -> Frontier:
-    """Reads a frontier file.
-
-    Args:
-        path: The file.
-        problem: The problem that the file is for; the figures of plans are computed from it, not read from the file.
-
-    Raises:
-        PlanError: The file cannot be read, is not a frontier, is of another problem, or has no plans.
-    """
-    plans = _resume(problem, Path(path), must_exist=True)
-    if not plans:
-        raise PlanError(f"{path}: holds no plans yet")
-    return Frontier(problem, tuple(plans[deadline_s] for deadline_s in sorted(plans)))
 
 
 def fingerprint(problem: Problem) -> str:
@@ -212,15 +141,25 @@ def _limits_of(body: Any) -> ChangeLimits | None:
     return ChangeLimits(None if changes is None else int(changes), int(too_short), bool(limited))
 
 
-def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[float, Plan]:
-    """The plans that a frontier file holds, by deadline, without an incomplete last line of an interrupted run."""
+def load_frontier(path: str | os.PathLike[str], problem: Problem) -> dict[float, Plan]:
+    """Reads a frontier file, without an incomplete last line of an interrupted run.
+
+    Args:
+        path: The file.
+        problem: The problem that the file is for; the figures of plans are computed from it, not read from the file.
+
+    Returns:
+        The plans by deadline in s; none if there is no such file.
+
+    Raises:
+        PlanError: The file cannot be read, is not a frontier, or is of another problem.
+    """
+    path = Path(path)
     try:
         if path.stat().st_size > MAX_FRONTIER_BYTES:
             raise PlanError(f"{path}: is larger than {MAX_FRONTIER_BYTES:,} bytes, so it cannot be a frontier")
         lines = path.read_text().splitlines(keepends=True)
-    except FileNotFoundError as error:
-        if must_exist:
-            raise PlanError(f"{path}: cannot be read: there is no such file") from error
+    except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot be read as a frontier: {error}") from error

@@ -68,7 +68,7 @@ class LongestPaths:
 
         pipeline = problem.pipeline
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-        levels = levels_of(pipeline.topological, problem.before, problem.after, ranks)
+        levels = levels_of(pipeline.topological, problem.before, problem.after)
         self.last: Any = np.array([node for node, after in enumerate(problem.after) if not after])
         self._order: Any = np.concatenate([level.nodes for level in levels])
         self._position: Any = np.empty(len(ranks), int)
@@ -124,7 +124,7 @@ class LongestPaths:
         """
         import numpy as np
 
-        blur_s = max(blur_s, _LEAST_BLUR_S)
+        is_exact, blur_s = blur_s == 0, max(blur_s, _LEAST_BLUR_S)
         nodes, columns = times_s.shape
         times_s = times_s.take(self._order, axis=0)
         lost_s = None if lost_s is None else lost_s[self._order]
@@ -151,6 +151,8 @@ class LongestPaths:
                     np.minimum(np.maximum(apart, -0.5), 0.5, out=share)
                     share += 0.5
                     counts[:place, begin:end] *= 1.0 - share
+                if is_exact:
+                    continue
                 # The smooth maximum is above the larger one of two by (blur - |difference|)^2 / (4 blur).
                 np.abs(apart, out=apart)
                 np.minimum(apart, 0.5, out=apart)

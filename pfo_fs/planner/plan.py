@@ -12,8 +12,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.planner.problem import Problem, Timing
 from pfo_fs.planner.profile import Measurement
-from pfo_fs.planner.switch_costs import SwitchLoad
-from pfo_fs.planner.switching_reason import ChangeLimits, reason
+from pfo_fs.planner.switch_costs import ChangeLimits, SwitchLoad, reason
 
 
 @dataclass(frozen=True)

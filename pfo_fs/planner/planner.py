@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
-from typing import get_args
 
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner.free_plans import FreePlans
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
-from pfo_fs.planner.switching_planner import Search, SwitchingPlanner
-from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
+from pfo_fs.planner.relaxation import Relaxation, Relaxed
+from pfo_fs.planner.rounding import Rounder
+from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts, change_limits
+from pfo_fs.planner.switching_planner import Request, SwitchingPlanner
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
-_MANY = 20
-_MIXED = 1e-4
-"""From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
-_BISECTIONS, _SHORT_ENOUGH = 8, 0.005
-"""For a limit on energy or power, the search ends this close to the shortest iteration that the relaxation allows."""
+_BOUNDINGS, _BISECTIONS = 20, 10
+"""For a limit on energy or power, the shortest iteration is bracketed by this many answers of the relaxation, and then
+by this many plans."""
+_SHORT_ENOUGH = 0.0005
+"""Relative: the search ends this close to the shortest iteration that the relaxation allows, or that plans have."""
 
 
 class Planner:
@@ -36,18 +35,10 @@ class Planner:
 
     Args:
         problem: The problem.
-        search: How long to search where clock changes cost something; see `Search`. Of many deadlines, each gets a
-            part of the search.
-
-    Raises:
-        ConfigError: There is no such search.
     """
 
-    def __init__(self, problem: Problem, *, search: Search = "thorough") -> None:
-        if search not in get_args(Search):
-            raise ConfigError(f"search={search!r}: give one of {', '.join(get_args(Search))}")
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.search = search
 
     @cached_property
     def _relaxation(self) -> Relaxation:
@@ -55,12 +46,13 @@ class Planner:
 
     @cached_property
     def _switching_planner(self) -> SwitchingPlanner:
-        return SwitchingPlanner(self.problem, self.search)
+        return SwitchingPlanner(self.problem)
 
     @cached_property
-    def _free(self) -> FreePlans:
-        """Plans that ignore what clock changes cost."""
-        return FreePlans(self.problem)
+    def _rounder(self) -> Rounder:
+        """Makes plans that ignore what clock changes cost."""
+        problem = self.problem
+        return Rounder(problem if problem.switch_costs.none else replace(problem, switch_costs=SwitchCosts()))
 
     @cached_property
     def fastest_s(self) -> float:
@@ -178,29 +170,11 @@ class Planner:
         target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
         relaxed = self._solve(target_s, problem.waiting_power_w)
         starts = [plan.frequencies_mhz for plan in known]
-        clocks_mhz = tuple(self._switching_planner.priced(relaxed, target_s, price_j, starts))
+        clocks_mhz = tuple(self._switching_planner.priced(Request(relaxed, target_s), price_j, starts))
         bound_j = relaxed.lower_bound_j + problem.waiting_power_w * problem.overhead_s
         return Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, limits=ChangeLimits())
 
     # ---- deadlines
-
-    def _solve_each(self, deadlines_s: Sequence[float], waiting_power_w: float) -> list[Relaxed]:
-        """Relaxed answers; of many, every third is solved, and those between are mixed where that is good enough."""
-        order = sorted(set(deadlines_s))
-        if len(order) < _MANY:
-            return [self._solve(deadline_s, waiting_power_w) for deadline_s in deadlines_s]
-        solved = {
-            order[n]: self._solve(order[n], waiting_power_w) for n in sorted({*range(0, len(order), 3), len(order) - 1})
-        }
-        answers = dict(solved)
-        for (short_s, first), (long_s, second) in pairwise(sorted(solved.items())):
-            for deadline_s in order[order.index(short_s) + 1 : order.index(long_s)]:
-                answer, unsure_j = between(first, second, (short_s, deadline_s, long_s))
-                energy_j = abs(answer.lower_bound_j) + (self.problem.waiting_power_w - waiting_power_w) * deadline_s
-                if unsure_j > _MIXED * energy_j:
-                    answer = self._solve(deadline_s, waiting_power_w)
-                answers[deadline_s] = answer
-        return [answers[deadline_s] for deadline_s in deadlines_s]
 
     def _too_short(self, deadline_s: float) -> Impossible:
         return Impossible(
@@ -224,7 +198,7 @@ class Planner:
         deadlines_s = [max(deadline_s, self.fastest_s) for deadline_s in deadlines_s]
         targets_s = [min(deadline_s, self.slowest_s) for deadline_s in deadlines_s]
         waiting_w = 0.0 if straggler else problem.waiting_power_w
-        relaxed = self._solve_each(targets_s, waiting_w)
+        relaxed = [self._solve(target_s, waiting_w) for target_s in targets_s]
         chosen = self._clocks(relaxed, targets_s, straggler)
         seconds = (time.perf_counter() - began) / len(deadlines_s)
         return [
@@ -249,7 +223,7 @@ class Planner:
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         free: list[list[int]] = [[] for _ in targets_s]
         if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
-            free = self._free.clocks_mhz(relaxed, targets_s, waiting_w)
+            free = self._rounder.clocks_mhz(relaxed, targets_s, waiting_w)
         if problem.switch_costs.none:
             return [
                 (tuple(clocks_mhz), ChangeLimits(), answer.lower_bound_j)
@@ -258,9 +232,8 @@ class Planner:
         chosen = []
         for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
             ignoring = [clocks_mhz] if clocks_mhz else []
-            if clocks_mhz and problem.switch_costs.acts_late_s:
-                ignoring += self._free.sooner(clocks_mhz, target_s, waiting_w, self._solve)
-            found = self._switching_planner.plan(answer, target_s, straggler, ignoring, len(targets_s))
+            request = Request(answer, target_s, straggler)
+            found = self._switching_planner.plan(request, ignoring, len(targets_s))
             limits = change_limits(problem, clocks_mhz, limited=found.limited)
             chosen.append((tuple(found.clocks_mhz), limits, answer.lower_bound_j))
         return chosen
@@ -297,11 +270,7 @@ class Planner:
         return plan.replace(straggler_s=None, deadline_s=plan.iteration_time_s, lower_bound_j=bound)
 
     def _shortest(self, constant_j: float, per_second_w: float, longest: Plan) -> Plan:
-        """The shortest plan that takes no more energy than `constant_j + per_second_w * iteration time`.
-
-        The search uses the relaxation: its energy is convex in the iteration time, so Newton's method, started at the
-        fastest plan, never passes the solution. Real clocks take a little more energy than the relaxation; if a plan
-        exceeds the limit, the excess is taken off the limit and the search is repeated.
+        """The shortest plan found that takes no more energy than `constant_j + per_second_w * iteration time`.
 
         Args:
             constant_j: The constant part of the limit, in J.
@@ -309,39 +278,28 @@ class Planner:
             longest: A plan that is within the limit.
         """
 
-        def excess_j(plan: Plan) -> float:
-            return plan.energy_j - constant_j - per_second_w * plan.iteration_time_s
+        def is_within(energy_j: float, length_s: float) -> bool:
+            return energy_j <= constant_j + per_second_w * length_s
 
         best = self.fastest()
-        if excess_j(best) <= 0:
+        if is_within(best.energy_j, best.iteration_time_s):
             return best.replace(deadline_s=best.iteration_time_s)
-        best, aside_j = longest, 0.0
-        waiting_w = self.problem.waiting_power_w
-        at_least_s: float | None = None  # no plan within the limit is shorter than the relaxation
-        for _ in range(10):
-            length_s = self.fastest_s
-            for _ in range(50):
-                answer = self._solve(length_s, 0.0)
-                over_j = answer.lower_bound_j + waiting_w * length_s + aside_j - constant_j - per_second_w * length_s
-                slope_w = answer.slope_w + waiting_w - per_second_w
-                step_s = over_j / -slope_w if over_j > 0 and slope_w < 0 else 0.0
-                length_s = min(length_s + step_s, longest.iteration_time_s)
-                if step_s <= 1e-6 * length_s:
-                    break
-            at_least_s = length_s if at_least_s is None else at_least_s
-            found = self._own_pace(length_s)
-            if excess_j(found) <= 0:
-                best = min(best, found, key=lambda plan: plan.iteration_time_s)
-                break
-            aside_j += max(aside_j, 1.1 * excess_j(found))
-        # What was taken off the limit may have been too much.
+        best = longest
+        # No plan within the limit is shorter than the relaxation, and few are much longer.
+        low_s, high_s = self.fastest_s, longest.iteration_time_s
+        for _ in range(_BOUNDINGS):
+            length_s = (low_s + high_s) / 2
+            bound_j = self.least_j(length_s, straggler=True)
+            low_s, high_s = (low_s, length_s) if is_within(bound_j, length_s) else (length_s, high_s)
+        step_s = _SHORT_ENOUGH * low_s
         for _ in range(_BISECTIONS):
-            if at_least_s is None or best.iteration_time_s <= at_least_s * (1 + _SHORT_ENOUGH):
+            if best.iteration_time_s <= low_s + _SHORT_ENOUGH * low_s:
                 break
-            length_s = (at_least_s + best.iteration_time_s) / 2
-            within = [plan for plan in (self._own_pace(length_s), self._within(length_s)) if excess_j(plan) <= 0]
+            length_s = min(low_s + step_s, (low_s + best.iteration_time_s) / 2)
+            plans = (self._own_pace(length_s), self._within(length_s))
+            within = [plan for plan in plans if is_within(plan.energy_j, plan.iteration_time_s)]
             if within:
                 best = min(best, *within, key=lambda plan: plan.iteration_time_s)
             else:
-                at_least_s = length_s
+                low_s, step_s = length_s, 4 * step_s
         return best

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -204,17 +203,19 @@ class Problem:
         times_s = [
             table.times_s[table.option_at[mhz]] for table, mhz in zip(self._measured, frequencies_mhz, strict=True)
         ]
-        return self._with_late_clocks(times_s, frequencies_mhz)
-
-    def times_of(self, assignment: Assignment) -> list[float]:
-        """Duration of each node, in s."""
-        times_s = [choices.times_s[option] for choices, option in zip(self.choices, assignment, strict=True)]
-        return self._with_late_clocks(times_s, self.frequencies_of(assignment))
-
-    def _with_late_clocks(self, times_s: list[float], frequencies_mhz: Sequence[int]) -> list[float]:
         for node, (more_s, _) in self.late(frequencies_mhz).items():
             times_s[node] += more_s
         return times_s
+
+    def timing_at(self, frequencies_mhz: Sequence[int]) -> Timing:
+        """When each node begins at these clocks in MHz, and the iteration time."""
+        return self.timing(self.times_at(frequencies_mhz), self.changes(frequencies_mhz))
+
+    def cost_at(self, frequencies_mhz: Sequence[int]) -> float:
+        """Effective energy of all instructions at their clocks in MHz, in J."""
+        return sum(
+            table.costs_j[table.option_at[mhz]] for table, mhz in zip(self._measured, frequencies_mhz, strict=True)
+        )
 
     def late(self, frequencies_mhz: Sequence[int], rank: int | None = None) -> dict[int, tuple[float, float]]:
         """For nodes whose clock acts late, the time in s and the effective energy in J that they take in addition.
@@ -250,24 +251,24 @@ class Problem:
 
     def cost_of(self, assignment: Assignment) -> float:
         """Effective energy of all instructions, in J."""
-        return sum(choices.costs_j[option] for choices, option in zip(self.choices, assignment, strict=True))
+        return self.cost_at(self.frequencies_of(assignment))
 
     def iteration_time_of(self, assignment: Assignment) -> float:
         """The exact iteration time in s: the profile's numbers, added up along the DAG."""
-        changes = self.changes(self.frequencies_of(assignment)) if self.switch_costs.stands_still_s else ()
-        return self.timing(self.times_of(assignment), changes).iteration_time_s
+        return self.timing_at(self.frequencies_of(assignment)).iteration_time_s
 
     def switch_load_of(
-        self, frequencies_mhz: Sequence[int], times_s: Sequence[float], timing: Timing | None = None
+        self, frequencies_mhz: Sequence[int], times_s: Sequence[float] | None = None, timing: Timing | None = None
     ) -> SwitchLoad:
         """Returns what the clock changes of a plan cost beyond the time for which GPUs stand still.
 
         Args:
             frequencies_mhz: Clock of each node, in MHz.
-            times_s: Duration of each node, in s.
+            times_s: What `times_at` returns for them, if it is known already.
             timing: What `timing` returns for them, if it is known already.
         """
         changes = self.changes(frequencies_mhz)
+        times_s = self.times_at(frequencies_mhz) if times_s is None else times_s
         return switch_load(self, frequencies_mhz, changes, timing or self.timing(times_s, changes), times_s)
 
     @cached_property
@@ -283,7 +284,7 @@ class Problem:
             return every
         highest = tuple(choices.frequencies_mhz.index(max(choices.frequencies_mhz)) for choices in self.choices)
         single = self._fastest_without_changes()
-        if not self.switch_load_of(self.frequencies_of(every), self.times_of(every)).fits:
+        if not self.switch_load_of(self.frequencies_of(every)).fits:
             return min((highest, *single), key=self.iteration_time_of)
         return min((every, highest, *single), key=self.iteration_time_of)
 
@@ -305,33 +306,3 @@ class Problem:
             best = min(common, key=total_s.__getitem__)
             assignment += [option_of[kind][best] for kind in kinds]
         return [tuple(assignment)]
-
-
-def group_options(problem: Problem, group: Sequence[int], kept: Sequence[int] | None = None) -> list[list[int]]:
-    """The clocks that all nodes of a group offer, as options of each node, by rising time.
-
-    A clock at which the group takes longer and costs no less than at another one is left out, except for `kept`.
-
-    Args:
-        problem: The problem.
-        group: Nodes that must share one clock.
-        kept: The options of the nodes at a clock that stays in the list in any case.
-    """
-    choices = [problem.choices[node] for node in group]
-    count_of = Counter(map(id, choices))  # nodes of one kind share their choices
-    kinds = [(each, count_of[key]) for key, each in {id(each): each for each in choices}.items()]
-    common = set.intersection(*(set(each.option_at) for each, _ in kinds))
-    found: list[tuple[float, float, int]] = []
-    for mhz in common:
-        at = [each.option_at[mhz] for each, _ in kinds]
-        seconds = sum(count * each.times_s[k] for (each, count), k in zip(kinds, at, strict=True))
-        cost = sum(count * each.costs_j[k] for (each, count), k in zip(kinds, at, strict=True))
-        found.append((seconds, cost, mhz))
-    kept_mhz = choices[0].frequencies_mhz[kept[0]] if kept is not None else None
-    worth: list[list[int]] = []
-    least = float("inf")
-    for _, cost, mhz in sorted(found):
-        if cost < least or mhz == kept_mhz:
-            worth.append([each.option_at[mhz] for each in choices])
-            least = min(least, cost)
-    return worth

@@ -27,7 +27,7 @@ Kind: TypeAlias = tuple[int, str]
 _MOST_SCATTER = {"time": 0.15, "energy": 0.25}
 """Standard deviation of the rows of one key, relative, that can be noise."""
 _JUMP = 2.0
-"""A time or power may be so many times what the next clock makes possible."""
+"""The most that a time or power may be, as a multiple of what the next clock makes possible."""
 
 
 @dataclass(frozen=True)

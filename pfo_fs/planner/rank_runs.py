@@ -132,15 +132,14 @@ class RankRuns:
             needed.append(end - begin)
         return needed
 
-    def best(self, window: Window, change_price_j: float = 0.0, weight: float = 1.0) -> list[int] | None:
+    def best(self, window: Window, change_price_j: float = 0.0) -> list[int] | None:
         """Returns the clock of each instruction, in MHz, so that they cost least; None if no clocks fit.
 
         Args:
             window: When instructions may run, and the price of time.
             change_price_j: Price of a change beyond its energy, in J.
-            weight: The energy and the lost time of a change are multiplied by this.
         """
-        found = _Search(self, window, change_price_j, weight).run()
+        found = _Search(self, window, change_price_j).run()
         return None if found is None else [self.clocks_mhz[number] for number in found]
 
 
@@ -148,10 +147,10 @@ class _Search:
     """One search. After instruction k there is a state for each clock and bucket of ends, with value, end and origin:
     the state before the run that ends with k began, or before k."""
 
-    def __init__(self, runs: RankRuns, window: Window, change_price_j: float, weight: float) -> None:
+    def __init__(self, runs: RankRuns, window: Window, change_price_j: float) -> None:
         import numpy as np
 
-        self._runs, self._np, self._weight = runs, np, weight
+        self._runs, self._np = runs, np
         count, clocks = len(runs.kind), len(runs.clocks_mhz)
         self._release = window.release_s.tolist()
         due = window.due_s + _EPSILON_S
@@ -166,7 +165,7 @@ class _Search:
         measured = np.isfinite(runs.times)
         prices = np.where(measured, window.price_w[:, None] * np.where(measured, runs.times, 0.0), 0.0)
         self._values = (runs.energies + prices)[..., None]
-        self._prices_j = (change_price_j + weight * runs.lost_s * window.price_w).tolist()
+        self._prices_j = (change_price_j + runs.lost_s * window.price_w).tolist()
         self._price_w = window.price_w.tolist()
         self._times = runs.times[..., None]
         self._shape = clocks, BUCKETS
@@ -196,7 +195,7 @@ class _Search:
     def _change(self, k: int, value: Any, end: Any) -> None:
         """Begins runs with instruction k at each clock, from the best of the other clocks before."""
         np, runs = self._np, self._runs
-        energy = self._weight * runs.change_j[runs.kind[k - 1]][runs.kind[k]][..., None]
+        energy = runs.change_j[runs.kind[k - 1]][runs.kind[k]][..., None]
         if runs.wrong_s:
             waiting = np.maximum(self._release[k] - end, 0.0)
             if waiting.any():

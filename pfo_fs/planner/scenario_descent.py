@@ -23,22 +23,22 @@ _BLUR = 3e-4
 _STEPS = (1, 2, 4, 8)
 """Moves go this many clocks up or down."""
 _PART = 3
-"""Moves change at most so many instructions at the begin or end of a run."""
+"""The most instructions at the begin or end of a run that a move changes."""
 _AT_ONCE = 0.5
 """In one round, moves are made until they are foreseen to use this share of the time that is missing or left."""
 _FEW = 5e-5
 """Relative: what is missing last is won at once."""
 _TIMES = (1, 4, 16, 64, 256)
-"""If that wins none, so many times as many moves."""
+"""If the foreseen moves win no time, these multiples of them are tried in turn."""
 _SKIPPED = (0, 4, 32)
-"""If moves to lower clocks save nothing, so many of them are left out."""
+"""If moves to lower clocks save nothing, this many of the best ones are left out."""
 _MOST_ROUNDS = 60
 """Rounds of half a turn."""
 _WALKS, _CELLS = 1_000, 4e7
-"""Plans get slower in at most so many walks through all scenarios, and no more than walk through so many instructions:
+"""The most walks through all scenarios in which plans get slower, and the most instructions that they walk through:
 some seconds."""
 _ROUND_WALKS = 4
-"""A round takes so many walks before it tries moves."""
+"""Walks of a round before it tries moves."""
 _SAVES = 1e-6
 """Relative: a turn that saves less does not help."""
 _WINS = 1e-12

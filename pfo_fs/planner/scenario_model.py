@@ -23,9 +23,7 @@ Clocks = Sequence[Sequence[int]]
 _TOLERANCE_S = 1e-9
 """A run of one clock may be too short by this much."""
 _RUN_MARGIN = 1.05
-"""Runs of one clock in recombined scenarios last so many times as long as drivers need: they are to fit the others."""
-_ALIKE = 1e-9
-"""Relative: durations that differ by less are alike."""
+"""Runs of one clock in recombined scenarios last this multiple of what drivers need: they are to fit the others."""
 
 
 class ClockTable:
@@ -39,7 +37,7 @@ class ClockTable:
         offered: Whether plans may use each clock, (kinds, clocks).
         nearest: The measured clock that is nearest to each clock.
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
-        highest: The highest clock of each kind, (kinds,).
+        max_clock: The highest clock of each kind, (kinds,).
         hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on.
     """
 
@@ -57,12 +55,12 @@ class ClockTable:
         self.offered: Any = np.zeros(shape, bool)
         self.nearest: Any = np.zeros(shape, int)
         self.below: Any = np.zeros(shape, int)
-        self.highest: Any = np.zeros(len(tables), int)
+        self.max_clock: Any = np.zeros(len(tables), int)
         self.hulls: list[tuple[Any, Any]] = []
         all_mhz: Any = np.array(self.mhz)
         for row, (kind, choices) in enumerate(tables.items()):
             own = [self.number[mhz] for mhz in choices.frequencies_mhz]
-            self.highest[row] = max(own)
+            self.max_clock[row] = max(own)
             top_s = choices.times_s[choices.option_at[self.mhz[max(own)]]]
             self.offered[row, [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]] = True
             self.ratio[row, own] = np.array(choices.times_s) / top_s
@@ -160,14 +158,6 @@ class Scenarios:
         """Mean duration of each node at its highest clock, summed over the pipelines of a group, (nodes, groups)."""
         return self.by_group(self.durations_s)
 
-    @cached_property
-    def alike(self) -> bool:
-        """Whether all instructions of a kind take the same time in all iterations and pipelines of a group."""
-        nodes = [int((self.table.kind == kind).argmax()) for kind in self.table.kind]
-        pipelines = [int((self.groups == group).argmax()) for group in self.groups]
-        first_s = self.full_s[:1, nodes][:, :, pipelines]
-        return bool((abs(self.full_s - first_s) <= _ALIKE * first_s).all())
-
     def recombined(self, count: int, seed: int = 0) -> Scenarios:
         """Returns these scenarios and further ones: each micro-batch as it was in one of the iterations, by chance.
 
@@ -195,9 +185,9 @@ class Scenarios:
     # ---- clocks
 
     @cached_property
-    def highest(self) -> Any:
+    def max_clocks(self) -> Any:
         """All nodes at their highest clocks, as positions, (nodes, groups)."""
-        return self.table.highest[self.table.kind][:, None].repeat(self.count, axis=1)
+        return self.table.max_clock[self.table.kind][:, None].repeat(self.count, axis=1)
 
     def numbers(self, clocks: Clocks | None) -> Any:
         """Returns clocks as positions, (nodes, groups); None: the highest.
@@ -208,7 +198,7 @@ class Scenarios:
         import numpy as np
 
         if clocks is None:
-            return self.highest
+            return self.max_clocks
         found: Any = np.array([[self.table.number.get(int(mhz), -1) for mhz in row] for row in clocks]).T
         if found.shape != (self.nodes, self.count):
             raise PlanError(f"clocks have shape {found.T.shape}, not ({self.count} groups, {self.nodes} nodes)")
@@ -241,7 +231,7 @@ class Scenarios:
         before: Any = np.vstack([numbers[:1], numbers[:-1]])
         before = self.table.nearest[kind, before]
         firsts = list(self.problem.pipeline.first_nodes[:-1])
-        before[firsts] = self.table.highest[self.table.kind[firsts]][:, None]
+        before[firsts] = self.table.max_clock[self.table.kind[firsts]][:, None]
         return before
 
     def changed(self, numbers: Any) -> Any:
@@ -364,30 +354,9 @@ class Scenarios:
         """Returns the mean energy of an iteration over all pipelines, in J, as `Plan.energy_j` computes it."""
         return self.play(self.numbers(clocks)).energy_j
 
-    def weights(self, clocks: Clocks | None = None) -> Any:
-        """Returns the share of iterations in which a node lies on the longest path, (nodes, pipelines).
-
-        That is by how much the mean iteration time grows per second of the node. Paths of equal length share.
-        """
-        weights = self.paths_weights(self.play(self.numbers(clocks)))
-        return weights.reshape(self.nodes, self.iterations, self.pipelines).sum(axis=1)
-
     def paths_weights(self, played: Played) -> Any:
         """Returns by how much the mean iteration time grows per second of each node, (nodes, columns)."""
         last = played.ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
         longest = last >= last.max(axis=(0, 2), keepdims=True) - _TOLERANCE_S
         shares = longest / longest.sum(axis=(0, 2), keepdims=True) / self.iterations
         return self.paths.weights(played.ends, shares.reshape(len(last), -1))
-
-    def slack_s(self, clocks: Clocks | None = None) -> Any:
-        """Returns by how much an instruction may take longer alone before the iteration does, in s.
-
-        The shape is (iterations, nodes, pipelines).
-        """
-        slack = self.node_slack_s(self.play(self.numbers(clocks)))
-        return slack.reshape(self.nodes, self.iterations, self.pipelines).transpose(1, 0, 2)
-
-    def node_slack_s(self, played: Played) -> Any:
-        """Returns the same as (nodes, columns)."""
-        deadlines = played.spans_s.max(axis=1).repeat(self.pipelines)
-        return self.paths.latest(played.times_s, deadlines, played.lost_s) - played.ends.ends_s

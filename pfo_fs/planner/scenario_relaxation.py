@@ -19,13 +19,13 @@ _BLURS = (3e-3, 1e-3, 3e-4)
 _STEPS = 100
 """Gradient steps of a stage."""
 _PRICE_STEPS = 10
-"""The price is set anew after so many steps."""
+"""Steps after which the price is set anew."""
 _PATIENCE = 0.25
 """Mean times that are off by this multiple of the blur change the price of time by about as much as it is worth."""
 _CURVATURE = 1e3
 """The curvature that is assumed first."""
 _LONGER, _SHORTER = 2.0, 0.9
-"""The curvature that is assumed grows by the first factor when a step shows it to be too small, and else falls."""
+"""The curvature that is assumed grows by `_LONGER` when a step shows that it is too small, or falls by `_SHORTER`."""
 
 
 class ScenarioAnswer(NamedTuple):

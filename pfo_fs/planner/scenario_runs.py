@@ -19,13 +19,13 @@ _NEVER = float("inf")
 _CLOSE = 1e-9
 """A ratio that differs by less from a corner of the hull is there."""
 _BEND = 16.0
-"""Ratios far from those of the relaxation cost as if hulls were bent so many times as much as they are: all nodes move
+"""Ratios far from those of the relaxation cost as if hulls were bent by this multiple of what they are: all nodes move
 at once, which the values of single ones do not know. From 4 to 64, plans for real jobs save alike within 0.03 points;
 where clocks act 10 ms late, within 0.5."""
 _MOST_CLOCKS = 64
 """Of more clocks, every second or third one is tried: this takes a time that grows with the square of their number."""
 _STEPS = 17
-"""What a node's delay by a change does to the mean time is interpolated between so many delays."""
+"""What a node's delay by a change does to the mean time is interpolated between this many delays."""
 
 
 class ScenarioRuns:
@@ -48,7 +48,7 @@ class ScenarioRuns:
             {table.number[mhz] for c in scenarios.problem.choices_by_kind.values() for mhz in c.frequencies_mhz}
         )
         every = -(-len(offered) // _MOST_CLOCKS)
-        self._clocks: Any = np.array(sorted({*table.highest.tolist(), *offered[::every]}))
+        self._clocks: Any = np.array(sorted({*table.max_clock.tolist(), *offered[::every]}))
         times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
         per_ratio_s, self._per_s, slack_s, starts_s = descent.blurred(times_s, None)
         starts_s = starts_s.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).mean(axis=1)
@@ -90,7 +90,7 @@ class ScenarioRuns:
         Args:
             times: The price of time of changes and of slower clocks than the relaxation's, as a multiple of its price.
             change_price_j: Price of a change beyond its energy and time, in J.
-            longer: Runs last so many times as long as the drivers need.
+            longer: Runs last this multiple of what the drivers need.
         """
         import numpy as np
 

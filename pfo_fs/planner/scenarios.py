@@ -1,20 +1,16 @@
 """Plans for scenarios: least mean energy within a mean iteration time, over recent iterations of all pipelines.
 
-Where all iterations are alike, the plan is that of `Planner`. Otherwise a convex program over all scenarios gives
-durations and the price of time (`scenario_relaxation`), dynamic programming the runs of one clock near them that cost
-least, changes included (`scenario_runs`), and a descent puts them on time and improves them (`scenario_descent`).
+A convex program over all scenarios gives durations and the price of time (`scenario_relaxation`), dynamic programming
+the runs of one clock near them that cost least, changes included (`scenario_runs`), and a descent puts them on time and
+improves them (`scenario_descent`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pfo_fs.errors import Impossible
-from pfo_fs.planner.planner import Planner
-from pfo_fs.planner.profile import Kind, Measurement, Profile
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxation
@@ -28,7 +24,7 @@ _FURTHER = 48
 """Number of scenarios that are added: with them, plans for 16 iterations of real jobs are at most 0.06 points later on
 other iterations than on these, in place of 0.1 to 0.16."""
 _CELLS = 65_536
-"""No scenarios are added beyond so many instructions times pipelines times iterations, and the relaxation makes fewer
+"""No scenarios are added beyond this product of instructions, pipelines and iterations, and the relaxation makes fewer
 steps."""
 _STEPS, _LEAST_STEPS = 100, 50
 """Steps of each stage of the relaxation. With 60 in place of 100, that of 16 pipelines of 8 x 96 saves at most 0.05
@@ -36,14 +32,15 @@ points less."""
 _FURTHER_STEPS = 40
 """Steps of the last stage from an answer that is nearly right."""
 _PRICE_TIMES, _NEAR = (1.0, 1.5, 3.0, 6.0, 12.0), 3e-4
-"""Runs are sought at so many times the relaxation's price of time until they are too slow by at most this share: the
-relaxation does not know what changes cost."""
+"""Runs are sought at these multiples of the relaxation's price of time until they are too slow by at most this share:
+the relaxation does not know what changes cost."""
 _LATE_TIMES = 3.0
-"""Of those that all are slower, the best counts if time costs so many times the relaxation's price."""
+"""Of those that all are slower, the best counts if time costs this multiple of the relaxation's price."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
 _LONGER, _DOUBLED = (1.1, 1.3, 1.7, 2.2), 24
-"""Where drivers cannot make the changes, runs get so many times as long as they need, and then changes a price."""
+"""Where drivers cannot make the changes, runs last these multiples of what drivers need, and then changes get a price,
+which is doubled this often at most."""
 
 
 class ScenarioPlanner:
@@ -77,13 +74,13 @@ class ScenarioPlanner:
         return ScenarioDescent(self._wider)
 
     @cached_property
-    def _highest(self) -> Played:
-        return self._scenarios.play(self._scenarios.highest)
+    def _at_max_clocks(self) -> Played:
+        return self._scenarios.play(self._scenarios.max_clocks)
 
     @cached_property
     def _wider_share(self) -> float:
         """The mean time of the wider scenarios as a share of that of the scenarios, at the highest clocks."""
-        return self._wider.play(self._wider.highest).mean_s / self._highest.mean_s
+        return self._wider.play(self._wider.max_clocks).mean_s / self._at_max_clocks.mean_s
 
     def at(self, mean_s: float, near: Clocks | None = None) -> list[list[int]]:
         """Returns for each group the clock of each node, in MHz: least mean energy within a mean iteration time.
@@ -93,11 +90,6 @@ class ScenarioPlanner:
             near: A plan that may be good already, with clocks in MHz; a plan near it counts, too.
         """
         scenarios = self._scenarios
-        if scenarios.alike:
-            alike = self._alike(mean_s)
-            if alike is None or scenarios.problem.switch_costs.none:
-                return scenarios.mhz(scenarios.highest if alike is None else alike)
-            return scenarios.mhz(self._best([scenarios.play(alike), self._one_clock_per_rank(mean_s)], mean_s).clocks)
         plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
         wider_s = mean_s * self._wider_share
         starts = [self._near_relaxed(wider_s), *([] if near is None else [self._wider.offered(near)])]
@@ -116,7 +108,7 @@ class ScenarioPlanner:
 
     def _best(self, plans: Sequence[Played | None], mean_s: float) -> Played:
         fitting = [plan for plan in plans if plan is not None and plan.mean_s <= mean_s * (1 + _CLOSE)]
-        return min([*fitting, self._highest], key=lambda plan: (plan.impossible, plan.energy_j))
+        return min([*fitting, self._at_max_clocks], key=lambda plan: (plan.impossible, plan.energy_j))
 
     # ---- where to begin
 
@@ -142,7 +134,7 @@ class ScenarioPlanner:
     def _possible(self, runs: ScenarioRuns, times: float) -> Played:
         """Runs at a price of time, with fewer changes until the drivers can make them."""
         scenarios = self._wider
-        change_j = _CHANGE_SHARE * self._highest.energy_j / (scenarios.nodes * scenarios.pipelines)
+        change_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
         found = scenarios.play(runs.at(times, change_j))
         for longer in _LONGER:
             if not found.impossible:
@@ -155,48 +147,8 @@ class ScenarioPlanner:
             found = scenarios.play(runs.at(times, change_j, _LONGER[-1]))
         return found
 
-    def _alike(self, mean_s: float) -> Any:
-        """The plan of `Planner` for each group, as positions, (nodes, groups); None where there is none in time."""
-        import numpy as np
-
-        planners, number = self._planners, self._scenarios.table.number
-        slowest = max(range(len(planners)), key=lambda group: planners[group].fastest_s)
-        try:
-            first = planners[slowest].at(deadline=mean_s)
-        except Impossible:
-            return None
-        # The others wait for the slowest group.
-        plans = [
-            first if group == slowest else planner.at(straggler=max(first.iteration_time_s, planner.fastest_s))
-            for group, planner in enumerate(planners)
-        ]
-        found: Any = np.array([[number[mhz] for mhz in plan.frequencies_mhz] for plan in plans])
-        return found.T
-
-    @cached_property
-    def _planners(self) -> list[Planner]:
-        return [self._planner(group) for group in range(self._scenarios.count)]
-
-    def _planner(self, group: int) -> Planner:
-        """The planner of a group whose instructions of a kind all take the same time."""
-        problem = self._scenarios.problem
-        busy_s = self._scenarios.busy_s[:, group] / self._scenarios.members[:, group].sum()
-        of_kind: dict[Kind, list[float]] = {}
-        for instruction, seconds in zip(problem.pipeline.instructions, busy_s.tolist(), strict=True):
-            of_kind.setdefault((instruction.stage, instruction.name), []).append(seconds)
-        measurements = {}
-        for kind, rows in problem.profile.measurements.items():
-            top_s = max(rows, key=lambda row: row.frequency_mhz).time_s
-            seconds = of_kind.get(kind, [top_s])
-            times = sum(seconds) / len(seconds) / top_s
-            if abs(times - 1) <= _CLOSE:
-                times = 1.0
-            measurements[kind] = [Measurement(m.frequency_mhz, times * m.time_s, times * m.energy_j) for m in rows]
-        profile = Profile(measurements, problem.profile.source)
-        return Planner(replace(problem, profile=profile, wider=None), search="quick")
-
     # ---- one clock per rank
 
     def _one_clock_per_rank(self, mean_s: float) -> Played:
         descent = ScenarioDescent(self._scenarios, whole_ranks=True)
-        return self._best([descent.improve(self._scenarios.highest, mean_s)], mean_s)
+        return self._best([descent.improve(self._scenarios.max_clocks, mean_s)], mean_s)

@@ -200,7 +200,7 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
     with_changes = points is not None or len(problem.pipeline.instructions) <= _FEW_NODES
     if not with_changes:
         problem = replace(problem, switch_costs=SwitchCosts())
-    planner = Planner(problem, search="quick")
+    planner = Planner(problem)
     plans = planner.at_each(even_deadlines(planner, points or POINTS))
     n, after_s, scale = forecast.pipelines, forecast.after_s, forecast.scale
     waiting_w = n * problem.waiting_power_w

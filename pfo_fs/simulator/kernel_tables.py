@@ -39,7 +39,7 @@ class KernelTables:
             edge_s = delay_s if ranks[first] != ranks[then] else 0.0
             before[then].append((first, edge_s))
             after[first].append((then, edge_s))
-        self._levels = levels_of(pipeline.topological, before, after, ranks)
+        self._levels = levels_of(pipeline.topological, before, after)
         kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
         number = {kind: n for n, kind in enumerate(kinds)}
         self._kind: Any = np.array([number[i.stage, i.name] for i in pipeline.instructions])

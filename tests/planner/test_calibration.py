@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from pathlib import Path
 
@@ -55,7 +54,6 @@ def test_plans_that_differ_determine_the_delay_within_its_error() -> None:
     pipeline = make_pipeline("1f1b", 4, 8)
     found = calibrate(pipeline, iterations_of(pipeline, 0.004, 0.1, 12))
     assert found.is_determined
-    assert found.condition < 100
     assert abs(found.delay_s - 0.004) < 3 * found.delay_error_s < 0.003
     assert abs(found.overhead_s - 0.1) < 3 * found.overhead_error_s
 
@@ -80,7 +78,7 @@ def test_equal_iterations_determine_nothing_but_their_own_length() -> None:
     pipeline = make_pipeline("1f1b", 2, 4)
     (iteration,) = iterations_of(pipeline, 0.0, 0.2, 1)
     found = calibrate(pipeline, [iteration, iteration])
-    assert (found.condition, found.is_determined) == (math.inf, False)
+    assert not found.is_determined
     assert found.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s)
 
 

@@ -61,7 +61,7 @@ def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
 def test_a_budget_of_changes_is_kept_and_its_bound_is_valid(problem: Problem, most: int) -> None:
     problem = with_costs(problem, 0.002)
     deadline_s = all_maximum(problem).iteration_time_s * 1.05
-    planner = Planner(problem, search="short")
+    planner = Planner(problem)
     possible = [p.energy_j for p in every_plan(problem) if p.iteration_time_s <= deadline_s and len(p.changes) <= most]
     try:
         plan = ChangeBudget(planner, deadline_s).within(most)
@@ -112,7 +112,7 @@ def pipeline_with_slack(switch_time_s: float = 0.002) -> Problem:
 def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
     problem = pipeline_with_slack(0.02)
     maximum = all_maximum(problem)
-    planner = Planner(problem, search="quick")
+    planner = Planner(problem)
     plan = planner.at(deadline=maximum.iteration_time_s)
     assert plan.iteration_time_s <= maximum.iteration_time_s
     assert plan.energy_j < maximum.energy_j

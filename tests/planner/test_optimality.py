@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from planner_problems import least_energy_by_trying_all, problems, random_profile, small_problems
 
 from pfo_fs.planner import Plan, Planner, Problem, make_pipeline, relaxation
-from pfo_fs.planner.columns import Columns
 from pfo_fs.planner.relaxation import Relaxation
-from pfo_fs.planner.rounding import Rounder
 
 # Where between the fastest and the slowest plan a deadline lies; the ends and a step beyond are asked for often.
 shares = st.one_of(st.sampled_from([0.0, 1.0, 1.5]), st.floats(0, 1))
@@ -22,41 +20,18 @@ def deadline_of(planner: Planner, share: float) -> float:
     return planner.fastest_s + share * (planner.slowest_s - planner.fastest_s)
 
 
-@settings(max_examples=30)
-@given(small_problems(), shares)
-def test_a_small_pipeline_gets_the_best_plan_there_is(problem: Problem, share: float) -> None:
+@settings(max_examples=40)
+@given(small_problems(), shares, st.booleans())
+def test_a_plan_is_near_the_best_one_there_is_and_its_bound_is_below(
+    problem: Problem, share: float, straggler: bool
+) -> None:
     planner = Planner(problem)
     deadline_s = deadline_of(planner, share)
-    plan = planner.at(deadline=deadline_s)
-    best_j = least_energy_by_trying_all(problem, deadline_s)
+    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
+    best_j = least_energy_by_trying_all(problem, deadline_s, straggler=straggler)
     assert plan.lower_bound_j is not None
     assert plan.lower_bound_j <= best_j * (1 + 1e-9)
-    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)  # calmer plans may take that much more
-
-
-@settings(max_examples=25)
-@given(small_problems(), shares)
-def test_a_small_pipeline_gets_the_best_plan_beside_a_straggler(problem: Problem, share: float) -> None:
-    planner = Planner(problem)
-    straggler_s = deadline_of(planner, share)
-    plan = planner.at(straggler=straggler_s)
-    best_j = least_energy_by_trying_all(problem, straggler_s, straggler=True)
-    assert plan.lower_bound_j is not None
-    assert plan.lower_bound_j <= best_j * (1 + 1e-9)
-    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)
-
-
-@settings(max_examples=30)
-@given(small_problems(), shares)
-def test_rounding_alone_is_near_the_best_plan_and_never_beyond_the_deadline(problem: Problem, share: float) -> None:
-    planner = Planner(problem)
-    makespan_s = min(deadline_of(planner, share), planner.slowest_s) - problem.overhead_s
-    relaxed = Relaxation(problem).solve(makespan_s, 0.0)
-    (assignment,) = Rounder(Columns(problem)).round([relaxed], [makespan_s])[:-1].T.tolist()
-    assert problem.iteration_time_of(assignment) <= makespan_s + problem.overhead_s
-    best_j = least_energy_by_trying_all(problem, makespan_s + problem.overhead_s, straggler=True)
-    found_j = problem.cost_of(assignment) + problem.waiting_power_w * (makespan_s + problem.overhead_s)
-    assert found_j <= best_j * 1.05
+    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * 1.05
 
 
 @pytest.mark.slow
@@ -141,7 +116,7 @@ def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[floa
     relaxation = Relaxation(problem)
     best = relaxation.solve(deadline_s, 0.0)
     worse = np.resize(np.array(noise), len(relaxation._row_lower))
-    assert relaxation._bound(worse, 0.0)[0] <= best.lower_bound_j + 1e-6 * abs(best.lower_bound_j)
+    assert relaxation._bound_j(worse) <= best.lower_bound_j + 1e-6 * abs(best.lower_bound_j)
 
 
 @pytest.mark.parametrize("extras", [True, False])
@@ -163,16 +138,3 @@ def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_near
         assert plan.lower_bound_j is not None
         assert exact.lower_bound_j * 0.998 <= plan.lower_bound_j <= exact.lower_bound_j * (1 + 1e-9)
         assert plan.energy_j <= exact.energy_j * 1.02
-
-
-@settings(max_examples=5)
-@given(problems())
-def test_answers_between_two_others_are_feasible_and_their_bounds_hold(problem: Problem) -> None:
-    planner = Planner(problem)
-    deadlines = [deadline_of(planner, n / 20) for n in range(21)]
-    for deadline_s, plan in zip(deadlines, planner.at_each(deadlines), strict=True):
-        assert plan.iteration_time_s <= deadline_s
-        alone = Relaxation(problem).solve(deadline_s, problem.waiting_power_w)
-        assert plan.lower_bound_j is not None
-        assert plan.lower_bound_j <= alone.lower_bound_j * (1 + 1e-9)
-        assert plan.lower_bound_j >= alone.lower_bound_j * (1 - 2e-4)

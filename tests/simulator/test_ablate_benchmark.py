@@ -26,12 +26,12 @@ def test_what_the_benchmark_switches_off_exists() -> None:
 def test_a_run_adds_what_is_missing_and_prints_all(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     command = [sys.executable, BENCHMARKS / "ablate.py", "--out", rows, "--part", "planner", "--no-traces"]
-    command += ["--jobs", "1", "--largest", "30", "--only", "trades"]
+    command += ["--jobs", "1", "--largest", "30", "--only", "annealing"]
     first = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     lines = rows.read_text().splitlines()
-    assert {json.loads(line)["heuristic"] for line in lines} == {"all on", "trades"}
+    assert {json.loads(line)["heuristic"] for line in lines} == {"all on", "annealing"}
     rows.write_text("\n".join(lines[:2]) + "\n")
     again = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert len(rows.read_text().splitlines()) == len(lines)
-    assert "trades" in first.stdout
+    assert "annealing" in first.stdout
     assert again.stdout == first.stdout
