@@ -69,7 +69,7 @@ class StepShape:
             np.array([micro_batches.index(i.microbatch) for i in instructions]),
             np.array([names.index(i.name) for i in instructions]),
             names,
-            levels_of(pipeline.topological, before, after, ranks),
+            levels_of(pipeline.topological, before, after),
         )
 
     @property
