@@ -34,7 +34,7 @@ def test_clocks_from_loads_are_simulated_with_the_same_figures_in_json_and_a_tab
     assert {"run_saved", "run_late", "plan_saved", "plan_late", "worst_step_late", "balanced"} <= summary.keys()
     done = simulate(*arguments, "--no-pipeline")
     assert done.returncode == 0
-    assert "batches of equal work would take" in done.stdout
+    assert "Batches of equal work would make steps" in done.stdout
 
 
 def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path) -> None:
