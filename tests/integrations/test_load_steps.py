@@ -95,3 +95,13 @@ def test_loads_that_cannot_be_are_an_error_that_says_what_to_give(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         attach_pipeline(Adapter(tells_orders), tmp_path / "pfo", loads=loads, strict=True, world_size=1)
+
+
+def test_loads_that_the_program_gives_count_for_the_next_step_only(clocks: Clocks) -> None:
+    steps = LoadSteps(clocks, None)  # type: ignore[arg-type]
+    marks = PipelineMarks(steps, [Instruction(0, "forward", 0)])
+    steps.given = ([1.0, 2.0], [3.0, 4.0])
+    for _ in range(2):
+        with marks.step():
+            pass
+    assert clocks.told == [([1.0, 2.0], [3.0, 4.0]), "ended", (None,), "ended"]
