@@ -87,7 +87,7 @@ def main() -> None:
     text = torch.frombuffer(bytearray(Path(__file__).read_bytes()), dtype=torch.uint8).long()
     pfo = None
     if not args.without:
-        reads = lambda *_, lengths: pfo_fs.loads.from_lengths(lengths[0].tolist())  # noqa: E731
+        reads = lambda *_, lengths: pfo_fs.loads.from_lengths(lengths[0])  # noqa: E731
         pfo = pfo_fs.attach(schedule, args.shared_dir, loads=reads)  # pfo-fs
         module.kernels = pfo.optimizer.simulated_kernels()
     for step in range(args.iterations):

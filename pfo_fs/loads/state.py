@@ -11,7 +11,7 @@ from pfo_fs.loads.energies import Saving
 LEAST_BALANCED = 0.02
 """Balanced batches are worth a word where steps would be shorter by this share."""
 SHOWN_LANES = 32
-"""Of a step, so many lanes are shown: a picture of more has no room for names, and records stay small."""
+"""Most lanes of a step that are shown: a picture of more has no room for names, and records stay small."""
 
 
 @dataclass(frozen=True)

@@ -249,10 +249,6 @@ class Problem:
         """Clock of each node, in MHz."""
         return [choices.frequencies_mhz[option] for choices, option in zip(self.choices, assignment, strict=True)]
 
-    def cost_of(self, assignment: Assignment) -> float:
-        """Effective energy of all instructions, in J."""
-        return self.cost_at(self.frequencies_of(assignment))
-
     def iteration_time_of(self, assignment: Assignment) -> float:
         """The exact iteration time in s: the profile's numbers, added up along the DAG."""
         return self.timing_at(self.frequencies_of(assignment)).iteration_time_s

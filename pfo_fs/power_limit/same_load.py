@@ -41,7 +41,7 @@ _UNKNOWN = 0.5, 0.3
 _KEPT = 8
 """So many ranks with most of each feature, and of all together, may be the one with most work in a step."""
 _DESCENTS, _CLOSE = 100, 1e-3
-"""A fit ends when b changes by less than a thousandth of a mean step's work, or after so many rounds."""
+"""A fit ends when b changes by less than a thousandth of a mean step's work, or after a hundred rounds."""
 _STALLED = 0.5
 """A step that is off by more than this (of a logarithm) holds something else than work, such as a checkpoint."""
 

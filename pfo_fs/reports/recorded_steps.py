@@ -19,8 +19,8 @@ Array = Any
 LEAST_STEPS = 10
 """The fewest iterations from which loads are learned."""
 _STEPS, _MOST_VALUES = 60, 2_000_000
-"""So many iterations are read, as many as clocks from loads learn from; at most so many durations, but always those of
-ten iterations."""
+"""The latest 60 iterations are read, as many as clocks from loads learn from, or fewer with more than two million
+durations; but always ten."""
 
 
 def recorded_steps(data: JobData, forecast: Forecast | None) -> list[Array]:

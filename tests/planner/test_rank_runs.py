@@ -33,9 +33,8 @@ def value_j(problem: Problem, clocks_mhz: list[int], price_w: float, change_pric
     load = problem.switch_load_of(clocks_mhz, times_s)
     if load.too_short:
         return float("inf")
-    options = [c.option_at[mhz] for c, mhz in zip(problem.choices, clocks_mhz, strict=True)]
     changes = len(problem.changes(clocks_mhz))
-    return problem.cost_of(options) + load.energy_j + price_w * sum(times_s) + changes * change_price_j
+    return problem.cost_at(clocks_mhz) + load.energy_j + price_w * sum(times_s) + changes * change_price_j
 
 
 @settings(max_examples=40, deadline=None)
