@@ -71,6 +71,14 @@ def _given(position: int) -> Callable[..., Any]:
     return lambda *args, **__: args[position]
 
 
+def _no_effect(self: Any, left: Any, _weights: Any) -> None:
+    self.real = 1e-12 + 0.0 * left[0]
+
+
+def _all_learned(_results: Any, mhz: Any) -> Any:
+    return mhz > 0
+
+
 def _free_changes(results: Any, infos: Any) -> SwitchCosts | None:
     return None if measured_switching(results, infos) is None else SwitchCosts()
 
@@ -250,6 +258,47 @@ _AUTOTUNE_LOOP = (
         "warm GPUs draw more",
         "autotune.beliefs:power_drift",
         _always(1.0),
+    ),
+    (
+        "one clock per rank first",
+        "short iterations: one clock per rank until none of these plans is worth a window",
+        "autotune.model:JobModel.one_stretch",
+        property(_always(False)),
+    ),
+    ("smaller hopes", "a trial may hope for less", "autotune.decision:_HOPES", (1.0,)),
+    ("some micro-batches", "a trial may change some micro-batches only", "autotune.decision:_EVERY", (1,)),
+    ("trials go on", "a trial that tells too little is measured again", "autotune.decision:_MOST_WINDOWS", 1),
+    ("other plans tell", "what was measured of a plan tells of others", "autotune.plan_judge:_MOST_TRIALS", 1),
+    ("level of the highest clocks", "its error counts", "autotune.beliefs:Beliefs.level_error", _always(0.0)),
+    (
+        "first low clocks",
+        "low clocks are measured where there is slack before the first plan",
+        "autotune.pareto_scheduler:probe_plan",
+        lambda model, _beliefs: model.highest,
+    ),
+    ("effects", "what runs of an iteration or place share", "autotune.load_rows:Effect.update", _no_effect),
+    ("loads", "instructions of a micro-batch vary together", "autotune.loads:_FIRST_SHARE", 0.0),
+    ("recombined iterations", "plans are judged by recombined iterations too", "autotune.model:_MOST_VALUES", 0),
+    (
+        "other times are forgotten",
+        "windows of other times go",
+        "autotune.beliefs:Beliefs._forget_other_times",
+        _always(None),
+    ),
+    (
+        "changed kinds are forgotten",
+        "points go when one has changed",
+        "autotune.beliefs:Beliefs._forget_if_changed",
+        _always(None),
+    ),
+    ("unlearned clocks", "runs at clocks that may act late do not count", "autotune.windows:_learned", _all_learned),
+    ("own clocks", "pipelines whose ranks differ for good", "autotune.model:_OWN_GROUP", 1e9),
+    ("rare stalls", "the noise has heavy tails", "autotune.loads:_FREEDOM", 1e9),
+    (
+        "mixed powers",
+        "powers where only the mean of several clocks is known",
+        "autotune.samples:Samples._add_mixed_powers",
+        _always(None),
     ),
 )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import select
 import selectors
 import socket
 import time
@@ -94,17 +95,25 @@ class LoadClient:
 
 
 def connect(
-    addresses: Sequence[tuple[str, int]], token: bytes, rank: int, within_s: float = _CONNECTS_WITHIN_S
+    addresses: Sequence[tuple[str, int]],
+    token: bytes,
+    rank: int,
+    training: socket.socket,
+    within_s: float = _CONNECTS_WITHIN_S,
 ) -> socket.socket:
     """Returns a connection to the process that decides; both sides have shown that they know the job's secret.
 
     Raises:
-        OSError: It answers at none of the addresses.
+        OSError: It answers at none of the addresses, or training has ended.
     """
     until_s = time.monotonic() + within_s
     problem: OSError = OSError("there is no address")
+    end = select.poll()
+    end.register(training, select.POLLRDHUP)  # also while packets of training wait to be read
     while time.monotonic() < until_s:
         for host, port in addresses:
+            if end.poll(0):
+                raise OSError("training has ended")
             try:
                 made = socket.create_connection((host, port), timeout=_TRY_S)
             except OSError as error:
@@ -143,7 +152,7 @@ def main(given: dict[str, Any]) -> int:
     client = LoadClient(words, given["top_mhz"])
     with suppress(OSError):
         addresses = [(str(host), int(port)) for host, port in given["addresses"]]
-        deciding = connect(addresses, bytes.fromhex(given["token"]), given["rank"])
+        deciding = connect(addresses, bytes.fromhex(given["token"]), given["rank"], training)
         _serve(client, training, deciding, given["doorbell_fd"])
     shared_page.set_exchange_failed(words)
     return 0

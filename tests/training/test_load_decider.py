@@ -129,9 +129,20 @@ def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_t
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(OSError, match="not of this job"):
-            connect([("127.0.0.1", stranger.getsockname()[1])], TOKEN, 0, within_s=0.1)
+        ours, theirs = socket.socketpair()
+        with ours, theirs, pytest.raises(OSError, match="not of this job"):
+            connect([("127.0.0.1", stranger.getsockname()[1])], TOKEN, 0, theirs, within_s=0.1)
         thread.join()
+
+
+def test_the_search_for_the_process_that_decides_ends_with_training() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"a packet that waits")
+    ours.close()
+    with theirs, pytest.raises(OSError, match="training has ended"):
+        connect([("127.0.0.1", port)], TOKEN, 1, theirs, within_s=30.0)
 
 
 def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
