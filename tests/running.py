@@ -59,6 +59,19 @@ def pids_with(variable: str, value: str) -> list[int]:
     return found
 
 
+def wait_for_end(variable: str, value: str, within_s: float = 20.0) -> None:
+    """Waits until no other process has an environment variable with this value; fails with those that are left."""
+    deadline = time.monotonic() + within_s
+    while left := set(pids_with(variable, value)) - {os.getpid()}:
+        if time.monotonic() > deadline:
+            lines = []
+            for pid in sorted(left):
+                with suppress(OSError):
+                    lines.append(f"{pid}: " + Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:500])
+            raise AssertionError("these processes have not ended:\n" + "\n".join(lines))
+        time.sleep(0.01)
+
+
 def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:
     """Returns the first true value of `condition`, looking often; fails after the deadline."""
     deadline = time.monotonic() + timeout_s

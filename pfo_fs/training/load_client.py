@@ -14,6 +14,7 @@ import secrets
 import select
 import selectors
 import socket
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ from pfo_fs.training.load_messages import (
 
 _CONNECTS_WITHIN_S = 60.0
 _TRY_S = 5.0
+_LOOKS_EVERY_S = 0.05
 _KEPT = 64
 _SOON_S = 0.05
 """A clock that comes so soon after the begin of a step counts as that of the whole step."""
@@ -95,25 +97,17 @@ class LoadClient:
 
 
 def connect(
-    addresses: Sequence[tuple[str, int]],
-    token: bytes,
-    rank: int,
-    training: socket.socket,
-    within_s: float = _CONNECTS_WITHIN_S,
+    addresses: Sequence[tuple[str, int]], token: bytes, rank: int, within_s: float = _CONNECTS_WITHIN_S
 ) -> socket.socket:
     """Returns a connection to the process that decides; both sides have shown that they know the job's secret.
 
     Raises:
-        OSError: It answers at none of the addresses, or training has ended.
+        OSError: It answers at none of the addresses.
     """
     until_s = time.monotonic() + within_s
     problem: OSError = OSError("there is no address")
-    end = select.poll()
-    end.register(training, select.POLLRDHUP)  # also while packets of training wait to be read
     while time.monotonic() < until_s:
         for host, port in addresses:
-            if end.poll(0):
-                raise OSError("training has ended")
             try:
                 made = socket.create_connection((host, port), timeout=_TRY_S)
             except OSError as error:
@@ -134,6 +128,28 @@ def connect(
     raise problem
 
 
+def connect_beside(
+    training: socket.socket, addresses: Sequence[tuple[str, int]], token: bytes, rank: int
+) -> socket.socket | None:
+    """Returns what `connect` does; None at once if training ends meanwhile, or if nothing answers.
+
+    A thread connects, since looking up the name of a host can take half a minute, and nothing interrupts that.
+    """
+    found: list[socket.socket] = []
+
+    def search() -> None:
+        with suppress(OSError):
+            found.append(connect(addresses, token, rank))
+
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    end = select.poll()
+    end.register(training, select.POLLRDHUP)  # also while packets of training wait to be read
+    while thread.is_alive() and not end.poll(0):
+        thread.join(_LOOKS_EVERY_S)
+    return found[0] if found else None
+
+
 def received(of: socket.socket, size: int) -> bytes:
     """Returns a packet of this size; empty at the end of the connection."""
     found = b""
@@ -150,10 +166,11 @@ def main(given: dict[str, Any]) -> int:
     training = socket.socket(fileno=given["socket_fd"])
     words = SharedPage(given["page_fd"]).words
     client = LoadClient(words, given["top_mhz"])
+    addresses = [(str(host), int(port)) for host, port in given["addresses"]]
+    deciding = connect_beside(training, addresses, bytes.fromhex(given["token"]), given["rank"])
     with suppress(OSError):
-        addresses = [(str(host), int(port)) for host, port in given["addresses"]]
-        deciding = connect(addresses, bytes.fromhex(given["token"]), given["rank"], training)
-        _serve(client, training, deciding, given["doorbell_fd"])
+        if deciding is not None:
+            _serve(client, training, deciding, given["doorbell_fd"])
     shared_page.set_exchange_failed(words)
     return 0
 

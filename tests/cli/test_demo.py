@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Processes, pids_with, wait_for
+from running import Processes, wait_for, wait_for_end
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
@@ -55,9 +54,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         monkeypatch.setenv(variable, str(folder))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     yield folder
-    wait_for(
-        lambda: set(pids_with("PFO_FS_DEMO_OF_TEST", str(folder))) <= {os.getpid()}, what="the end of all processes"
-    )
+    wait_for_end("PFO_FS_DEMO_OF_TEST", str(folder))
     assert not list(folder.iterdir())
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import pids_with, wait_for
+from running import pids_with, wait_for_end
 
 PROGRAM = Path(__file__).with_name("load_clocks_rank.py")
 TOP_MHZ = 1410
@@ -35,7 +35,7 @@ def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=220)
         assert ran.returncode == 0, ran.stderr
         assert "loads explain" in ran.stdout  # rank 0 prints it when training has ended, so in the second attempt only
-        wait_for(lambda: not pids_with("PFO_FS_SIM_DIR", str(sim_dir)), what="the end of all processes")
+        wait_for_end("PFO_FS_SIM_DIR", str(sim_dir))
     finally:
         for pid in pids_with("PFO_FS_SIM_DIR", str(sim_dir)):
             os.kill(pid, signal.SIGKILL)

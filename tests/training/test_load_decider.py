@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.step_rows import EndedStep, Reading, make_row
-from pfo_fs.training.load_client import LoadClient, connect, received
+from pfo_fs.training.load_client import LoadClient, connect, connect_beside, received
 from pfo_fs.training.load_decider import Decider, read_state
 from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, StepBegun, pack_row, proof
 
@@ -129,20 +129,34 @@ def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_t
 
         thread = threading.Thread(target=serve)
         thread.start()
-        ours, theirs = socket.socketpair()
-        with ours, theirs, pytest.raises(OSError, match="not of this job"):
-            connect([("127.0.0.1", stranger.getsockname()[1])], TOKEN, 0, theirs, within_s=0.1)
+        with pytest.raises(OSError, match="not of this job"):
+            connect([("127.0.0.1", stranger.getsockname()[1])], TOKEN, 0, within_s=0.1)
         thread.join()
 
 
-def test_the_search_for_the_process_that_decides_ends_with_training() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
-    ours, theirs = socket.socketpair()
-    ours.sendall(b"a packet that waits")
-    ours.close()
-    with theirs, pytest.raises(OSError, match="training has ended"):
-        connect([("127.0.0.1", port)], TOKEN, 1, theirs, within_s=30.0)
+def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a_name_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_up, answers = threading.Event(), threading.Event()
+
+    def look_up(*_: object, **__: object) -> list[object]:
+        looked_up.set()
+        answers.wait(60.0)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    training, theirs = socket.socketpair()
+    training.sendall(b"a packet that waits")
+
+    def end_training() -> None:
+        looked_up.wait(10.0)
+        training.close()
+
+    threading.Thread(target=end_training).start()
+    with theirs:
+        assert connect_beside(theirs, [("host", 1)], TOKEN, 1) is None
+    assert not answers.is_set()
+    answers.set()
 
 
 def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
