@@ -72,7 +72,7 @@ def _given(position: int) -> Callable[..., Any]:
 
 
 def _no_effect(self: Any, left: Any, _weights: Any) -> None:
-    self.real = 1e-12 + 0.0 * left[0]
+    self.values, self.real = 0.0 * left, 1e-12 + 0.0 * left[0]
 
 
 def _all_learned(_results: Any, mhz: Any) -> Any:

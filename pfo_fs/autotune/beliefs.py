@@ -231,6 +231,17 @@ class Beliefs:
         as_set = result.model_copy(update={"powers": powers})
         self.samples.add_powers(as_set, ran, times_s, self.power_drift_factor)
 
+    def problem(self) -> str:
+        """Returns why no plan can be made from what was measured, for the status; empty if one can."""
+        if not self.windows:
+            return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
+        if not all(self.samples.curve(kind) for kind in self.layout.kinds):
+            return (
+                "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
+                "say whether marks are wrong; else energies of their GPUs cannot be read"
+            )
+        return ""
+
     def refer_to_latest(self) -> None:
         """Takes the latest window, one of the highest clocks, as what savings are told against."""
         self.reference, self.reference_drift = self.windows[-1], self.power_drift_factor

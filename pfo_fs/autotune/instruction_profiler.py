@@ -1,31 +1,56 @@
-"""Profiles every instruction at the clocks worth knowing, during the training itself."""
+"""Profiles every instruction from the highest clock down, during the training itself.
+
+An iteration of many micro-batches runs an instruction more often than is needed to measure it at one clock. So several
+clocks share an iteration, one after another from high to low, each for a stretch that is much longer than the ticks of
+the energy counter and the change of a clock. All stages are measured at the same time: the clock of one stage changes
+when instructions of the others begin, but not how long they take.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 from pfo_fs.autotune.beliefs import Beliefs
-from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
 from pfo_fs.autotune.profile_exchange import profile_csv
-from pfo_fs.autotune.profile_sweep import ProfileSweep
+from pfo_fs.autotune.samples import Point
+from pfo_fs.autotune.windows import measured_results
 from pfo_fs.errors import PlanError
-from pfo_fs.models import JobInfo, RankInfo
-from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator, ScheduleRequest, Windows
 from pfo_fs.settings import PFOSettings
+
+_CLOCKS = 21
+"""About so many clocks are measured, evenly spread over those on offer: 60 MHz apart on an A100, where curves are
+straight between two of them within the noise."""
+_RISEN = 0.03
+"""Relative: once the energy of each instruction is this far above its minimum, lower clocks are of no use: they take
+more time and more energy. In published profiles it does not fall below that minimum again."""
+_LEAST_S_PER_CLOCK = 0.5
+"""A clock that shares iterations with others gets at least this time in a window: five ticks of a slow energy
+counter."""
+_LEAST_SAMPLES = 3
+"""Samples that each instruction needs in each stretch, without those just after the change of the clock."""
+_CLOCKS_WITH_HIGHEST = 3
+"""From this many clocks per iteration on, each window includes the highest clock, so that drift shows."""
+_FULL_SPEED_TRIES = 5
 
 
 class InstructionProfiler(FrequencyScheduler):
     """Measures time and power of every instruction from the highest clock down, then leaves the clocks alone.
 
     The first measuring window runs at default clocks, to warm up and to learn the order of instructions; the second at
-    the highest. Then windows follow in which each stage runs through several clocks per iteration, coarse steps first,
-    until its curves are known within `tolerance`.
+    the highest. In the windows that follow, each stage runs through the next lower clocks until the energy of all its
+    instructions has risen from its minimum. Then the clocks that are not known within `tolerance` are measured again,
+    in as many windows at most as all this has taken: the next halving of their errors would take four times as many.
 
     Args:
         job_info: The job.
         rank_infos: All its ranks, in any order.
         pfo_settings: Settings of the scheduling side.
-        tolerance: Relative error of time and power that is good enough.
+        tolerance: Relative error of time that is good enough; of power, twice this.
         max_windows: The largest number of windows.
     """
 
@@ -38,31 +63,151 @@ class InstructionProfiler(FrequencyScheduler):
         max_windows: int = 64,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
-        self._beliefs = Beliefs(JobLayout(job_info, self.rank_infos, lambda: self.orders))
-        self._sweep = ProfileSweep(self._beliefs, tolerance, max_windows)
+        self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
+        self._beliefs = Beliefs(self._layout)
+        self._tolerance, self._max_windows = tolerance, max_windows
+        self._windows = 0
 
     @classmethod
-    def check_args(cls, **args: object) -> None:
+    def check_args(cls, tolerance: object = 0.003, max_windows: object = 64, **_: object) -> None:
         """Raises PlanError for invalid arguments."""
-        check_sweep_args(**args)
-
-    def _run(self) -> ScheduleGenerator:
-        problem = yield from self._sweep.run()
-        done = f"profiled in {self._sweep.windows} windows; clocks are left alone"
-        yield ScheduleRequest([], "run", problem or done, converged=not problem)
+        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+            raise PlanError(f"tolerance is {tolerance!r}; give a relative error such as 0.003")
+        if not isinstance(max_windows, int) or max_windows < 1:
+            raise PlanError(f"max_windows is {max_windows!r}; give a number of measuring windows, such as 64")
 
     def export_profile(self) -> str:
         """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
         return profile_csv(self._beliefs.samples)
 
+    def _run(self) -> ScheduleGenerator:
+        problem = yield from self._profile()
+        done = f"profiled in {self._windows} windows; clocks are left alone"
+        yield ScheduleRequest([], "run", problem or done, converged=not problem)
 
-def check_sweep_args(tolerance: object = 0.003, max_windows: object = 64, **_: object) -> None:
-    """Checks the arguments of a sweep.
+    def _profile(self) -> Windows[str]:
+        """Asks for windows until every stage is known well enough; returns why nothing can be profiled, or ''."""
+        layout = self._layout
+        for _ in range(MOST_WINDOWS_WITHOUT_ORDER):
+            yield from self._window([], "warming up at default clocks")
+            if layout.one_pipeline():
+                break
+        if problem := layout.problem():
+            return problem
+        results: list[ProfilingResult] = []
+        for _ in range(_FULL_SPEED_TRIES):
+            results = yield from self._measure([[] for _ in layout.clocks_of_stage], 1, "measuring the highest clocks")
+            if results:
+                break
+        if problem := self._beliefs.problem():
+            return problem
+        most = self._most_clocks_per_iteration(results)
+        yield from self._measure_all(most, self._new_clocks, self._max_windows)
+        yield from self._measure_all(most, self._rough_clocks, min(self._max_windows, 2 * self._windows))
+        return ""
 
-    Raises:
-        PlanError: One of them is invalid.
+    def _measure_all(self, most: int, clocks_of: Callable[[int], list[int]], max_windows: int) -> Windows[None]:
+        """Asks for windows until no stage wants a clock, or until this many windows have been."""
+        while self._windows < max_windows:
+            wanted = [clocks_of(stage) for stage in range(len(self._layout.clocks_of_stage))]
+            if not any(wanted):
+                break
+            yield from self._measure(wanted, most, f"profiling: {sum(map(len, wanted))} clocks to go, at most")
+
+    def _new_clocks(self, stage: int) -> list[int]:
+        """The clocks that a stage has not measured yet, highest first; empty once all energies have risen."""
+        curves = self._curves(stage)
+        if _all_risen(curves):
+            return []
+        return [mhz for mhz in self._grid(stage) if any(mhz not in curve for curve in curves.values())]
+
+    def _rough_clocks(self, stage: int) -> list[int]:
+        """The measured clocks that are not known well enough, the worst first."""
+        errors: dict[int, float] = {}
+        for curve in self._curves(stage).values():
+            for mhz, point in curve.items():
+                error = max(point.time_error, point.power_error / 2)
+                errors[mhz] = max(error, errors.get(mhz, 0.0))
+        rough = [mhz for mhz in self._grid(stage)[1:] if errors.get(mhz, 0.0) > self._tolerance]
+        return sorted(rough, key=lambda mhz: -errors[mhz])
+
+    def _grid(self, stage: int) -> list[int]:
+        offered = self._layout.clocks_of_stage[stage]
+        return offered[:: max(1, round(len(offered) / _CLOCKS))]
+
+    def _curves(self, stage: int) -> dict[Kind, dict[int, Point]]:
+        return {kind: self._beliefs.samples.curve(kind) for kind in self._layout.kinds_of(stage)}
+
+    def _most_clocks_per_iteration(self, results: Sequence[ProfilingResult]) -> int:
+        """How many clocks can share an iteration if all stages are to get enough samples at each of them."""
+        times_s = results[0].iter_time if results else []
+        window_s = median(times_s) * len(times_s) if times_s else 0.0
+        most = max(1, int(window_s / _LEAST_S_PER_CLOCK))
+        stages = range(len(self._layout.clocks_of_stage))
+        return min(len(set(share_out(self._layout.kinds_of(stage), range(most), most))) for stage in stages)
+
+    def _measure(self, wanted: Sequence[Sequence[int]], most: int, message: str) -> Windows[list[ProfilingResult]]:
+        """Asks for a window in which each stage runs through the first of the clocks it wants, or at its highest one.
+
+        Args:
+            wanted: For each pipeline-parallel rank, clocks in MHz, without the highest one.
+            most: At most this many clocks share an iteration.
+            message: Text for the status.
+        """
+        layout = self._layout
+        clocks = []
+        for stage, lower in enumerate(wanted):
+            highest = layout.clocks_of_stage[stage][:1] if most >= _CLOCKS_WITH_HIGHEST or not lower else []
+            clocks.append(share_out(layout.kinds_of(stage), [*highest, *lower], most))
+        schedules = [layout.schedule(info.rank, clocks[info.pp_rank]) for info in layout.rank_infos]
+        return (yield from self._window(schedules, message))
+
+    def _window(self, schedules: list[FrequencySchedule], message: str) -> Windows[list[ProfilingResult]]:
+        """Asks for one window, and adds what was measured."""
+        results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
+        self._windows += 1
+        self._beliefs.take(results, schedules)
+        return results
+
+
+def _all_risen(curves: Mapping[Kind, Mapping[int, Point]]) -> bool:
+    """Whether the energy of each instruction is above its minimum by 3 % at the lowest clock that was measured."""
+    return all(
+        curve and curve[min(curve)].energy_j > (1 + _RISEN) * min(point.energy_j for point in curve.values())
+        for curve in curves.values()
+    )
+
+
+def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> list[int]:
+    """Returns a clock for each instruction of a rank's iteration, so that as many of `clocks_mhz` as possible run.
+
+    Each clock gets a stretch of the iteration with enough samples of every kind; the first clocks come first.
+
+    Args:
+        kinds: The rank's instructions in order.
+        clocks_mhz: At least one.
+        most: No more clocks than this.
     """
-    if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-        raise PlanError(f"tolerance is {tolerance!r}; give a relative error such as 0.003")
-    if not isinstance(max_windows, int) or max_windows < 1:
-        raise PlanError(f"max_windows is {max_windows!r}; give a number of measuring windows, such as 64")
+    total = {kind: kinds.count(kind) for kind in set(kinds)}
+    for count in range(min(most, len(clocks_mhz)), 1, -1):
+        seen: dict[Kind, int] = {}
+        by_occurrence = []
+        for kind in kinds:
+            by_occurrence.append(seen.get(kind, 0) * count // total[kind])
+            seen[kind] = seen.get(kind, 0) + 1
+        by_position = [position * count // len(kinds) for position in range(len(kinds))]
+        for parts in (by_position, by_occurrence):
+            if _enough(kinds, parts, total, count):
+                return [clocks_mhz[part] for part in parts]
+    return [clocks_mhz[0]] * len(kinds)
+
+
+def _enough(kinds: Sequence[Kind], parts: Sequence[int], total: Mapping[Kind, int], count: int) -> bool:
+    """Returns whether every kind has enough samples in every part, without those just after a change of the clock."""
+    clean: dict[tuple[Kind, int], int] = {}
+    before = -1
+    for kind, part in zip(kinds, parts, strict=True):
+        if part == before:
+            clean[kind, part] = clean.get((kind, part), 0) + 1
+        before = part
+    return all(clean.get((kind, part), 0) >= _LEAST_SAMPLES for kind in total for part in range(count))

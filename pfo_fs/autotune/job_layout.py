@@ -8,6 +8,9 @@ from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, RankInfo
 from pfo_fs.scheduler.parallel3d import stage_infos
 
+MOST_WINDOWS_WITHOUT_ORDER = 10
+"""After this many windows in which an order of instructions was still unknown, there is nothing to schedule."""
+
 
 class JobLayout:
     """The ranks of a job and what they run.
@@ -46,9 +49,23 @@ class JobLayout:
         own = self.place[rank].pp_rank
         return [(name, own if stage is None else stage) for name, stage in self._orders().get(rank) or ()]
 
-    def names_stages(self, rank: int) -> bool:
-        """Returns whether a rank holds several stages, so that its schedules must name them."""
-        return any(stage is not None for _, stage in self._orders().get(rank) or ())
+    def problem(self) -> str:
+        """Returns why no clocks can be set in this job, for the status; empty if they can."""
+        if not self.one_pipeline():
+            return "the order of instructions is still unknown, so there is nothing to schedule"
+        if not all(self.clocks_of_stage):
+            return "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
+        return ""
+
+    def schedule(self, rank: int, clocks_mhz: Sequence[int]) -> FrequencySchedule:
+        """Returns the schedule of a rank, from the clock of each instruction of its iteration."""
+        order = self.order(rank)
+        names_stages = any(stage is not None for _, stage in self._orders().get(rank) or ())  # it holds several
+        return FrequencySchedule(
+            rank=rank,
+            frequencies=[(name, mhz) for (name, _), mhz in zip(order, clocks_mhz, strict=True)],
+            stages=[stage for _, stage in order] if names_stages else None,
+        )
 
     def run_by(self, rank: int, schedule: FrequencySchedule | None) -> list[RunInstruction]:
         """Returns what a rank ran: its order, at the clocks of its schedule."""

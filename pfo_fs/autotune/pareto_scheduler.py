@@ -18,9 +18,8 @@ from typing import Any
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATIONS, Choice, choose, trial_time
 from pfo_fs.autotune.earlier_profile import EarlierProfile, contradiction
-from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.instruction_runs import Kind
-from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
 from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor
@@ -28,7 +27,6 @@ from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
 from pfo_fs.autotune.plan_schedules import changes_of
 from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.profile_exchange import profile_csv
-from pfo_fs.autotune.profile_sweep import OneWindow, Outcome, Windows
 from pfo_fs.autotune.question_backoff import QuestionBackoff
 from pfo_fs.autotune.status_text import believed_text, goal_text
 from pfo_fs.autotune.trials import trial_of
@@ -36,13 +34,11 @@ from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo, UsualTime
 from pfo_fs.planner import SwitchCosts
-from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
+from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, Windows
 from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
 
-_MOST_WINDOWS_WITHOUT_ORDER = 10
-"""After so many windows in which an order of instructions was still unknown, there is nothing to schedule."""
 _EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
 """Jobs that an earlier release has started may name these."""
 _LATE_IN_A_ROW = 2
@@ -127,37 +123,22 @@ class ParetoScheduler(FrequencyScheduler):
             if self._refutes_earlier_profile(before):
                 yield from self._probe()
 
-    def _warm_up(self) -> Outcome:
+    def _warm_up(self) -> Windows[str]:
         """Measures at default clocks, which count as the highest ones, until the orders of instructions are known.
 
         Returns:
             Why nothing can be planned, for the status; empty if plans can be made.
         """
         layout = self._layout
-        for _ in range(_MOST_WINDOWS_WITHOUT_ORDER):
+        for _ in range(MOST_WINDOWS_WITHOUT_ORDER):
             yield from self._window([], "measuring at default clocks")
             if layout.one_pipeline() and (self._beliefs.windows or not all(layout.clocks_of_stage)):
                 break
-        if not layout.one_pipeline():
-            return "the order of instructions is still unknown, so there is nothing to schedule"
-        if not all(layout.clocks_of_stage):
-            return "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
-        if not self._beliefs.windows:
-            return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
-        if not all(self._beliefs.samples.curve(kind) for kind in layout.kinds):
-            return (
-                "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
-                "say whether marks are wrong; else energies of their GPUs cannot be read"
-            )
+        if problem := layout.problem() or self._beliefs.problem():
+            return problem
         self._beliefs.refer_to_latest()
         self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
-
-    @property
-    def _is_measured(self) -> bool:
-        """Whether time and energy of all instructions are known at the highest clocks."""
-        samples = self._beliefs.samples
-        return bool(self._beliefs.windows) and all(samples.curve(kind) for kind in self._layout.kinds)
 
     def _refutes_earlier_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
         """Drops the profile of an earlier job if the latest window does not agree with it; returns whether it did.
@@ -172,7 +153,7 @@ class ParetoScheduler(FrequencyScheduler):
             self._beliefs.curves_changed()
         return bool(odd)
 
-    def _probe(self) -> Windows:
+    def _probe(self) -> Windows[None]:
         """Measures low clocks where there is slack, so that iterations do not become longer.
 
         If instructions take another time at the highest clocks than they did at the default ones, default clocks are
@@ -186,7 +167,7 @@ class ParetoScheduler(FrequencyScheduler):
                 return
             log.info("default clocks are not the highest ones: measuring the highest ones")
             self._beliefs.forget()
-            while not self._is_measured:
+            while self._beliefs.problem():
                 yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
             self._beliefs.refer_to_latest()
 
@@ -194,16 +175,12 @@ class ParetoScheduler(FrequencyScheduler):
         """The schedules with all instructions at the highest clocks."""
         layout = self._layout
         return [
-            FrequencySchedule(
-                rank=info.rank,
-                frequencies=[(name, layout.clocks_of_stage[info.pp_rank][0]) for name, _ in layout.order(info.rank)],
-                stages=[stage for _, stage in layout.order(info.rank)] if layout.names_stages(info.rank) else None,
-            )
+            layout.schedule(info.rank, len(layout.order(info.rank)) * layout.clocks_of_stage[info.pp_rank][:1])
             for info in layout.rank_infos
             if info.available_frequencies
         ]
 
-    def _window(self, schedules: list[FrequencySchedule], message: str) -> OneWindow:
+    def _window(self, schedules: list[FrequencySchedule], message: str) -> Windows[list[ProfilingResult]]:
         results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
         self._take(results, schedules)
         return results
@@ -343,7 +320,6 @@ class ParetoScheduler(FrequencyScheduler):
     def check_args(cls, **args: Any) -> None:
         """Raises PlanError for invalid arguments."""
         target_of(args.get("slowdown"), args.get("deadline"), args.get("power"))
-        check_sweep_args(**args)
         blocking = args.get("blocking_power")
         if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
             raise PlanError(f"blocking_power is {blocking!r}; give the power of a waiting GPU, in W")

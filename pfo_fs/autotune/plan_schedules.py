@@ -18,20 +18,11 @@ def schedules_of(plan: ClockPlan, layout: JobLayout, first_nodes: Sequence[int])
         layout: The job.
         first_nodes: The first node of each rank of a pipeline, and the one behind the last rank's last.
     """
-    found = []
-    for info in layout.rank_infos:
-        if not info.available_frequencies:
-            continue
-        order = layout.order(info.rank)
-        clocks = plan.of(info.dp_rank)[first_nodes[info.pp_rank] : first_nodes[info.pp_rank + 1]]
-        found.append(
-            FrequencySchedule(
-                rank=info.rank,
-                frequencies=[(name, mhz) for (name, _), mhz in zip(order, clocks, strict=True)],
-                stages=[stage for _, stage in order] if layout.names_stages(info.rank) else None,
-            )
-        )
-    return found
+    return [
+        layout.schedule(info.rank, plan.of(info.dp_rank)[first_nodes[info.pp_rank] : first_nodes[info.pp_rank + 1]])
+        for info in layout.rank_infos
+        if info.available_frequencies
+    ]
 
 
 def plan_of(

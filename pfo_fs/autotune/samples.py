@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
 from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
-from pfo_fs.planner import Measurement
 
 _LEAST_TIME_ERROR = 0.0001
 _LEAST_POWER_ERROR = 0.002
@@ -205,18 +204,3 @@ def is_checked(curve: Mapping[int, Point], mhz: int, time_s: float) -> bool:
     own = {at: point.time_s for at, point in curve.items() if not point.borrowed}
     longest_s = [own_s * max(1.0, at / mhz) for at, own_s in own.items()]
     return min(longest_s, default=math.inf) <= _UNCHECKED * time_s
-
-
-def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
-    """Returns the measurement at a clock within those of a curve, interpolated between its neighbours if need be."""
-    # Times are straight lines over 1 / clock as far as they depend on the clock; powers bend slowly.
-    point = curve.get(mhz)
-    if point is not None:
-        spread_s = point.time_error * point.time_s
-        return Measurement(mhz, point.time_s, point.energy_j, spread_s, point.power_error * point.energy_j, point.count)
-    above, below = min(at for at in curve if at > mhz), max(at for at in curve if at < mhz)
-    share = (1 / mhz - 1 / above) / (1 / below - 1 / above)
-    time_s = curve[above].time_s + share * (curve[below].time_s - curve[above].time_s)
-    share = (above - mhz) / (above - below)
-    power_w = curve[above].power_w + share * (curve[below].power_w - curve[above].power_w)
-    return Measurement(mhz, time_s, power_w * time_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
@@ -35,6 +35,9 @@ class ScheduleRequest:
 
 
 ScheduleGenerator: TypeAlias = Generator[ScheduleRequest | list[FrequencySchedule], list[ProfilingResult], None]
+T = TypeVar("T")
+Windows: TypeAlias = Generator[ScheduleRequest, list[ProfilingResult], T]
+"""A part of a policy that asks for measuring windows, and returns something."""
 
 
 class IterationTime(NamedTuple):

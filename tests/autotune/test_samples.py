@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, iterations_of
-from pfo_fs.autotune.samples import Point, Samples, interpolated, is_checked
+from pfo_fs.autotune.samples import Point, Samples, is_checked
 from pfo_fs.models import InstructionPower, ProfilingResult
 
 F, B = "forward", "backward"
@@ -89,28 +88,6 @@ def test_where_clocks_share_the_ticks_of_a_slow_counter_their_mean_power_is_used
     assert curve[1200].power_w > 1.5 * curve[900].power_w
     assert curve[900].power_error > 0.05
     assert (curve[1200].power_w + curve[900].power_w) / 2 == pytest.approx(300, rel=0.2)
-
-
-def curve_of(clocks: list[int], noise: float = 0.0, seed: int = 0) -> dict[int, Point]:
-    rng = random.Random(seed)
-    curve = {}
-    for mhz in clocks:
-        point = Point()
-        time_s, watts = 0.05 * (0.9 * 1410 / mhz + 0.1), 100 + 250 * (mhz / 1410) ** 2
-        count, error = 30, max(noise, 1e-6)
-        mean_s = time_s * (1 + noise * rng.gauss(0, 1))
-        point.add_times(count, mean_s, error * mean_s)
-        point.add_power(watts * (1 + noise * rng.gauss(0, 1)), error * watts)
-        curve[mhz] = point
-    return curve
-
-
-def test_clocks_between_measured_ones_are_interpolated() -> None:
-    curve = curve_of(list(range(1410, 600, -60)))
-    true = curve_of([1380])[1380]
-    guess = interpolated(curve, 1380)
-    assert guess.time_s == pytest.approx(true.time_s, rel=1e-9), "a straight line over 1 / clock"
-    assert guess.energy_j == pytest.approx(true.energy_j, rel=0.002)
 
 
 def test_powers_are_not_guessed_where_the_clock_changed_between_ticks() -> None:
