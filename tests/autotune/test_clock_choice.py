@@ -8,7 +8,7 @@ import pytest
 
 from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.samples import Point
-from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 
 OFFERED = list(range(1410, 209, -15))
