@@ -12,8 +12,8 @@ from unittest.mock import patch
 import numpy as np
 
 from pfo_fs import power_limit as pl
-from pfo_fs.device.physics import A100, GpuModel
 from pfo_fs.device.shared_page import WORDS
+from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.power_limit.candidates import spaced_clocks

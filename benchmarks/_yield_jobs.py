@@ -15,8 +15,8 @@ from _late_clocks import Clocks, LateClocks
 from _quick_clocks import NodeSwitching, node_switching, without_clocks
 
 from pfo_fs.autotune.measured_switching import measured_switching
-from pfo_fs.device.node_physics import node_physics
-from pfo_fs.device.physics import A40, A100, GpuModel
+from pfo_fs.device.simulated.node_physics import node_physics
+from pfo_fs.device.simulated.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (

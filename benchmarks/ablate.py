@@ -50,7 +50,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pfo_fs.device.node_physics import node_physics
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.planner import Plan, Planner, Problem, SwitchCosts, all_maximum
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, SimulatedJob, generated_job, read_trace, summarize, varied_job

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from pfo_fs.device.physics import gpu_model
+from pfo_fs.device.simulated.physics import gpu_model
 from pfo_fs.planner import Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, ModelTruth, Nuisances, Play, summarize

@@ -28,7 +28,7 @@ import _uneven_search as uneven
 import power_limit as limits
 
 from pfo_fs import power_limit as ours
-from pfo_fs.device.physics import MODELS, GpuModel
+from pfo_fs.device.simulated.physics import MODELS, GpuModel
 from pfo_fs.power_limit.candidates import spaced_clocks
 from pfo_fs.power_limit.gpus import Levels
 

@@ -26,8 +26,8 @@ import _common as common
 from zeus.optimizer import power_limit as zeus
 
 from pfo_fs import power_limit as ours
-from pfo_fs.device.physics import MODELS, GpuModel
 from pfo_fs.device.shared_page import WORDS
+from pfo_fs.device.simulated.physics import MODELS, GpuModel
 from pfo_fs.power_limit.gpus import Levels
 
 WARMUP_STEPS, PROFILE_STEPS, WAIT_STEPS = 10, 40, 1

@@ -3,8 +3,8 @@
     python benchmarks/switching.py                               # all parts, about half an hour
     python benchmarks/switching.py --parts plans --micro-batches 12 --generated 2
 
-Simulated nodes (`pfo_fs/device/node_physics.py`: "kind", "A100 node", "H100 node"), event by event, with the clock
-followers of the real clock processes. 8 stages, 1F1B; durations jitter by 0.5 %, communication takes 0.5 ms.
+Simulated nodes (`pfo_fs/device/simulated/node_physics.py`: "kind", "A100 node", "H100 node"), event by event, with the
+clock followers of the real clock processes. 8 stages, 1F1B; durations jitter by 0.5 %, communication takes 0.5 ms.
 
 - plans: for the models of GPT-3 175B on A100 and A40, for the published profiles in `--data` (left out where they are
   absent) and for generated jobs (stages of random lengths, random dependence of time and power on the clock): the plan
@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 from _quick_clocks import NodeSwitching, node_switching, without_clocks
 
 from pfo_fs.autotune.measured_switching import measured_switching
-from pfo_fs.device.node_physics import PRESETS, NodePhysics
-from pfo_fs.device.physics import A40, A100, GpuModel
+from pfo_fs.device.simulated.node_physics import PRESETS, NodePhysics
+from pfo_fs.device.simulated.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (

@@ -47,7 +47,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
-from pfo_fs.device.node_physics import node_physics
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, SimulatedJob, read_trace, summarize, varied_job
 from pfo_fs.simulator.nodes import NodeSettings

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pfo_fs.device.physics import MODELS, gpu_model
+from pfo_fs.device.simulated.physics import MODELS, gpu_model
 from pfo_fs.planner import Measurement, Profile
 
 LOWEST_MHZ = 855

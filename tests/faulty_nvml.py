@@ -19,8 +19,8 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml, NVMLError
 
 from pfo_fs.device import clock_process, shared_page
+from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.step_metrics import StepMetrics
 
 UUID = UUIDS[0]
 FUNCTIONS = sorted(name for name in dir(FakeNvml) if name.startswith("nvml") and name != "nvmlShutdown")

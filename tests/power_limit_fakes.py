@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pfo_fs.device.physics import GpuModel
 from pfo_fs.device.shared_page import WORDS
+from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.errors import DeviceError
 from pfo_fs.power_limit import GlobalPowerLimitOptimizer, PowerLimitMeasurement
 from pfo_fs.power_limit.gpus import Levels

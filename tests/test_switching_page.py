@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.node_physics import PRESETS
+from pfo_fs.device.simulated.node_physics import PRESETS
 from pfo_fs.training.stream_marks import WAYS
 from pfo_fs.training.switching import MODES
 

@@ -252,7 +252,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> LineFit:
 
 
 class TimeFit(NamedTuple):
-    """time = time_ref_s * (a / x + 1 - a), x = clock / highest clock, as in `pfo_fs.device.physics`."""
+    """time = time_ref_s * (a / x + 1 - a), x = clock / highest clock, as in `pfo_fs.device.simulated.physics`."""
 
     time_ref_s: float
     a: float

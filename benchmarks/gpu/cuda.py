@@ -19,7 +19,7 @@ _MOST_CHUNKS = 3
 
 def gpu_spec() -> str:
     """Returns the spec of CUDA device 0 as pfo-fs finds it; RuntimeError without CUDA."""
-    from pfo_fs.device.find_gpu import find_gpu_spec
+    from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")

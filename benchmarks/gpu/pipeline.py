@@ -27,7 +27,7 @@ import torch
 from benchmarks.gpu.analysis import Step, alternating_clocks, boundary_errors, extra_cost, launch_order, spread
 from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event, quick
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.device.gpu_spec import open_gpu
+from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
 from pfo_fs.switching_file import VARIABLE, CallTime, MeasuredSwitching
 

@@ -51,7 +51,7 @@ def loads(
     Plays a data-parallel job on simulated GPUs, with the code that decides in real ones. Without a file, documents of
     drawn lengths are packed into micro-batches.
     """
-    from pfo_fs.device.physics import gpu_model
+    from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
 
     if not step_seconds > 0 or not noise >= 0:

@@ -26,7 +26,7 @@ def profile_p2p(
     json_: JsonFlag = False,
 ) -> None:
     """Measure the power of a GPU that waits for another one: the value of `pfo-fs plan --p2p-power`. Needs 2 GPUs."""
-    from pfo_fs.device.p2p import profile_p2p as measure
+    from pfo_fs.device.metering.p2p import profile_p2p as measure
 
     if find_spec("torch") is None:
         fail("this measurement needs PyTorch, which is not installed: pip install torch")

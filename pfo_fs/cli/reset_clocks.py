@@ -28,7 +28,7 @@ def reset_clocks(
     command looks whether the GPU shows the change, where the driver can tell, and tries again until it does. Exit
     status: 0 if all GPUs are reset, 1 if not.
     """
-    from pfo_fs.device.visible_gpus import visible_uuids
+    from pfo_fs.device.gpu.visible_gpus import visible_uuids
     from pfo_fs.errors import DeviceError
 
     if not gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -54,8 +54,8 @@ def reset_clocks(
 
 def _reset(spec: str, power_limit_w: float | None, wait_s: float) -> str:
     """Resets one GPU; returns what could not be done, or ''."""
-    from pfo_fs.device.gpu_spec import open_gpu
-    from pfo_fs.device.undo import clock_undo, finish, limit_undo, state_of, take_over
+    from pfo_fs.device.clocks.undo import clock_undo, finish, limit_undo, state_of, take_over
+    from pfo_fs.device.gpu.spec import open_gpu
     from pfo_fs.errors import DeviceError
 
     try:

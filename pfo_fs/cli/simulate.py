@@ -20,7 +20,7 @@ from pfo_fs.cli.terminal import JsonFlag, err, out, plausible_slowdown, show, wr
 from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.device.physics import GpuModel
+    from pfo_fs.device.simulated.physics import GpuModel
     from pfo_fs.simulator import Iteration, Nuisances, Play, Summary, Trace, Truth
     from pfo_fs.simulator.nodes import NodeSettings
 
@@ -127,7 +127,7 @@ def simulate(
     Scheduler, planner and shared directory are real; the GPUs are simulated.
     The scheduler has no profile at first: it profiles, plans, checks the plan, and follows stragglers.
     """
-    from pfo_fs.device.physics import gpu_model
+    from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import PFOSettings
@@ -235,7 +235,7 @@ def _about(trace: Trace) -> str:
 
 
 def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:
-    from pfo_fs.device.physics import gpu_model
+    from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.planner import blocking_power_w, read_profile
     from pfo_fs.simulator import ModelTruth, ProfileTruth
 
@@ -247,7 +247,7 @@ def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None)
 
 
 def _nodes(node: Node, gpus_per_stage: int, stages_per_node: int) -> NodeSettings | None:
-    from pfo_fs.device.node_physics import node_physics
+    from pfo_fs.device.simulated.node_physics import node_physics
     from pfo_fs.simulator.nodes import NodeSettings
 
     if node == "launch":

@@ -32,7 +32,7 @@ def run_virtual_demo(*, slowdown: float, shared_dir: Path | None, output: Path, 
     Raises:
         PlanError: No plan was in force and measured within 400 iterations.
     """
-    from pfo_fs.device.physics import A100
+    from pfo_fs.device.simulated.physics import A100
     from pfo_fs.planner import make_pipeline
     from pfo_fs.reports import collect_job, render_page
     from pfo_fs.reports.atomic_output import output_file

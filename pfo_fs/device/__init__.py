@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
-    from pfo_fs.device.find_gpu import find_gpu_spec
-    from pfo_fs.device.gpu import Gpu
-    from pfo_fs.device.gpu_spec import open_gpu
-    from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
+    from pfo_fs.device.gpu.find_gpu import find_gpu_spec
+    from pfo_fs.device.gpu.interface import Gpu
+    from pfo_fs.device.gpu.spec import open_gpu
+    from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 
 _HOME = {
     "ClockProcess": "pfo_fs.device.clock_client",
-    "Gpu": "pfo_fs.device.gpu",
-    "SimulatedGpu": "pfo_fs.device.simulated",
-    "SimulatedKernels": "pfo_fs.device.simulated",
-    "find_gpu_spec": "pfo_fs.device.find_gpu",
-    "open_gpu": "pfo_fs.device.gpu_spec",
+    "Gpu": "pfo_fs.device.gpu.interface",
+    "SimulatedGpu": "pfo_fs.device.simulated.gpu",
+    "SimulatedKernels": "pfo_fs.device.simulated.gpu",
+    "find_gpu_spec": "pfo_fs.device.gpu.find_gpu",
+    "open_gpu": "pfo_fs.device.gpu.spec",
 }
 
 __all__ = ["ClockProcess", "Gpu", "SimulatedGpu", "SimulatedKernels", "find_gpu_spec", "open_gpu"]

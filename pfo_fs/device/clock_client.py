@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.power_limits import SAYS
+from pfo_fs.device.clocks.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc.optional_calls import open_doorbell
 from pfo_fs.ipc.own_file import OwnFile

@@ -29,22 +29,22 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_requests import ClockRequests
-from pfo_fs.device.clock_setter import ClockSetter
-from pfo_fs.device.gpu import Gpu
-from pfo_fs.device.gpu_spec import open_to_set
-from pfo_fs.device.host_driver import HostDriver, driver_file
-from pfo_fs.device.measuring import Measuring
-from pfo_fs.device.meter import StepMeter
-from pfo_fs.device.power_limits import SAYS, PowerLimits
-from pfo_fs.device.priority import raise_priority
-from pfo_fs.device.readings import Readings
-from pfo_fs.device.reporter import Reporter
-from pfo_fs.device.reset_only import reset_only
+from pfo_fs.device.clocks.clock_requests import ClockRequests
+from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
+from pfo_fs.device.clocks.priority import raise_priority
+from pfo_fs.device.clocks.reset_only import reset_only
+from pfo_fs.device.clocks.stops import Stops, has_ended
+from pfo_fs.device.clocks.switch_latency import FIRST_CALL_NS, SwitchLatency
+from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
+from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.spec import open_to_set
+from pfo_fs.device.metering.measuring import Measuring
+from pfo_fs.device.metering.meter import StepMeter
+from pfo_fs.device.metering.readings import Readings
+from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.stops import Stops, has_ended
-from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
-from pfo_fs.device.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
 from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.started import OwnOutput

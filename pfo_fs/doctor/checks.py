@@ -9,7 +9,7 @@ from typing import Any
 
 from pfo_fs.device import Gpu, open_gpu, shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
-from pfo_fs.device.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.catalogue_node import CLOCKS, COSTS, GPUS, MARKS, OTHERS, WAY
 from pfo_fs.doctor.left_settings import check_left

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
 from pfo_fs.device import ClockProcess, Gpu, open_gpu
-from pfo_fs.device.host_driver import HostDriver, driver_file
-from pfo_fs.device.undo import clock_undo, finish
+from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks.undo import clock_undo, finish
 from pfo_fs.errors import DeviceError
 
 log = logging.getLogger("pfo_fs")
@@ -36,7 +36,7 @@ def gpu_specs(most: int | None = None) -> list[str]:
         raise DeviceError("PFO_FS_GPU=none asks for no GPU; unset it")
     if asked:
         return [asked]
-    from pfo_fs.device.visible_gpus import visible_uuids
+    from pfo_fs.device.gpu.visible_gpus import visible_uuids
 
     specs = [f"nvml:{uuid}" for uuid in visible_uuids()][:most]
     if not specs:

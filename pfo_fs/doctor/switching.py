@@ -10,8 +10,8 @@ from typing import Any
 
 import pfo_fs
 from pfo_fs.device import Gpu
-from pfo_fs.device.nvml import driver_version
-from pfo_fs.device.simulated import simulated_node
+from pfo_fs.device.gpu.nvml import driver_version
+from pfo_fs.device.simulated.gpu import simulated_node
 from pfo_fs.doctor import all_reduce, calls
 from pfo_fs.doctor.load import open_load
 from pfo_fs.doctor.settling import chain, measure_settling, spread_targets

@@ -1,7 +1,7 @@
 """Clock processes of this host that a signal has stopped: they keep a clock that no process resets.
 
 `scontrol suspend` sends SIGTSTP first, at which a clock process resets the clock itself; SIGSTOP alone leaves it no
-time. The end of its trainer makes it go on (`device/stops.py`).
+time. The end of its trainer makes it go on (`device/clocks/stops.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pfo_fs.device.step_metrics import StepMetrics
+from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.guard import Guard
 from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.choosing import Chooser

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Literal
 
-from pfo_fs.device.step_metrics import StepMetrics
+from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.errors import PlanError
 from pfo_fs.guard import guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end

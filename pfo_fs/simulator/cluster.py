@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-from pfo_fs.device.switch_latency import SwitchLatency
+from pfo_fs.device.clocks.switch_latency import SwitchLatency
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.kernel_tables import KernelTables

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pfo_fs.device.node_physics import PRESETS
-from pfo_fs.device.physics import Coefficients, GpuModel
+from pfo_fs.device.simulated.node_physics import PRESETS
+from pfo_fs.device.simulated.physics import Coefficients, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Episode, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings

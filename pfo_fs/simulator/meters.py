@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.meter import StepMeter
+from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
 from pfo_fs.models import RankInfo
 from pfo_fs.settings import PFOSettings

@@ -1,7 +1,7 @@
 """Iterations on real nodes, event by event: clocks that act late, calls that wait for each other, launches ahead.
 
-The clock followers are those of the real clock processes (`device/clock_follower.py`). They see only what these see:
-the points that the device reaches, a little late, and the duration of their own calls.
+The clock followers are those of the real clock processes (`device/clocks/clock_follower.py`). They see only what these
+see: the points that the device reaches, a little late, and the duration of their own calls.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from pfo_fs.device.clock_follower import NEVER, ClockFollower
-from pfo_fs.device.followed_plan import START, FollowedPlan
-from pfo_fs.device.node_physics import NodePhysics
+from pfo_fs.device.clocks.clock_follower import NEVER, ClockFollower
+from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
+from pfo_fs.device.clocks.switch_latency import SwitchLatency
 from pfo_fs.device.shared_page import IDLE
-from pfo_fs.device.switch_latency import SwitchLatency
+from pfo_fs.device.simulated.node_physics import NodePhysics
 
 _SEEN_LATE_S = 0.0001
 """The longest time until a clock process sees that the device has reached a point."""

@@ -27,7 +27,7 @@ from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple, TextIO
 
-from pfo_fs.device.physics import A100, GpuModel
+from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances

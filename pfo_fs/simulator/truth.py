@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from pfo_fs.device.physics import GpuModel
+from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.errors import ConfigError
 from pfo_fs.planner import Measurement, Profile
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pfo_fs.device.physics import GpuModel
+from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator

@@ -2,8 +2,8 @@
 
 A training thread launches kernels ahead of the device, by milliseconds or by whole micro-batches. So that clocks follow
 the device, the thread enqueues "the device has reached this point" between the kernels; the device then writes the
-point into the page that the clock process reads (`device/clock_follower.py`). Which clock belongs to which point stands
-in the plan, which is written into the page beforehand.
+point into the page that the clock process reads (`device/clocks/clock_follower.py`). Which clock belongs to which
+point stands in the plan, which is written into the page beforehand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.followed_plan import START
+from pfo_fs.device.clocks.followed_plan import START
 from pfo_fs.device.shared_page import (
     FOLLOWS,
     IDLE,

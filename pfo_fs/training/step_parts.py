@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.device.step_metrics import StepMetrics
+from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.switching import ChosenSwitching, choose_switching
 
@@ -117,7 +117,7 @@ def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:
 def _event_maker(spec: str, kernels: SimulatedKernels | None, device_events: bool | None) -> Callable[[], Any] | None:
     """Returns what makes an event with timing on the device; None if the training thread's times are used."""
     if kernels is not None:
-        from pfo_fs.device.simulated_stream import SimulatedEvent
+        from pfo_fs.device.simulated.stream import SimulatedEvent
 
         return partial(SimulatedEvent, kernels.stream)
     if device_events is None:

@@ -24,11 +24,11 @@ from running import Processes, modules_loaded_by
 
 from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
-from pfo_fs.device.clock_setter import ClockSetter
-from pfo_fs.device.gpu_spec import open_gpu
-from pfo_fs.device.physics import A100
+from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
@@ -593,7 +593,9 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
 
 
 def test_the_clock_process_imports_nothing_heavy() -> None:
-    loaded = modules_loaded_by("import pfo_fs.device.clock_process, pfo_fs.device.simulated, pfo_fs.device.nvml")
+    loaded = modules_loaded_by(
+        "import pfo_fs.device.clock_process, pfo_fs.device.simulated.gpu, pfo_fs.device.gpu.nvml"
+    )
     assert "pfo_fs.device.clock_process" in loaded
     heavy = {"torch", "pandas", "numpy", "pydantic", "pydantic_settings", "pynvml", "yaml", "asyncio"}
     if sys.version_info >= (3, 11):  # before, msgspec itself imports it

@@ -22,7 +22,7 @@ from blocks import PAGES, ROOT, Block, all_blocks, blocks_of, differences
 from power_limit_fakes import at_limit
 
 from pfo_fs.cli.reference import commands
-from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.power_limit import profile_text
 from pfo_fs.schedule_yaml import parse_schedule_yaml

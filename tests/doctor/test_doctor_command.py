@@ -16,8 +16,8 @@ from running import Processes
 
 from pfo_fs.device import ClockProcess
 from pfo_fs.device.clock_backends.choice import BackedGpu
-from pfo_fs.device.node_physics import node_physics
-from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.doctor import all_reduce
 from pfo_fs.doctor.checks import check_clocks, check_marks
 from pfo_fs.switching_file import read_switching

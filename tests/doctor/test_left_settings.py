@@ -13,8 +13,8 @@ from fake_nvml import UUIDS, FakeNvml
 from faulty_nvml import Bench, Fault
 
 from pfo_fs.device import ClockProcess
-from pfo_fs.device.gpu_spec import gpu_settings_now, open_gpu
-from pfo_fs.device.undo_note import Left
+from pfo_fs.device.clocks.undo_note import Left
+from pfo_fs.device.gpu.spec import gpu_settings_now, open_gpu
 from pfo_fs.doctor.checks import check_clocks, check_node
 from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 
@@ -30,7 +30,7 @@ def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
 def leave(mhz: int, limit_w: float) -> None:
     """Does what a job does that is killed together with its clock process."""
     code = (
-        "from pfo_fs.device.undo_note import limit_note; from pfo_fs.device.simulated import SimulatedGpu\n"
+        "from pfo_fs.device.clocks.undo_note import limit_note; from pfo_fs.device.simulated.gpu import SimulatedGpu\n"
         f"gpu = SimulatedGpu('left'); limit_note(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
         f"gpu.lock_clock_mhz({mhz}); gpu.set_power_limit_w({limit_w})"
     )

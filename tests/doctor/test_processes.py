@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.doctor.processes import check_clock_process, check_helper, check_processes
 
 

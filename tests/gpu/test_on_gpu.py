@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pfo_fs.device.find_gpu import find_gpu_spec
-from pfo_fs.device.gpu_spec import open_gpu
+from pfo_fs.device.gpu.find_gpu import find_gpu_spec
+from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import CapturedStream
 from pfo_fs.training.stream_marks import WAYS, DriverMarks, open_stream_marks, self_test

@@ -179,7 +179,7 @@ def test_nobody_can_tell_the_next_address_from_the_one_in_use() -> None:
 
 
 def test_a_clock_process_finds_the_helper_at_its_later_address(address: str) -> None:
-    from pfo_fs.device.reporter import Reporter
+    from pfo_fs.device.metering.reporter import Reporter
 
     with transport.listen(transport.names_of_helper(address, TOKEN)[2]) as server:
         reporter = Reporter(address, 3, TOKEN)

@@ -12,7 +12,7 @@ import pytest
 from helper_host import Host
 from jobs import rank_infos
 
-from pfo_fs.device.reporter import Reporter
+from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m

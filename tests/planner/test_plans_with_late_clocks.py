@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import random_profile, small_problems
 
-from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import ConfigError
 from pfo_fs.planner import Measurement, Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
 from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, ProfileTruth

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from pfo_fs import power_limit as pl
 from pfo_fs.cli import app
-from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import ConfigError
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from power_limit_fakes import limits_set
 
-from pfo_fs.device.gpu import DryRunGpu, NoGpu
-from pfo_fs.device.gpu_spec import open_gpu
-from pfo_fs.device.physics import A40, A100, MODELS
-from pfo_fs.device.power_limits import PowerLimits
-from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
+from pfo_fs.device.clocks.power_limits import PowerLimits
+from pfo_fs.device.gpu.interface import DryRunGpu, NoGpu
+from pfo_fs.device.gpu.spec import open_gpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
+from pfo_fs.device.simulated.physics import A40, A100, MODELS
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
 from pfo_fs.power_limit.gpus import LimitedGpu, read_energies
@@ -532,7 +532,7 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
 
 
 def test_the_nvml_gpu_speaks_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pfo_fs.device.nvml import NvmlGpu
+    from pfo_fs.device.gpu.nvml import NvmlGpu
     from pfo_fs.errors import DevicePermissionError
 
     class Error(Exception):

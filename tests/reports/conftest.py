@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.reports import JobData, collect_job
 from pfo_fs.settings import PFOSettings

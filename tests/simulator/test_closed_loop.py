@@ -14,7 +14,7 @@ import pytest
 from simulated_jobs import converged
 
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
-from pfo_fs.device.physics import A40, A100
+from pfo_fs.device.simulated.physics import A40, A100
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.scheduler import IterationTime

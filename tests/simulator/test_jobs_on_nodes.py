@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from simulated_jobs import converged
 
-from pfo_fs.device.node_physics import PRESETS
-from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated.node_physics import PRESETS
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, ModelTruth, Play, summarize

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.device.node_physics import PRESETS, NodePhysics
+from pfo_fs.device.simulated.node_physics import PRESETS, NodePhysics
 from pfo_fs.simulator.nodes import NodeIteration, NodeSettings, SimulatedNodes, Work
 
 CLOCKS_MHZ = (1410, 1200, 1005, 900)

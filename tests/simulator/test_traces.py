@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from traced_jobs import trace_rows, write_trace
 
-from pfo_fs.device.node_physics import node_physics
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.errors import PlanError
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Nuisances, Play, generated_job, read_trace, summarize

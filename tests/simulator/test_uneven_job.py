@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
-from pfo_fs.device.physics import A40, A100, GpuModel
+from pfo_fs.device.simulated.physics import A40, A100, GpuModel
 from pfo_fs.errors import PlanError
 from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pfo_fs.device.clock_backends.interface import NAMES, ClockBackend, MeasuresOnly
-from pfo_fs.device.pauses import patiently
+from pfo_fs.device.gpu.pauses import patiently
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 if TYPE_CHECKING:
-    from pfo_fs.device.gpu import Gpu
+    from pfo_fs.device.gpu.interface import Gpu
 
 
 class BackedGpu:
@@ -140,7 +140,7 @@ class BackedGpu:
         return self._make_setting(name)
 
     def _make_setting(self, name: str) -> ClockBackend:
-        from pfo_fs.device.nvml import NvmlGpu
+        from pfo_fs.device.gpu.nvml import NvmlGpu
 
         if not isinstance(self._gpu, NvmlGpu):
             raise DeviceError(f"the way {name} is for NVIDIA GPUs")

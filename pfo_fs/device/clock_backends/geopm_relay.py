@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from pfo_fs.device.undo import UNDO_FOR_S
+from pfo_fs.device.clocks.undo import UNDO_FOR_S
 from pfo_fs.ipc import transport
 
 _RETRY_S = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfo_fs.device.nvml import NvmlGpu
+from pfo_fs.device.gpu.nvml import NvmlGpu
 
 
 class NvmlBackend:

@@ -1,0 +1,103 @@
+"""Which clock training needs now: as the page says, or as the device gets through the steps that training launched."""
+
+from __future__ import annotations
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.clocks.clock_follower import NEVER, ClockFollower
+from pfo_fs.device.clocks.followed_plan import FollowedPlan
+from pfo_fs.device.clocks.leads import Leads
+
+_LEFT_OPEN_NS, _TIMES_LONGER = 10_000_000_000, 5
+"""A step with one clock that lasts for ten seconds and for five times as long as the one before counts as left open."""
+_LOOK_NS = 2_000_000
+"""Where each step has one clock, the device's progress is looked at so often while it is within a step."""
+
+
+class ClockRequests:
+    """Reads the requests of training from the page.
+
+    Args:
+        words: The page that is shared with training.
+        leads: How long changes of the clock take on this GPU.
+    """
+
+    def __init__(self, words: memoryview, leads: Leads) -> None:
+        self._words = words
+        self._follower = ClockFollower(leads)
+        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # of each slot, with its version
+        self._progress = words[shared_page.PROGRESS]
+        self._since_ns = self._lasted_ns = 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether clocks follow the device, not the calls of the training thread."""
+        return bool(self._words[shared_page.FOLLOWS])
+
+    def wanted(self, now_ns: int) -> int:
+        """Returns the clock to request now, in MHz; 0 for the default clock."""
+        words = self._words
+        if not words[shared_page.FOLLOWS]:
+            return words[shared_page.TARGET]
+        progress = words[shared_page.PROGRESS]
+        if words[shared_page.FOLLOWS] == shared_page.ONE_CLOCK:
+            if progress != self._progress:
+                if self._progress & shared_page.POINT_MASK != shared_page.IDLE:
+                    self._lasted_ns = now_ns - self._since_ns
+                self._progress, self._since_ns = progress, now_ns
+            return self._of_step(progress & 0xFFFF_FFFF, now_ns)
+        if progress != self._progress:
+            self._progress = progress
+            self._reached(progress & 0xFFFF_FFFF, now_ns)
+        else:
+            self._follower.look(now_ns)
+        return self._follower.wanted(now_ns)
+
+    def _of_step(self, progress: int, now_ns: int) -> int:
+        """The clock of the step that the device is in; training may still change it.
+
+        It is the default in a step that lasts for much longer than the one before: training may have left it open.
+        """
+        if progress & shared_page.POINT_MASK == shared_page.IDLE or now_ns >= self._open_until_ns:
+            return 0
+        turn = progress >> shared_page.TURN_SHIFT
+        mhz = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] & 0xFFFF
+        return mhz if mhz >= shared_page.PLAN_SLOTS else 0  # else it is the plan of a step that followed a schedule
+
+    @property
+    def _open_until_ns(self) -> int:
+        return self._since_ns + max(_LEFT_OPEN_NS, _TIMES_LONGER * self._lasted_ns)
+
+    def _reached(self, progress: int, now_ns: int) -> None:
+        turn, code = progress >> shared_page.TURN_SHIFT, progress & shared_page.POINT_MASK
+        slot = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS]
+        if not 0 <= slot < shared_page.PLAN_SLOTS:
+            return  # a step that has one clock
+        version = shared_page.plan_version(self._words, slot)
+        kept = self._plans.get(slot)
+        if kept is None or kept[0] != version:
+            kept = self._plans[slot] = version, FollowedPlan(*shared_page.read_plan(self._words, slot))
+        self._follower.reached(turn, code, kept[1], now_ns)
+
+    def waits(self) -> bool:
+        """Returns whether training will ring the doorbell before the next request can come.
+
+        Where clocks follow the device, it rings when it launches something and the clock process sleeps; until then
+        the device has done everything that was launched.
+        """
+        words = self._words
+        if not words[shared_page.FOLLOWS]:
+            return True
+        return words[shared_page.LAUNCHED] == words[shared_page.PROGRESS] == self._progress
+
+    def wake_ns(self, now_ns: int) -> int:
+        """Returns when to ask for the clock again, unless training rings the doorbell first."""
+        follows = self._words[shared_page.FOLLOWS]
+        if not follows:
+            return NEVER
+        if follows == shared_page.ONE_CLOCK:
+            if not self.waits():
+                return now_ns + _LOOK_NS
+            is_open = self._progress & shared_page.POINT_MASK != shared_page.IDLE and now_ns < self._open_until_ns
+            return self._open_until_ns if is_open else NEVER
+        due_ns = self._follower.due_ns
+        return due_ns if self.waits() else min(due_ns, self._follower.next_look_ns(now_ns))

@@ -1,0 +1,259 @@
+"""NVIDIA GPUs through NVML (nvidia-ml-py)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pfo_fs.device.clock_backends.interface import GpuPlace
+from pfo_fs.device.gpu.energy_counter import EnergyCounter
+from pfo_fs.device.gpu.gpu_settings import GpuSettings
+from pfo_fs.device.gpu.nvml_calls import call, pynvml, text_of
+from pfo_fs.device.gpu.pauses import patiently
+from pfo_fs.device.gpu.visible_gpus import mig_divides
+from pfo_fs.errors import DeviceError, NotOffered
+
+# NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
+_THROTTLING = (
+    (0x04, "power limit"),
+    (0x08, "hardware slowdown"),
+    (0x20, "thermal slowdown"),
+    (0x40, "hardware thermal slowdown"),
+    (0x80, "power brake"),
+)
+_HELD_BACK = sum(bit for bit, _ in _THROTTLING)
+_IDLE = 0x01
+_CLOCKS_SET = 0x02
+_GRAPHICS_CLOCK = 0
+_CLOCK_STEP_MHZ = 15
+_SAME_MHZ = 7
+
+
+class NvmlGpu:
+    """A whole NVIDIA GPU, not a MIG slice (a part of a GPU).
+
+    What a GPU does not have is asked once, and leaves everything else as it is: without a list of clocks, energy and
+    power limits work; without a counter, power is integrated.
+
+    Args:
+        uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
+
+    Attributes:
+        why_no_clocks: Why the clocks that it offers are not known; empty if they are.
+
+    Raises:
+        DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
+    """
+
+    clock_backend = "nvml"
+
+    def __init__(self, uuid: str) -> None:
+        if uuid.startswith("MIG-"):
+            raise DeviceError(f"{uuid} is a MIG slice, whose clocks are those of the whole GPU; pfo-fs does not use it")
+        patiently(lambda: call("starting NVML", "nvmlInit"))
+        self._open = True
+        self.uuid = uuid
+        try:
+            self._handle = patiently(lambda: call(f"finding GPU {uuid}", "nvmlDeviceGetHandleByUUID", uuid))
+            self.name = self._read_name()
+            if mig_divides(self._handle):
+                raise DeviceError(
+                    f"{self.name} {self.uuid} is in MIG mode: its slices share one clock, so pfo-fs does not use it"
+                )
+        except DeviceError:
+            with suppress(DeviceError):
+                self.close()
+            raise
+        self._energy = EnergyCounter(self._handle)
+        self._clocks_mhz: list[int] = []
+        self.why_no_clocks = ""
+        try:
+            self._clocks_mhz = patiently(self._list_clocks)
+        except DeviceError as error:
+            self.why_no_clocks = str(error)
+
+    def _read_name(self) -> str:
+        try:
+            return text_of(call("reading the GPU's name", "nvmlDeviceGetName", self._handle))
+        except DeviceError:
+            return "NVIDIA GPU"
+
+    def _list_clocks(self) -> list[int]:
+        memory = call("reading the memory clocks", "nvmlDeviceGetSupportedMemoryClocks", self._handle)
+        if memory:
+            what, name = "reading the graphics clocks", "nvmlDeviceGetSupportedGraphicsClocks"
+            clocks = call(what, name, self._handle, max(memory))
+            if clocks:
+                return sorted((int(mhz) for mhz in clocks), reverse=True)
+        raise NotOffered("the driver lists no clocks of this GPU")
+
+    def place(self) -> GpuPlace:
+        """Returns how other programs of this host name the GPU."""
+        bus_id = text_of(call("reading the PCI address", "nvmlDeviceGetPciInfo", self._handle).busId)
+        domain, _, rest = bus_id.lower().partition(":")
+        return GpuPlace(
+            uuid=self.uuid,
+            name=self.name,
+            nvml_index=int(call("reading the index", "nvmlDeviceGetIndex", self._handle)),
+            gpu_count=int(call("counting GPUs", "nvmlDeviceGetCount")),
+            pci_address=f"{int(domain, 16):04x}:{rest}",
+        )
+
+    def supported_clocks_mhz(self) -> list[int]:
+        """Returns the graphics clocks at the highest memory clock, in MHz, highest first; see `why_no_clocks`."""
+        return list(self._clocks_mhz)
+
+    def why_clocks_stay(self) -> str:
+        """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
+        try:
+            self.reset_clocks()
+        except DeviceError as error:
+            return str(error)
+        return self.why_no_clocks
+
+    def lock_clock_mhz(self, mhz: int) -> None:
+        """Locks the graphics clock at `mhz`.
+
+        Raises:
+            DevicePermissionError: This user may not lock clocks.
+            DeviceError: The driver refuses.
+        """
+        call(f"locking {self.uuid} at {mhz} MHz", "nvmlDeviceSetGpuLockedClocks", self._handle, mhz, mhz)
+
+    def reset_clocks(self) -> None:
+        """Unlocks the graphics clock."""
+        call(f"unlocking the clocks of {self.uuid}", "nvmlDeviceResetGpuLockedClocks", self._handle)
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell.
+
+        NVML has no reading of locked clocks. A clock above the lock, or that of an idle GPU below it, shows that it is
+        gone. A clock that is exactly there shows that it is not, unless idleness, power, heat, application clocks or
+        the GPU's highest clock may be the reason.
+        """
+        now_mhz = self._clock_mhz()
+        reasons = self.clock_reasons()
+        if now_mhz > mhz + _SAME_MHZ:
+            return False
+        if now_mhz < mhz - _SAME_MHZ:
+            return False if reasons & _IDLE and not reasons & _HELD_BACK else None
+        highest = not self._clocks_mhz or mhz > self._clocks_mhz[0] - _CLOCK_STEP_MHZ
+        return None if highest or reasons & (_IDLE | _HELD_BACK) or self._is_application_clock(mhz) else True
+
+    def _clock_mhz(self) -> int:
+        return int(call("reading the clock", "nvmlDeviceGetClockInfo", self._handle, _GRAPHICS_CLOCK))
+
+    def _is_application_clock(self, mhz: int) -> bool:
+        try:
+            name = "nvmlDeviceGetApplicationsClock"
+            return (
+                abs(int(call("reading the application clock", name, self._handle, _GRAPHICS_CLOCK)) - mhz) <= _SAME_MHZ
+            )
+        except DeviceError:
+            return False
+
+    def power_limit_range_w(self) -> tuple[float, float]:
+        """Returns the lowest and the highest power limit that the board accepts, in watts."""
+        what, name = "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
+        lowest_mw, highest_mw = call(f"{what} of {self.uuid}", name, self._handle)
+        return lowest_mw / 1000, highest_mw / 1000
+
+    def power_limit_w(self) -> float:
+        """Returns the power limit that was set last, or the board's default, in watts."""
+        what, name = f"reading the power limit of {self.uuid}", "nvmlDeviceGetPowerManagementLimit"
+        return float(call(what, name, self._handle)) / 1000
+
+    def default_power_limit_w(self) -> float:
+        """Returns the power limit that the board has after a restart, in watts."""
+        what, name = f"reading the default power limit of {self.uuid}", "nvmlDeviceGetPowerManagementDefaultLimit"
+        return float(call(what, name, self._handle)) / 1000
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Sets the power limit, in watts.
+
+        Raises:
+            DevicePermissionError: This user may not set power limits.
+            DeviceError: The driver refuses.
+        """
+        what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
+        call(what, "nvmlDeviceSetPowerManagementLimit", self._handle, round(limit_w * 1000))
+
+    def energy_j(self) -> float:
+        """Returns the GPU's energy counter in joules, or the integral of its power; see `EnergyCounter`."""
+        return self._energy.read_j()
+
+    @property
+    def energy_breaks(self) -> int:
+        """How often it was not known what was consumed between two readings."""
+        return self._energy.breaks
+
+    def throttled(self) -> str:
+        """Returns what holds the clocks back: heat, power or a hardware brake; empty if nothing does."""
+        reasons = self.clock_reasons()
+        return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
+
+    def clock_reasons(self) -> int:
+        """Returns NVML's bits of clocks event reasons."""
+        what = "reading why clocks are held back"
+        name = "nvmlDeviceGetCurrentClocksEventReasons"
+        if not hasattr(pynvml(), name):
+            name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        return int(call(what, name, self._handle))
+
+    def settings(self) -> GpuSettings:
+        """Returns clock and power limit; what the driver does not tell counts as being at its default.
+
+        NVML does not tell locked clocks. On a GPU without processes they show: its clock does not fall to the idle one.
+
+        Raises:
+            DeviceError: The driver tells neither clock nor power limit.
+        """
+        processes, mhz, limit_w, default_w = 0, 0, 0.0, 0.0
+        problems = []
+        try:
+            what, name = "reading the GPU's processes", "nvmlDeviceGetComputeRunningProcesses"
+            processes = len(call(what, name, self._handle))
+            reasons = self.clock_reasons()
+            if not processes and (reasons & _CLOCKS_SET or not reasons & _IDLE):
+                mhz = self._clock_mhz()
+        except DeviceError as error:
+            problems.append(error)
+        try:
+            limit_w, default_w = self.power_limit_w(), self.default_power_limit_w()
+        except DeviceError as error:
+            limit_w = default_w = 0.0
+            problems.append(error)
+        if len(problems) == 2:
+            raise problems[0]
+        return GpuSettings(mhz, limit_w, default_w, processes, lock_is_sure=False)
+
+    def close(self) -> None:
+        """Ends this object's use of NVML, once; locked clocks stay locked."""
+        if self._open:
+            self._open = False
+            call("ending NVML", "nvmlShutdown")
+
+
+def nvml_settings(uuid: str) -> GpuSettings:
+    """Returns clock and power limit of an NVIDIA GPU.
+
+    Raises:
+        DeviceError: NVML does not answer.
+    """
+    gpu = NvmlGpu(uuid)
+    try:
+        return gpu.settings()
+    finally:
+        gpu.close()
+
+
+def driver_version() -> str:
+    """Returns the version of the NVIDIA driver.
+
+    Raises:
+        DeviceError: NVML does not work.
+    """
+    call("starting NVML", "nvmlInit")
+    try:
+        return text_of(call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
+    finally:
+        pynvml().nvmlShutdown()

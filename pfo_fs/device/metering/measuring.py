@@ -1,0 +1,216 @@
+"""The measuring half of the clock process: reads the energy counter and the marks, and reports what follows from them.
+
+Setting clocks has priority: a reading is made only when the last one is old enough, and the arithmetic stops every few
+marks to apply a new clock. After an error of the energy counter, or of measuring itself, clocks are still set, and the
+next attempt follows after growing pauses.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.undo import UndoState
+from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.pauses import Pauses
+from pfo_fs.device.metering.meter import StepMeter
+from pfo_fs.device.metering.readings import Readings
+from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.device.shared_page import MarkReader
+from pfo_fs.ipc.messages import SwitchingReport
+
+_LOOK_EVERY_NS = 100_000_000
+"""How often marks and energy are read while training writes no marks of instructions."""
+_ASK_EVERY_NS = 2_000_000_000
+"""How often the GPU is asked whether it is throttled."""
+_READING_SHARE = 20
+"""Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
+_SOON_NS = 5_000_000
+"""After a change of the clock, energy is read if the last reading is older than this."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+"""After an error, nothing is measured for such a pause."""
+_NO_ENERGY_NS = 10_000_000_000
+"""Without energy for so long, results have times only."""
+_MOST_SAID = 5
+"""So many different errors are printed."""
+_MANY_MARKS = 2048
+"""With more unread marks than this, the pause before the next reading is a tenth."""
+
+
+class Measuring:
+    """Reads the energy counter and the marks whenever `next_look_ns` has come.
+
+    Args:
+        gpu: The GPU whose energy is read.
+        words: The page that is shared with training.
+        meter: Turns marks and readings into times and energies.
+        setter: Sets the clocks; knows which is in force and what is wrong.
+        apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
+        switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
+        reporter: Sends results and progress to the helper.
+        readings: Leaves each reading of the energy counter to training.
+        undo: Returns what could not be put back.
+
+    Attributes:
+        next_look_ns: The monotonic time at which the next reading is due.
+        held: Whether the GPU must keep default clocks, whatever training requests.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        words: memoryview,
+        meter: StepMeter,
+        setter: ClockSetter,
+        reporter: Reporter,
+        apply: Callable[[], bool],
+        switching: Callable[[bool], SwitchingReport | None],
+        readings: Readings,
+        undo: Callable[[], UndoState],
+    ) -> None:
+        self._undo = undo
+        self._switching = switching
+        self._readings = readings
+        self._apply = apply
+        self._gpu = gpu
+        self._words = words
+        self._meter = meter
+        self._setter = setter
+        self._reporter = reporter
+        self._marks = MarkReader(words)
+        self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._energy_pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._said: set[str] = set()
+        self._breaks = gpu.energy_breaks
+        self._why_no_energy = ""
+        self._no_energy_ns = time.monotonic_ns()  # of the last reading
+        self._reading_ns = 0
+        self._ask_at_ns = 0
+        self._why_throttled = ""
+        self.next_look_ns = 0
+        self.held = False
+
+    def clock_changed(self) -> None:
+        """Makes a reading due now: power changes with the clock, so the energy curve has a corner here."""
+        if self._words[shared_page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
+            self.next_look_ns = 0
+
+    def interrupted(self) -> None:
+        """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
+        self._meter.lost()
+
+    def poll(self, now_ns: int, *, everything: bool = False) -> None:
+        """Measures and reports; after an error nothing is measured for a while, but clocks are still set.
+
+        Args:
+            now_ns: The monotonic time.
+            everything: Read all marks and compute all steps, since training has stopped writing.
+        """
+        try:
+            if now_ns >= self._pauses.due_ns:
+                self._measure(now_ns, everything)
+        except Exception as error:  # noqa: BLE001  the clock process must go on to set clocks
+            self._pauses.failed(now_ns, error)
+            self._meter.lost()
+            if repr(error) not in self._said and len(self._said) < _MOST_SAID:
+                self._said.add(repr(error))
+                with suppress(OSError, ValueError):
+                    sys.stderr.write(
+                        f"pfo-fs: measuring has failed ({self._pauses.text}); clocks are still set: {error!r}\n"
+                    )
+        with suppress(Exception):  # as above
+            why = self._reporter.why_held()
+            if why is not None:
+                self.held = self._meter.held = bool(why)
+        pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
+        if self._marks.behind > _MANY_MARKS:
+            pause_ns //= 10
+        self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
+
+    def finish(self) -> None:
+        """Measures the marks that training left, and sends the result."""
+        self.poll(time.monotonic_ns(), everything=True)
+
+    def report(self, message: str = "", *, released: bool = False) -> None:
+        """Reports how it is after the trainer has ended.
+
+        Args:
+            message: What is wrong.
+            released: Whether the clocks are reset, and stay so: then this is the last report.
+        """
+        with suppress(Exception):  # a reporter that fails must not keep the clocks from being reset
+            step, mhz = self._meter.last_step, self._setter.clock_mhz
+            self._reporter.progress(step, mhz, message or self._message(), undo=self._undo(), now=True)
+            if released:
+                self._reporter.released()
+                self._reporter.finish(0.5)
+            else:
+                self._reporter.send_waiting()
+
+    def _message(self) -> str | None:
+        return self._undo().problem or self._setter.message or self._why_no_energy or None
+
+    def _measure(self, now_ns: int, everything: bool) -> None:
+        self._read_energy(now_ns)
+        self._read_marks(everything)
+        self._reporter.progress(
+            self._meter.last_step,
+            self._setter.clock_mhz,
+            self._message(),
+            iteration_times=self._meter.pace,
+            throttled=self._throttled(now_ns),
+            switching=self._switching(False),
+            undo=self._undo(),
+            held=self.held and not self._setter.clock_mhz and not self._setter.undo.owed,
+        )
+        self._reporter.send_waiting()
+
+    def _read_energy(self, now_ns: int) -> None:
+        """Adds a reading to the energy curve; after an error only time is measured until the next attempt."""
+        pauses, curve = self._energy_pauses, self._meter.curve
+        if now_ns < pauses.due_ns:
+            return
+        try:
+            energy_j = self._gpu.energy_j()
+        except Exception as error:  # noqa: BLE001  without energy, time is still measured
+            if not self._why_no_energy:
+                pauses.start_anew()
+                curve.break_off()
+                self._readings.break_off(now_ns)
+            elif now_ns - self._no_energy_ns > _NO_ENERGY_NS:
+                curve.clear()
+            pauses.failed(now_ns, error)
+            self._why_no_energy = f"no energy ({pauses.text}): {error}"
+            return
+        ended_ns = time.monotonic_ns()
+        self._reading_ns, read_ns = ended_ns - now_ns, (now_ns + ended_ns) // 2
+        if self._why_no_energy or self._gpu.energy_breaks != self._breaks:
+            self._why_no_energy, self._breaks = "", self._gpu.energy_breaks
+            curve.break_off()
+            self._readings.break_off(read_ns)
+        self._no_energy_ns = read_ns
+        curve.add(read_ns, energy_j)
+        self._readings.write(read_ns, energy_j)
+
+    def _read_marks(self, everything: bool) -> None:
+        marks = self._marks.read(everything=everything)
+        if marks is None:
+            self._meter.lost()
+            return
+        for measured in self._meter.take(marks, everything=everything):
+            if measured is not None:
+                self._reporter.measured(measured, self._switching(True))
+            self._apply()  # a new clock does not wait until all arithmetic is done
+        self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
+
+    def _throttled(self, now_ns: int) -> str:
+        """Returns what holds the clocks back; asks the GPU every two seconds."""
+        if now_ns >= self._ask_at_ns:
+            self._ask_at_ns = now_ns + _ASK_EVERY_NS
+            with suppress(Exception):  # an old driver may not support it; slow steps show the same
+                self._why_throttled = self._gpu.throttled()
+        return self._why_throttled

@@ -1,0 +1,216 @@
+"""Computes time and energy of steps and instructions from marks and readings of an energy counter.
+
+Energy counters of GPUs tick every 20 to 100 ms, and reading one takes time, so instructions are shorter than the time
+between two readings. The energy of an instruction is interpolated linearly between readings: within a tick, energy is
+divided in proportion to time. This mixes the powers of instructions that share a tick; `instruction_power.py`
+separates them by a fit over many ticks, and gives the standard error of each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.metering.energy_curve import EnergyCurve
+from pfo_fs.device.metering.instruction_power import Power, PowerFit
+from pfo_fs.device.metering.marked_steps import EndedStep, MarkedSteps
+from pfo_fs.device.metering.window_ticks import WindowTicks
+
+_INSTRUCTIONS_BETWEEN_YIELDS = 32
+"""Some 50 us of work."""
+_MAX_PACE = 64
+_MOST_TIMES = 8
+"""A result covers at most so many times the steps that were asked for."""
+
+
+class Names(Protocol):
+    """The name table of the page (`shared_page.SharedPage`)."""
+
+    def name(self, index: int) -> str:
+        """Returns the name at a place of the table."""
+
+
+class Step(NamedTuple):
+    """One complete step.
+
+    Attributes:
+        step: The step's number.
+        number: The number of the schedule in force.
+        time_s: Time from the step's begin to its end.
+        energy_j: Energy over that time; 0 if it is not known.
+        span_s: Time from the step's begin to the end of its last instruction, without later work of the optimizer.
+        times: Duration of each instruction in seconds, by name, in the order of their begins.
+        energies: The same in joules.
+        clocks: The mean clock of each in MHz, as far as it is known when clocks act; 0 for the driver's default.
+    """
+
+    step: int
+    number: int
+    time_s: float
+    energy_j: float
+    span_s: float
+    times: dict[str, list[float]]
+    energies: dict[str, list[float]]
+    clocks: dict[str, list[int]]
+
+
+class Measured(NamedTuple):
+    """What was measured while schedule `number` was in force."""
+
+    number: int
+    first_step: int
+    steps: list[Step]
+    powers: list[Power]
+
+    def result(self, rank: int) -> dict[str, Any]:
+        """Returns Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i."""
+        names = sorted({name for step in self.steps for name in step.times})
+        return {
+            "rank": rank,
+            "iter_time": [_short(step.time_s) for step in self.steps],
+            "iter_energy": [_short(step.energy_j) for step in self.steps],
+            "iter_span": [_short(step.span_s) for step in self.steps],
+            "iter_step": [step.step for step in self.steps],
+            "time_breakdown": {name: [_shorts(step.times.get(name, [])) for step in self.steps] for name in names},
+            "energy_breakdown": {name: [_shorts(step.energies.get(name, [])) for step in self.steps] for name in names},
+            "clock_breakdown": {name: [step.clocks.get(name, []) for step in self.steps] for name in names},
+            "powers": [power._asdict() for power in self.powers],
+        }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+def _shorts(values: list[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
+
+
+class StepMeter:
+    """Computes steps from marks, and collects `profile_steps` of them for each schedule number.
+
+    The first complete step after a change of the schedule is left out: caches are cold, and clocks may still change.
+    Where the energy counter ticks so slowly that the steps cover few ticks, more steps are collected
+    (`window_ticks.py`).
+
+    Args:
+        profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
+        names: Gives the name of an instruction from its place in the page's name table.
+        least_s: More steps make a result until they have lasted so long, in s.
+
+    Attributes:
+        curve: The energy curve; the caller adds the readings.
+        last_step: The last complete step; None before the first.
+        done_number: The schedule number whose result was the last to be complete.
+        pace: (step, number, span in s) of the last complete steps; the reader removes them.
+        held: Whether clocks are held at their default: then no step counts as measured under its schedule.
+    """
+
+    def __init__(self, profile_steps: int, names: Names, least_s: float = 0.0) -> None:
+        self.curve = EnergyCurve()
+        self.last_step: Step | None = None
+        self.done_number = shared_page.NO_NUMBER
+        self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
+        self.held = False
+        self._profile_steps, self._least_s = profile_steps, least_s
+        self._names = names
+        self._marked = MarkedSteps()
+        self._powers = PowerFit()
+        self._collecting = shared_page.NO_NUMBER
+        self._skipped_first = False
+        self._collected: list[Step] = []
+        self._ticks = WindowTicks(self._powers)
+
+    def clock_acts(self, t_ns: int, mhz: int) -> None:
+        """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
+        self._powers.clock_acts(t_ns, mhz)
+
+    def take(self, marks: list[tuple[int, int]], *, everything: bool = False) -> Iterator[Measured | None]:
+        """Adds marks; computes a step's time and energy once the energy curve covers its end.
+
+        Args:
+            marks: The next marks.
+            everything: Compute all steps, since no further readings will come.
+
+        Yields:
+            Finished results, and None in between, so that the caller can do more urgent work than arithmetic.
+        """
+        yield from self._marked.take(marks)
+        ended = self._marked.ended
+        while ended and (everything or self.curve.covers(ended[0].end_ns)):
+            yield from self._settle(ended.popleft())
+
+    def lost(self) -> None:
+        """Drops the step whose marks are being read: marks were lost, so it cannot be complete."""
+        self._marked.lost()
+
+    def _settle(self, ended: EndedStep) -> Iterator[Measured | None]:
+        """Computes a step; keeps it if its schedule is still to be measured; yields as `take` does."""
+        if ended.number != self._collecting or self.held:
+            self._collecting, self._skipped_first = ended.number, False
+            self._clear()
+        wanted = ended.number != self.done_number and ended.usable and not self.held
+        collected = wanted and self._skipped_first
+        times: dict[str, list[float]] = {}
+        energies: dict[str, list[float]] = {}
+        curve = self.curve
+        if not curve.knows(ended.begin_ns, ended.end_ns):  # it cannot be part of a result, nor can what precedes it
+            collected = wanted = False
+            self._clear()
+            curve = EnergyCurve()
+        ended.instructions.sort(key=lambda instruction: instruction[1])
+        named = [(self._names.name(place), t0, t1) for place, t0, t1 in ended.instructions]
+        clocks: dict[str, list[int]] = {}
+        for position, ((name, t0, t1), mhz) in enumerate(zip(named, self._powers.mean_clocks(named), strict=True)):
+            if position % _INSTRUCTIONS_BETWEEN_YIELDS == 0:
+                yield None
+            times.setdefault(name, []).append((t1 - t0) / 1e9)
+            energies.setdefault(name, []).append(curve.at(t1) - curve.at(t0))
+            clocks.setdefault(name, []).append(mhz)
+        energy_j = curve.at(ended.end_ns) - curve.at(ended.begin_ns)
+        time_s, span_s = (ended.end_ns - ended.begin_ns) / 1e9, (ended.last_end_ns - ended.begin_ns) / 1e9
+        step = Step(ended.step, ended.number, time_s, energy_j, span_s, times, energies, clocks)
+        self.last_step = step
+        self.pace.append((step.step, step.number, span_s))
+        if collected:
+            self._collected.append(step)
+            yield from self._ticks.add(ended, named, curve)
+        # Only a step that follows a collected one at once needs what lies before its begin.
+        needed_ns = min(self._ticks.since_ns, ended.end_ns) if collected else ended.end_ns
+        self._powers.forget_before(needed_ns)
+        self.curve.forget_before(needed_ns)
+        self._skipped_first |= wanted
+        if collected and self._is_complete():
+            steps = self._steps()
+            yield Measured(ended.number, steps[0].step, steps, self._powers.solve())
+            self._clear()
+            self.done_number = ended.number
+
+    def _is_complete(self) -> bool:
+        """Returns whether enough steps were collected."""
+        steps, wanted, ticks = len(self._collected), self._profile_steps, self._ticks
+        if steps >= _MOST_TIMES * wanted:
+            return True
+        return steps >= wanted and ticks.lasts_s >= self._least_s and ticks.enough(self.curve)
+
+    def _steps(self) -> list[Step]:
+        """The collected steps, with energies that hold nothing from before the window."""
+        steps = self._collected
+        energies_j = self._ticks.energies_j()
+        if energies_j is not None:
+            return [_with_energy(step, energy_j) for step, energy_j in zip(steps, energies_j, strict=True)]
+        return list(steps)
+
+    def _clear(self) -> None:
+        """Drops what was collected."""
+        self._collected.clear()
+        self._ticks.clear()
+
+
+def _with_energy(step: Step, energy_j: float) -> Step:
+    """A step with another energy; those of its instructions are in the same proportion as before."""
+    factor = energy_j / step.energy_j if step.energy_j > 0 else 0.0
+    energies = {name: [factor * each for each in values] for name, values in step.energies.items()}
+    return step._replace(energy_j=energy_j, energies=energies)

@@ -1,0 +1,204 @@
+"""The clock process's messages to the host's helper. Sending never waits and never raises.
+
+While the helper does not read, the newest 64 results are kept and older ones are dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+
+import msgspec
+
+from pfo_fs.device.clocks.undo import NOTHING_OWED, UndoState
+from pfo_fs.device.metering.meter import Measured, Step
+from pfo_fs.ipc import messages, transport
+
+_RETRY_S = 1.0
+_PROGRESS_EVERY_S = 1.0
+_MAX_WAITING = 64
+
+
+class Reporter:
+    """Sends results and progress of one rank.
+
+    Args:
+        address: The helper's first abstract socket address; None to send nothing.
+        rank: Global rank.
+        token: The helper accepts only clients that send it.
+        gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
+            `released`, the helper resets the clocks.
+    """
+
+    def __init__(self, address: str | None, rank: int, token: str, gpu_spec: str = "") -> None:
+        self._address = address
+        self._rank = rank
+        self._token = token
+        self._gpu_spec = gpu_spec
+        self._greeted = False
+        self._farewell: bytes | None = None
+        self._socket: socket.socket | None = None
+        self._retry_at_s = 0.0
+        self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._progress: bytes | None = None
+        self._progress_at_s = 0.0
+        self._reported: tuple[int, str | None, str, UndoState, bool] = (-1, None, "", NOTHING_OWED, False)
+
+    def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
+        """Queues a result; leaves out its later iterations if it does not fit into one packet.
+
+        Args:
+            measured: The result.
+            switching: How clocks are switched, if they are, with the latency of each clock.
+        """
+        steps = measured.steps
+        how = {} if switching is None else {"switching": msgspec.structs.asdict(switching)}
+        while steps:
+            packet = transport.encode(
+                messages.MeasurementReport(
+                    number=measured.number,
+                    first_step=measured.first_step,
+                    result={**measured._replace(steps=steps).result(self._rank), **how},
+                )
+            )
+            if len(packet) <= transport.MAX_PACKET_BYTES:
+                self._results.append(packet)
+                return
+            steps = steps[: len(steps) // 2]
+
+    def progress(
+        self,
+        step: Step | None,
+        clock_mhz: int,
+        message: str | None,
+        *,
+        iteration_times: deque[tuple[int, int, float]] | None = None,
+        throttled: str = "",
+        switching: messages.SwitchingReport | None = None,
+        undo: UndoState = NOTHING_OWED,
+        held: bool = False,
+        now: bool = False,
+    ) -> None:
+        """Reports the progress of this rank, at most once a second and only if something has changed.
+
+        Args:
+            step: The last complete step.
+            clock_mhz: MHz in force, 0 for the default.
+            message: What is wrong, if anything.
+            iteration_times: (step, schedule number, span in s) of the steps since the last message.
+            throttled: What holds the GPU's clocks back, if anything.
+            switching: How clocks are switched, if they are.
+            undo: What could not be put back on the GPU.
+            held: Whether the GPU has default clocks because the helper has requested them.
+            now: Do not wait for the second to pass.
+        """
+        state = (-1 if step is None else step.step, message, throttled, undo, held)
+        now_s = time.monotonic()
+        if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
+            return
+        self._reported, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
+        report = messages.ProgressReport(
+            step=-1 if step is None else step.step,
+            number=-1 if step is None else step.number,
+            iter_time_s=None if step is None else round(step.time_s, 6),
+            iter_energy_j=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
+            clock_mhz=clock_mhz or None,
+            message=message or "",
+            iteration_times=[
+                (number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times or ()
+            ],
+            throttled=throttled,
+            switching=switching,
+            undo_owed=undo.owed,
+            undo_failures=undo.failures,
+            held=held,
+        )
+        if iteration_times:
+            iteration_times.clear()
+        self._progress = transport.encode(report)
+
+    def released(self) -> None:
+        """Reports that the clocks are reset and stay so."""
+        self._farewell = transport.encode(messages.ClocksReleased())
+
+    def send_waiting(self) -> bool:
+        """Sends as much as it can without waiting; returns whether everything is sent."""
+        if self._address is None:
+            return True
+        if self._greeted and not self._results and self._progress is None and self._farewell is None:
+            return True
+        try:
+            if self._socket is None and not self._connect():
+                return False
+            assert self._socket is not None
+            while self._results:
+                self._send(self._results[0])
+                self._results.popleft()
+            if self._progress is not None:
+                self._send(self._progress)
+                self._progress = None
+            if self._farewell is not None:
+                self._send(self._farewell)
+                self._farewell = None
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._disconnect()
+            return False
+
+    def why_held(self) -> str | None:
+        """Returns the newest `ClocksHeld.why` that the helper has sent since the last call; None if it sent nothing."""
+        why = None
+        while self._socket is not None:
+            try:
+                packet = self._socket.recv(4096, socket.MSG_DONTWAIT)
+                if not packet:
+                    self._disconnect()
+                    break
+                why = transport.decode(packet, messages.ClocksHeld).why
+            except BlockingIOError:
+                break
+            except ValueError:
+                continue
+            except OSError:
+                self._disconnect()
+        return why
+
+    def _send(self, packet: bytes) -> None:
+        assert self._socket is not None
+        try:
+            self._socket.send(packet, socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:  # a packet that is too large once is always too large: it is dropped
+                raise
+
+    def finish(self, deadline_s: float) -> None:
+        """Sends the remaining messages, within `deadline_s` seconds."""
+        until = time.monotonic() + deadline_s
+        self._retry_at_s = 0.0
+        while not self.send_waiting() and time.monotonic() < until:
+            time.sleep(0.01)
+        self._disconnect()
+
+    def _connect(self) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._retry_at_s:
+            return False
+        self._retry_at_s = now_s + _RETRY_S
+        assert self._address is not None
+        self._socket = transport.connect_to_helper(transport.names_of_helper(self._address, self._token))
+        self._socket.setblocking(False)
+        hello = messages.Hello(rank=self._rank, role="clocks", token=self._token, gpu_spec=self._gpu_spec)
+        self._socket.send(transport.encode(hello), socket.MSG_NOSIGNAL)
+        self._greeted = True
+        return True
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+            self._socket = None

@@ -1,0 +1,1 @@
+"""GPUs that are simulated, and the physics that they follow."""

@@ -1,0 +1,540 @@
+"""What each way to set clocks must do, over NVML with a fake `pynvml` and over stand-ins for zeusd, sudo and GEOPM."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock_stand_ins import GeopmService, Sudo, Zeusd, most_at_once
+from fake_nvml import UUIDS, FakeNvml
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_backends.choice import BackedGpu
+from pfo_fs.device.clock_backends.geopm import GeopmBackend
+from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace
+from pfo_fs.device.clock_backends.nvml import NvmlBackend
+from pfo_fs.device.clock_backends.sudo import SudoBackend
+from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.gpu.nvml import NvmlGpu
+from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+WaitFor = Callable[..., Any]
+
+GPU = 1  # NVML's index of the GPU whose clocks are set
+PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", GPU, len(UUIDS), f"0000:{GPU + 0x3B:02x}:00.0")
+
+
+class Bench(ABC):
+    """One way to set clocks, and the means to look behind it."""
+
+    name: str
+
+    @abstractmethod
+    def backend(self, within_s: float = 10.0) -> ClockBackend:
+        """Returns the way, for calls of at most `within_s` seconds."""
+
+    @abstractmethod
+    def clock_changes(self) -> list[int]:
+        """Returns the clocks that were set so far, in MHz; 0 for a reset."""
+
+    @abstractmethod
+    def limit_w(self) -> float:
+        """Returns the power limit that was set last, in watts."""
+
+    @abstractmethod
+    def refuse(self) -> None:
+        """Takes the permission for changes away."""
+
+    @abstractmethod
+    def hang(self, hangs: bool) -> None:
+        """Has the driver accept the next call and not end it; or lets it go on."""
+
+    @abstractmethod
+    def calls_begun(self) -> int:
+        """Returns how many changes have reached the driver, ended or not."""
+
+    @abstractmethod
+    def most_at_once(self) -> int:
+        """Returns how many changes were under way at most."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the stand-in."""
+
+
+class NvmlBench(Bench):
+    name = "nvml"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fake = FakeNvml()
+        monkeypatch.setitem(sys.modules, "pynvml", self.fake)
+        self.runs = threading.Event()
+        self.runs.set()
+        self.log: list[str] = []
+        for name in ("nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"):
+            setattr(self.fake, name, self._slow(getattr(self.fake, name)))
+
+    def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
+        def slow(*values: int) -> None:
+            self.log.append("begins")
+            self.runs.wait(30)
+            try:
+                call(*values)
+            finally:
+                self.log.append("ends")
+
+        return slow
+
+    def backend(self, within_s: float = 10.0) -> ClockBackend:
+        return NvmlBackend(NvmlGpu(UUIDS[GPU]))
+
+    def clock_changes(self) -> list[int]:
+        return [0 if call[1] == "reset" else call[1] for call in self.fake.locked if call[0] == GPU]
+
+    def limit_w(self) -> float:
+        return self.fake.limit_mw / 1000
+
+    def refuse(self) -> None:
+        for what in ("SetGpuLockedClocks", "ResetGpuLockedClocks", "SetPowerManagementLimit"):
+            self.fake.fails[f"nvmlDevice{what}"] = 4
+
+    def hang(self, hangs: bool) -> None:
+        (self.runs.clear if hangs else self.runs.set)()
+
+    def calls_begun(self) -> int:
+        return self.log.count("begins")
+
+    def most_at_once(self) -> int:
+        return most_at_once(self.log)
+
+    def close(self) -> None:
+        self.hang(False)
+
+
+class ZeusdBench(Bench):
+    name = "zeusd"
+
+    def __init__(self, folder: Path) -> None:
+        self.zeusd = Zeusd(folder / "zeusd.sock")
+
+    def backend(self, within_s: float = 10.0) -> ClockBackend:
+        return ZeusdBackend(PLACE, path=str(self.zeusd.path), within_s=within_s)
+
+    def clock_changes(self) -> list[int]:
+        assert {number for number, _, _ in self.zeusd.done} <= {GPU}
+        return [values.get("min_clock_mhz", 0) for _, call, values in self.zeusd.done if "clocks" in call]
+
+    def limit_w(self) -> float:
+        return next(values["power_limit_mw"] for _, _, values in reversed(self.zeusd.done) if values) / 1000
+
+    def refuse(self) -> None:
+        self.zeusd.status = 403
+
+    def hang(self, hangs: bool) -> None:
+        (self.zeusd.runs.clear if hangs else self.zeusd.runs.set)()
+
+    def calls_begun(self) -> int:
+        return sum(method == "POST" for method, _, _ in self.zeusd.requests)
+
+    def most_at_once(self) -> int:
+        return self.zeusd.most_at_once
+
+    def close(self) -> None:
+        self.zeusd.close()
+
+
+class SudoBench(Bench):
+    name = "sudo"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sudo = Sudo(folder)
+        monkeypatch.setenv("PATH", self.sudo.path)
+
+    def backend(self, within_s: float = 10.0) -> ClockBackend:
+        return SudoBackend(PLACE, asked=True, within_s=within_s)
+
+    def _ended(self) -> list[list[str]]:
+        lines = [line.split() for line in self.sudo.calls]
+        assert all(line[2:4] == ["-i", UUIDS[GPU]] for line in lines)
+        return [line[4:] for line in lines if line[1] == "ends"]
+
+    def clock_changes(self) -> list[int]:
+        return [0 if words == ["-rgc"] else int(words[1].split(",")[0]) for words in self._ended() if words[0] != "-pl"]
+
+    def limit_w(self) -> float:
+        return float(next(words[1] for words in reversed(self._ended()) if words[0] == "-pl"))
+
+    def refuse(self) -> None:
+        (self.sudo.folder / "refuses").touch()
+
+    def hang(self, hangs: bool) -> None:
+        slow = self.sudo.folder / "slow"
+        slow.touch() if hangs else slow.unlink(missing_ok=True)
+
+    def calls_begun(self) -> int:
+        return sum(line.split()[1] == "begins" for line in self.sudo.calls)
+
+    def most_at_once(self) -> int:
+        return most_at_once([line.split()[1] for line in self.sudo.calls])
+
+    def close(self) -> None:
+        self.hang(False)
+
+
+class GeopmBench(Bench):
+    name = "geopm"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.service = GeopmService(folder)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
+        self.opened: list[ClockBackend] = []
+
+    def backend(self, within_s: float = 10.0) -> ClockBackend:
+        self.opened.append(GeopmBackend(PLACE, within_s=within_s))
+        return self.opened[-1]
+
+    def clock_changes(self) -> list[int]:
+        return self.service.changes(GPU)
+
+    def limit_w(self) -> float:
+        return float(next(call[-1] for call in reversed(self.service.calls) if "POWER" in call[2]))
+
+    def refuse(self) -> None:
+        (self.service.folder / "refuses").touch()
+
+    def hang(self, hangs: bool) -> None:
+        path = self.service.folder / "hangs"
+        path.touch() if hangs else path.unlink(missing_ok=True)
+
+    def calls_begun(self) -> int:
+        return sum(call[1] == "begins" for call in self.service.calls)
+
+    def most_at_once(self) -> int:
+        return most_at_once([call[1] for call in self.service.calls])
+
+    def close(self) -> None:
+        self.hang(False)
+        for backend in self.opened:
+            backend.close()
+
+
+def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    folder.mkdir()
+    if name == "nvml":
+        return NvmlBench(monkeypatch)
+    if name == "zeusd":
+        return ZeusdBench(folder)
+    return (SudoBench if name == "sudo" else GeopmBench)(folder, monkeypatch)
+
+
+@pytest.fixture(params=["nvml", "zeusd", "sudo", "geopm"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+    made = make_bench(request.param, tmp_path / "bench", monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["zeusd", "sudo", "geopm"])
+def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+    """A way through another process, whose calls can be given up; a call of NVML cannot."""
+    made = make_bench(request.param, tmp_path / "bench", monkeypatch)
+    yield made
+    made.close()
+
+
+# ---- the contract
+
+
+def test_discovery_finds_that_the_way_works_and_changes_nothing(bench: Bench) -> None:
+    backend = bench.backend()
+    assert backend.name == bench.name
+    assert backend.why_not() == ""
+    assert bench.calls_begun() == 0
+    backend.close()
+
+
+def test_clocks_are_set_and_reset_on_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
+    backend = bench.backend()
+    for changes, call in (
+        ([900], lambda: backend.lock_clock_mhz(900)),
+        ([900, 1410], lambda: backend.lock_clock_mhz(1410)),
+        ([900, 1410, 0], backend.reset_clocks),
+        ([900, 1410, 0, 0], backend.reset_clocks),
+    ):
+        call()
+        assert bench.clock_changes() == changes
+    backend.close()
+
+
+def test_a_power_limit_arrives_in_watts(bench: Bench) -> None:
+    backend = bench.backend()
+    backend.set_power_limit_w(237.5)
+    assert bench.limit_w() == 237.5
+    backend.close()
+
+
+def test_a_change_that_is_refused_is_a_device_error_that_names_gpu_and_clock(bench: Bench) -> None:
+    bench.refuse()
+    backend = bench.backend()
+    with pytest.raises(DeviceError, match=rf"{UUIDS[GPU]}.*900 MHz"):
+        backend.lock_clock_mhz(900)
+    with pytest.raises(DeviceError, match="unlocking"):
+        backend.reset_clocks()
+    with pytest.raises(DeviceError, match="200 W"):
+        backend.set_power_limit_w(200)
+    assert bench.clock_changes() == []
+    backend.close()
+
+
+def test_close_can_be_called_twice_and_before_any_use(bench: Bench) -> None:
+    backend = bench.backend()
+    backend.close()
+    backend.close()
+    assert bench.calls_begun() == 0
+
+
+def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_their_default(
+    program: Bench, wait_for: WaitFor
+) -> None:
+    """Also the reset is given up. A lock that happens late does not come after a later reset."""
+    backend = program.backend(within_s=1.0)
+    assert backend.why_not() == ""
+    program.hang(True)
+    with pytest.raises(DeviceError, match=r"900 MHz.*within 1 s"):
+        backend.lock_clock_mhz(900)
+    with pytest.raises(DeviceError, match="unlocking"):
+        backend.reset_clocks()
+    program.hang(False)
+    wait_for(lambda: program.clock_changes()[:1] == [900], what="the late lock")
+    backend.reset_clocks()
+    assert program.clock_changes()[-1] == 0
+    backend.close()
+
+
+def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench, wait_for: WaitFor) -> None:
+    """Requests come while a call hangs; afterwards only the last of them is set."""
+    backend = bench.backend(within_s=30.0)
+    assert backend.why_not() == ""
+    with NvmlGpuThrough(backend) as gpu:
+        words = SharedPage.create().words
+        setter = ClockSetter(gpu, words, lambda time_ns, mhz: None, min_dwell_ms=0, why_clocks_stay="")
+        ended = threading.Event()
+
+        def follow() -> None:
+            while not ended.is_set():
+                setter.apply(words[shared_page.TARGET])
+                time.sleep(0.001)
+
+        bench.hang(True)
+        words[shared_page.TARGET] = 210
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            wait_for(lambda: bench.calls_begun() == 1, what="the first call")
+            for mhz in (1395, 1410, 210, 1395):
+                words[shared_page.TARGET] = mhz
+            bench.hang(False)
+            wait_for(lambda: words[shared_page.CLOCK_MHZ] == 1395, what="the newest request")
+        finally:
+            bench.hang(False)
+            ended.set()
+            thread.join()
+    assert bench.clock_changes() == [210, 1395]
+    assert bench.most_at_once() == 1
+    backend.close()
+
+
+class NvmlGpuThrough:
+    """A GPU for `ClockSetter` that sets through a backend that a test has made."""
+
+    uuid = "GPU-through"
+    clock_backend = "the test's"
+
+    def __init__(self, backend: ClockBackend) -> None:
+        self._backend = backend
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def supported_clocks_mhz(self) -> list[int]:
+        return [1410, 1395, 210]
+
+    def shows_clock(self, mhz: int) -> None:
+        """This GPU has no reading of its clock."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+# ---- the choice
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
+    """NVML without the permission for changes, on a machine where no other way works."""
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    for what in ("SetGpuLockedClocks", "ResetGpuLockedClocks", "SetPowerManagementLimit"):
+        fake.fails[f"nvmlDevice{what}"] = 4
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
+    monkeypatch.setenv("PATH", str(tmp_path / "missing"))
+    monkeypatch.setitem(sys.modules, "geopmdpy", None)
+    for variable in ("SLURM_GPU_FREQ", "SLURM_STEP_ID", "ZEUSD_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    return fake
+
+
+@pytest.fixture
+def zeusd(tmp_path: Path) -> Iterator[Zeusd]:
+    stand_in = Zeusd(tmp_path / "zeusd.sock")
+    yield stand_in
+    stand_in.close()
+
+
+def gpu_with(choice: str) -> BackedGpu:
+    return BackedGpu(NvmlGpu(UUIDS[GPU]), choice)
+
+
+def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(nvml: FakeNvml, zeusd: Zeusd) -> None:
+    nvml.fails.clear()
+    gpu = gpu_with("auto")
+    assert gpu.clock_backend == "none"
+    assert gpu.why_clocks_stay() == ""
+    gpu.lock_clock_mhz(210)
+    assert gpu.clock_backend == "nvml"
+    assert nvml.locked == [(GPU, "reset"), (GPU, 210, 210)]
+    assert zeusd.requests == []
+    gpu.close()
+
+
+def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNvml, zeusd: Zeusd) -> None:
+    gpu = gpu_with("auto")
+    assert gpu.why_clocks_stay() == ""
+    gpu.lock_clock_mhz(1395)
+    assert gpu.clock_backend == "zeusd"
+    assert [call for _, call, _ in zeusd.done] == ["reset_gpu_locked_clocks", "set_gpu_locked_clocks"]
+    assert gpu.energy_j() == 5.0
+    assert gpu.supported_clocks_mhz() == [1410, 1395, 210]
+    assert nvml.locked == []
+    gpu.close()
+
+
+def test_a_power_limit_that_is_the_first_change_chooses_without_a_reset_of_the_clocks(
+    nvml: FakeNvml, zeusd: Zeusd
+) -> None:
+    gpu = gpu_with("auto")
+    gpu.set_power_limit_w(gpu.power_limit_w())
+    assert zeusd.done == [(GPU, "set_power_limit", {"power_limit_mw": 400_000})]
+    gpu.close()
+
+
+def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
+    gpu = gpu_with("auto")
+    why = gpu.why_clocks_stay()
+    for text in (
+        "nvml: unlocking the clocks",
+        "this user may not",
+        "zeusd: discovering GPUs: zeusd has no socket at",
+        "the operator starts zeusd",
+        "sudo: the program sudo is not installed",
+        "geopm: the Python package geopmdpy",
+        "slurm-step: this process is not in a Slurm step that was started with --gpu-freq",
+    ):
+        assert text in why
+    assert gpu.clock_backend == "none"
+    with pytest.raises(DevicePermissionError):
+        gpu.lock_clock_mhz(210)
+    assert nvml.locked == []
+    gpu.close()
+
+
+def test_a_way_that_is_asked_for_by_name_is_the_only_one_that_is_tried(nvml: FakeNvml, zeusd: Zeusd) -> None:
+    zeusd.status = 403
+    nvml.fails.clear()
+    gpu = gpu_with("zeusd")
+    assert "HTTP 403" in gpu.why_clocks_stay()
+    assert nvml.locked == []
+    gpu.close()
+
+
+def test_auto_passes_over_a_zeusd_that_hangs(nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pfo_fs.device.clock_backends.zeusd.CALL_WITHIN_S", 0.3)
+    zeusd.runs.clear()
+    gpu = gpu_with("auto")
+    assert "did not answer within 0.3 s" in gpu.why_clocks_stay()
+    gpu.close()
+
+
+def test_none_measures_only(nvml: FakeNvml) -> None:
+    nvml.fails.clear()
+    gpu = gpu_with("none")
+    assert "measured" in gpu.why_clocks_stay()
+    for change in (lambda: gpu.lock_clock_mhz(210), gpu.reset_clocks, lambda: gpu.set_power_limit_w(300)):
+        with pytest.raises(DevicePermissionError):
+            change()
+    assert gpu.energy_j() == 5.0
+    assert nvml.locked == []
+    gpu.close()
+
+
+def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_it(nvml: FakeNvml) -> None:
+    nvml.fails["nvmlDeviceGetPciInfo"] = 15
+    why = gpu_with("auto").why_clocks_stay()
+    assert "zeusd: reading the PCI address: the GPU has fallen off the bus" in why
+
+
+# ---- one clock for a whole Slurm step
+
+
+@pytest.mark.parametrize(
+    ("requested", "runs"),
+    [
+        ("1395", "at 1395 MHz"),
+        ("1000,verbose", "at 1395 MHz"),
+        ("high,memory=high", "at 1410 MHz"),
+        ("memory=high,highm1", "at 1395 MHz"),
+        ("low", "at 210 MHz"),
+        ("medium", "at 1395 MHz"),
+        ("5000", "at 1410 MHz"),
+        ("turbo", "at --gpu-freq=turbo"),
+    ],
+)
+def test_a_slurm_step_with_a_clock_of_its_own_is_named_and_left_alone(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, requested: str, runs: str
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_GPU_FREQ", requested)
+    for choice in ("auto", "slurm-step"):
+        gpu = gpu_with(choice)
+        assert f"cannot change during the Slurm step: this stage runs {runs}" in gpu.why_clocks_stay()
+        assert gpu.clock_backend == "slurm-step"
+        gpu.close()
+    assert nvml.locked == []
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"SLURM_STEP_ID": "0"}, {"SLURM_GPU_FREQ": "900"}, {"SLURM_STEP_ID": "0", "SLURM_GPU_FREQ": "memory=high"}],
+)
+def test_without_a_graphics_clock_of_the_step_slurm_holds_nothing(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    gpu = gpu_with("slurm-step")
+    assert "not in a Slurm step that was started with --gpu-freq" in gpu.why_clocks_stay()
+    assert gpu.clock_backend == "none"
+    gpu.close()

@@ -1,0 +1,236 @@
+"""Whatever a driver refuses, and whenever: the clock process goes on, and what it has set is put back or noted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.device.clocks.undo_note import clock_note
+
+ENERGY = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
+LIMITS = {name for name in FUNCTIONS if "PowerManagement" in name}
+SETS = {"nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"}
+LISTS = {"nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"}
+OPENS = {"nvmlInit", "nvmlDeviceGetHandleByUUID"}
+PASSES = (2, 9, 10, 18, 19, 27, 999, 777)
+"""Codes of errors that may pass."""
+
+
+@contextmanager
+def bench(tmp_path_factory: pytest.TempPathFactory, *faults: Fault) -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch:
+        one = Bench(patch, tmp_path_factory.mktemp("notes"), *faults)
+        yield one
+        one.close()
+
+
+def a_job(one: Bench, end_s: float = 60.0) -> int:
+    """Training that changes its clock and its power limit, and asks for energy."""
+    one.ask(1.5, ask="limits")
+    one.ask(2.0, ask="set", limit_w=200)
+    for second in range(3, round(end_s) - 2):
+        one.request_clock(second + 0.1, (1395, 0, 210)[second % 3])
+        if second % 5 == 0:
+            one.ask(second + 0.5, ask="energy")
+    one.request_clock(end_s - 1.5, 1395)
+    return one.run(end_s)
+
+
+faults = st.builds(
+    Fault,
+    st.sampled_from(FUNCTIONS),
+    st.sampled_from((*CODES, 0)),
+    st.integers(1, 30),
+    st.sampled_from((1, 3, 20, ALWAYS)),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(st.lists(faults, min_size=1, max_size=2, unique_by=lambda fault: fault.function))
+def test_whatever_fails_the_process_serves_until_training_ends_and_puts_back_or_notes_what_it_set(
+    tmp_path_factory: pytest.TempPathFactory, found: list[Fault]
+) -> None:
+    with bench(tmp_path_factory, *found) as one:
+        status = a_job(one)
+        assert one.ended_s == pytest.approx(60, abs=0.1), "it ended with training, not before"
+        assert one.nvml.lock_mhz == 0 or "clock" in one.notes()
+        assert one.nvml.limit_mw == 400_000 or "power-limit" in one.notes()
+        if status == 0:
+            assert (one.nvml.lock_mhz, one.nvml.limit_mw, one.notes()) == (0, 400_000, set())
+        failing = {fault.function for fault in found}
+        if not failing & (SETS | LISTS | OPENS):
+            assert {1395, 210, 0} <= set(one.nvml.set_mhz), "clocks do not depend on what fails"
+        if not failing & (LIMITS | OPENS | ENERGY):
+            assert all("error" not in answer for answer in one.answers[1:]), "limits and energy neither"
+        for time_s, metrics in one.metrics:
+            if "pfo_fs/power_w" in metrics:
+                assert metrics["pfo_fs/power_w"] == pytest.approx(100 + 10 * (time_s - 0.5), abs=25)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(
+    st.builds(
+        Fault, st.sampled_from(sorted(SETS | ENERGY)), st.sampled_from(PASSES), st.integers(8, 20), st.integers(1, 3)
+    )
+)
+def test_after_an_error_that_passes_everything_goes_on(tmp_path_factory: pytest.TempPathFactory, fault: Fault) -> None:
+    with bench(tmp_path_factory, fault) as one:
+        assert a_job(one) == 0
+        assert one.nvml.set_mhz[-2:] == [1395, 0]
+        late = [metrics for time_s, metrics in one.metrics if time_s > 40]
+        assert all("pfo_fs/power_w" in metrics for metrics in late)
+
+
+@pytest.mark.parametrize("code", [1, 4, 10, 15, 27, 999])
+def test_a_reset_that_fails_is_tried_for_two_minutes_and_the_clock_is_told_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory, code: int
+) -> None:
+    with bench(tmp_path_factory, Fault("nvmlDeviceResetGpuLockedClocks", code, first=2)) as one:
+        one.request_clock(2.0, 1395)
+        one.request_clock(5.0, 0)
+        assert one.run(20.0) == 1
+        assert 120 <= one.now_s - one.ended_s < 140
+        assert 15 < one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] < 60
+        clocks = [metrics["pfo_fs/clock_mhz"] for time_s, metrics in one.metrics if time_s > 7]
+        assert clocks == pytest.approx([1395] * len(clocks)), "not the default"
+        failures = [metrics["pfo_fs/undo_failures"] for time_s, metrics in one.metrics if time_s > 7]
+        assert failures[0] > 1
+        assert failures == sorted(failures)
+        assert one.notes() == {"clock"}
+
+
+def test_a_reset_without_an_effect_is_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory) as one:
+        one.at(4.0, lambda: setattr(one.nvml, "resets_without_effect", 3))
+        one.request_clock(2.0, 1395)
+        assert one.run(6.0) == 0
+        assert (one.nvml.lock_mhz, one.notes()) == (0, set())
+        assert one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] == 5
+
+
+def test_a_reset_without_an_effect_in_between_is_seen_and_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory) as one:
+        one.at(4.0, lambda: setattr(one.nvml, "resets_without_effect", 1))
+        one.request_clock(2.0, 1395)
+        one.request_clock(5.0, 0)
+        one.at(12.0, lambda: one.nvml.set_mhz.append(-1))
+        assert one.run(20.0) == 0
+        assert one.nvml.set_mhz[: one.nvml.set_mhz.index(-1)][-2:] == [1395, 0]
+
+
+def test_the_next_process_finishes_what_the_driver_has_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory, Fault("nvmlDeviceSetPowerManagementLimit", 999, first=3)) as one:
+        one.ask(1.0, ask="limits")
+        one.ask(2.0, ask="set", limit_w=200)
+        assert one.run(5.0) == 1
+        assert (one.nvml.limit_mw, one.notes()) == (200_000, {"power-limit"})
+        folder = one.folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pfo_fs.device.clocks.undo_note._began", lambda pid: "")  # that process has ended
+        later = Bench(patch, folder)
+        later.nvml.limit_mw = 200_000
+        assert later.run(2.0, leave_clocks=True) == 0
+        assert (later.nvml.limit_mw, later.notes()) == (400_000, set())
+        later.close()
+
+
+def test_without_a_list_of_clocks_energy_and_power_limits_work(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory, Fault("nvmlDeviceGetSupportedMemoryClocks", 3)) as one:
+        assert a_job(one) == 0
+        hello, *answers = one.answers
+        assert hello["clocks_mhz"] == []
+        assert "memory clocks" in hello["message"]
+        assert "does not support" in hello["message"]
+        assert answers[0]["before_w"] == 400
+        assert all("error" not in answer for answer in answers)
+        assert one.nvml.calls["nvmlDeviceGetSupportedMemoryClocks"] == 1, "asked once"
+        assert any("pfo_fs/power_w" in metrics for _, metrics in one.metrics)
+
+
+def test_metrics_say_nothing_of_energy_while_it_cannot_be_read(tmp_path_factory: pytest.TempPathFactory) -> None:
+    both = [Fault(name, 15, first=40, count=10) for name in sorted(ENERGY)]
+    with bench(tmp_path_factory, *both) as one:
+        a_job(one, 30.0)
+        known = ["pfo_fs/power_w" in metrics for _, metrics in one.metrics]
+        assert known[1]
+        gap = known.index(False, 1)
+        assert not any(known[gap : gap + 5])
+
+
+def test_sigterm_while_the_driver_refuses_resets_as_soon_as_it_can(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory, Fault("nvmlDeviceResetGpuLockedClocks", 10, first=2, count=6)) as one:
+        one.request_clock(2.0, 1395)
+        one.at(4.0, lambda: signal.raise_signal(signal.SIGTERM))
+        one.request_clock(8.0, 210)
+        one.at(11.0, lambda: one.nvml.set_mhz.append(-1))
+        assert one.run(12.0) == 0
+        assert one.nvml.set_mhz == [0, 1395, 0, -1]
+
+
+def test_the_counter_may_begin_anew(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory) as one:
+        begin = one.nvml.nvmlDeviceGetTotalEnergyConsumption
+
+        def anew(handle: int) -> int:
+            return int(begin(handle)) - 50_100_000
+
+        one.at(5.0, lambda: setattr(one.nvml, "nvmlDeviceGetTotalEnergyConsumption", anew))
+        for second in (3, 8, 9):
+            one.ask(second, ask="energy")
+        one.run(12.0)
+        before, after, later = (answer for answer in one.answers[1:])
+        assert after["energy_j"] > before["energy_j"]
+        assert after["breaks"] > before["breaks"]
+        assert later["energy_j"] - after["energy_j"] == pytest.approx(185, rel=0.05)
+        powers = [metrics["pfo_fs/power_w"] for time_s, metrics in one.metrics if time_s > 8]
+        assert powers[-1] == pytest.approx(205, rel=0.1)
+
+
+def test_a_counter_that_stands_still_is_not_believed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory) as one:
+        one.at(3.0, lambda: setattr(one.nvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 50_345_000))
+        one.run(20.0)
+        assert one.metrics[-1][1]["pfo_fs/power_w"] == pytest.approx(285, rel=0.1)
+
+
+def test_an_old_package_is_named_with_the_function_that_it_lacks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory, Fault("nvmlDeviceResetGpuLockedClocks", 0)) as one:
+        one.run(2.0)
+        for words in ("nvmlDeviceResetGpuLockedClocks", "pynvml", "nvidia-ml-py"):
+            assert words in one.answers[0]["message"]
+
+
+def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory) as one:
+        clock_note(UUID).write(0, 900)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PFO_FS_DRY_RUN", "1")
+            patch.setattr("pfo_fs.device.clocks.undo_note._began", lambda pid: "")
+            assert a_job(one, 10.0) == 0
+        assert (one.notes(), one.nvml.set_mhz) == ({"clock"}, [])
+
+
+def test_notes_are_removed_after_a_job_without_errors(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    with bench(tmp_path_factory) as one:
+        seen: list[set[str]] = []
+        one.at(30.0, lambda: seen.append(one.notes()))
+        assert a_job(one) == 0
+        assert seen == [{"clock", "power-limit"}]
+        assert one.notes() == set()
+
+
+def test_a_clock_that_its_trainer_has_locked_itself_is_reset_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`pfo-fs doctor --switching` sets clocks itself, and relies on a clock process if it is killed."""
+    with bench(tmp_path_factory) as one:
+        one.at(2.0, lambda: setattr(one.nvml, "lock_mhz", 900))
+        assert one.run(5.0) == 0
+        assert one.nvml.lock_mhz == 0

@@ -1,0 +1,246 @@
+"""What every GPU must do behind the interface `Gpu`, run over the simulated GPU and over NVML with a fake `pynvml`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import pytest
+from fake_nvml import UUIDS, FakeNvml
+
+from pfo_fs.device.gpu.spec import open_gpu
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+
+class Bench(ABC):
+    """One kind of GPU, and the means to look behind its interface."""
+
+    spec: str
+    missing_spec: str
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    @abstractmethod
+    def refuse_all_changes(self) -> None:
+        """Takes the permission to set clocks and power limits away."""
+
+    @abstractmethod
+    def fail_next_lock(self) -> None:
+        """Has the driver refuse the next clock."""
+
+    @abstractmethod
+    def clock_changes(self) -> list[int]:
+        """Returns the clocks that were set so far, in MHz; 0 for a reset."""
+
+    @abstractmethod
+    def left_open(self) -> int:
+        """Returns how many uses of the driver have not been ended."""
+
+
+class NvmlBench(Bench):
+    spec = f"nvml:{UUIDS[1]}"
+    missing_spec = "nvml:GPU-cccc"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.fake = FakeNvml()
+        monkeypatch.setitem(sys.modules, "pynvml", self.fake)
+
+    def refuse_all_changes(self) -> None:
+        for what in ("SetGpuLockedClocks", "ResetGpuLockedClocks", "SetPowerManagementLimit"):
+            self.fake.fails[f"nvmlDevice{what}"] = 4
+
+    def fail_next_lock(self) -> None:
+        self.fake.fails["nvmlDeviceSetGpuLockedClocks"] = 10
+
+    def clock_changes(self) -> list[int]:
+        assert {call[0] for call in self.fake.locked} <= {1}, "another GPU was changed"
+        return [0 if call[1] == "reset" else call[1] for call in self.fake.locked]
+
+    def left_open(self) -> int:
+        return self.fake.open
+
+
+class SimulatedBench(Bench):
+    spec = "simulated:a"
+    missing_spec = "simulated:no/such/name"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        super().__init__(monkeypatch)
+        self.folder = folder
+        monkeypatch.setenv("PFO_FS_SIM_DIR", str(folder))
+
+    def refuse_all_changes(self) -> None:
+        self.monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
+
+    def fail_next_lock(self) -> None:
+        self.monkeypatch.setenv("PFO_FS_SIM_FAULT", "lock:1")
+
+    def clock_changes(self) -> list[int]:
+        lines = [json.loads(line) for line in (self.folder / "a.log").read_text().splitlines()]
+        return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+
+    def left_open(self) -> int:
+        maps = Path("/proc/self/maps").read_text()
+        return maps.count(f"{self.folder}/a.state")
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    for variable in ("PFO_FS_DRY_RUN", "PFO_FS_SIM_FAULT", "PFO_FS_SIM_MODEL"):
+        monkeypatch.delenv(variable, raising=False)
+    return NvmlBench(monkeypatch) if request.param == "nvml" else SimulatedBench(monkeypatch, tmp_path)
+
+
+def test_a_gpu_has_a_name_and_a_uuid(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    assert gpu.name
+    assert gpu.uuid
+    gpu.close()
+
+
+def test_supported_clocks_are_positive_and_sorted_highest_first_without_repetition(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    clocks = gpu.supported_clocks_mhz()
+    assert clocks == sorted(set(clocks), reverse=True)
+    assert clocks[-1] > 0
+    gpu.close()
+
+
+def test_the_caller_may_change_the_list_of_clocks_that_it_got(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    before = gpu.supported_clocks_mhz()
+    gpu.supported_clocks_mhz().clear()
+    assert gpu.supported_clocks_mhz() == before
+    gpu.close()
+
+
+def test_clocks_are_set_and_reset_in_the_order_of_the_calls(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    highest, *_, lowest = gpu.supported_clocks_mhz()
+    gpu.lock_clock_mhz(lowest)
+    gpu.lock_clock_mhz(highest)
+    gpu.reset_clocks()
+    gpu.reset_clocks()
+    assert bench.clock_changes() == [lowest, highest, 0, 0]
+    gpu.close()
+
+
+def test_opening_and_closing_a_gpu_changes_no_clock(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    gpu.lock_clock_mhz(gpu.supported_clocks_mhz()[0])
+    before = bench.clock_changes()
+    other = open_gpu(bench.spec)
+    other.close()
+    gpu.close()
+    assert bench.clock_changes() == before
+
+
+def test_why_clocks_stay_is_empty_with_permission(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    assert gpu.why_clocks_stay() == ""
+    gpu.close()
+
+
+def test_without_permission_why_clocks_stay_returns_the_reason_and_changes_raise(bench: Bench) -> None:
+    bench.refuse_all_changes()
+    gpu = open_gpu(bench.spec)
+    assert "this user may not" in gpu.why_clocks_stay()
+    clock_mhz = gpu.supported_clocks_mhz()[0]
+    for change in (
+        lambda: gpu.lock_clock_mhz(clock_mhz),
+        gpu.reset_clocks,
+        lambda: gpu.set_power_limit_w(gpu.power_limit_w()),
+    ):
+        with pytest.raises(DevicePermissionError):
+            change()
+    gpu.close()
+
+
+def test_a_driver_that_refuses_a_clock_is_a_device_error_that_names_the_clock(bench: Bench) -> None:
+    bench.fail_next_lock()
+    gpu = open_gpu(bench.spec)
+    clock_mhz = gpu.supported_clocks_mhz()[0]
+    with pytest.raises(DeviceError, match=f"{clock_mhz} MHz"):
+        gpu.lock_clock_mhz(clock_mhz)
+    gpu.reset_clocks()
+    gpu.close()
+
+
+def test_the_energy_counter_never_decreases(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    readings = []
+    for number in range(50):
+        if isinstance(bench, NvmlBench):
+            bench.fake.energy_mj = 5_000 + 100 * number - 5_000 * (number == 25)
+        readings.append(gpu.energy_j())
+    assert readings == sorted(readings)
+    assert readings[-1] > readings[0]
+    gpu.close()
+
+
+def test_the_power_limit_in_force_lies_within_the_range(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    lowest_w, highest_w = gpu.power_limit_range_w()
+    assert 0 < lowest_w < highest_w
+    assert lowest_w <= gpu.power_limit_w() <= highest_w
+    gpu.close()
+
+
+def test_a_power_limit_stays_until_another_one_is_set(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    lowest_w, highest_w = gpu.power_limit_range_w()
+    middle_w = (lowest_w + highest_w) / 2
+    for limit_w in (lowest_w, middle_w, highest_w, middle_w):
+        gpu.set_power_limit_w(limit_w)
+        assert gpu.power_limit_w() == pytest.approx(limit_w)
+    gpu.reset_clocks()
+    other = open_gpu(bench.spec)
+    assert other.power_limit_w() == pytest.approx(middle_w)
+    other.close()
+    gpu.close()
+
+
+def test_a_power_limit_outside_of_the_range_is_a_device_error_and_changes_nothing(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    before_w = gpu.power_limit_w()
+    lowest_w, highest_w = gpu.power_limit_range_w()
+    for limit_w in (lowest_w / 2, highest_w * 2):
+        with pytest.raises(DeviceError, match=f"{limit_w:g} W"):
+            gpu.set_power_limit_w(limit_w)
+    assert gpu.power_limit_w() == before_w
+    gpu.close()
+
+
+def test_an_idle_gpu_is_not_throttled(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    assert gpu.throttled() == ""
+    gpu.close()
+
+
+def test_close_can_be_called_twice_and_does_not_end_the_use_by_another_object(bench: Bench) -> None:
+    gpu, other = open_gpu(bench.spec), open_gpu(bench.spec)
+    gpu.close()
+    gpu.close()
+    assert other.energy_j() >= 0
+    other.reset_clocks()
+    other.close()
+    assert bench.left_open() == 0
+
+
+def test_a_closed_gpu_refuses_with_a_device_error(bench: Bench) -> None:
+    gpu = open_gpu(bench.spec)
+    clock_mhz = gpu.supported_clocks_mhz()[0]
+    gpu.close()
+    for use in (gpu.energy_j, gpu.reset_clocks, gpu.power_limit_w, lambda: gpu.lock_clock_mhz(clock_mhz)):
+        with pytest.raises(DeviceError):
+            use()
+
+
+def test_a_gpu_that_does_not_exist_is_a_device_error_and_nothing_stays_open(bench: Bench) -> None:
+    with pytest.raises(DeviceError):
+        open_gpu(bench.missing_spec)
+    assert bench.left_open() == 0

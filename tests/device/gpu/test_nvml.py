@@ -1,0 +1,107 @@
+"""GPUs through NVML, with a fake `pynvml` in place of the real module."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+from fake_nvml import UUIDS, FakeNvml
+
+from pfo_fs.device.gpu.nvml import NvmlGpu
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    module = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return module
+
+
+def test_clocks_are_those_of_the_highest_memory_clock_and_are_locked_on_the_right_gpu(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[1])
+    assert gpu.name == "NVIDIA A100"
+    assert gpu.supported_clocks_mhz() == [1410, 1395, 210]
+    gpu.lock_clock_mhz(1395)
+    gpu.reset_clocks()
+    assert fake.locked == [(1, 1395, 1395), (1, "reset")]
+    gpu.close()
+    assert fake.open == 0
+
+
+def test_without_permission_the_message_says_what_to_grant(fake: FakeNvml) -> None:
+    fake.fails = {"nvmlDeviceSetGpuLockedClocks": 4, "nvmlDeviceResetGpuLockedClocks": 4}
+    gpu = NvmlGpu(UUIDS[0])
+    for words in ("root", "CAP_SYS_ADMIN", "zeusd"):
+        assert words in gpu.why_clocks_stay()
+    with pytest.raises(DevicePermissionError, match="1395 MHz"):
+        gpu.lock_clock_mhz(1395)
+
+
+def test_the_energy_counter_is_in_joules(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[0])
+    fake.energy_mj = 7_500
+    assert gpu.energy_j() == 7.5
+
+
+def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[0])
+    fake.reasons = 0x02 | 0x01  # application clocks, idle
+    assert gpu.throttled() == ""
+    fake.reasons = 0x20 | 0x04
+    assert gpu.throttled() == "power limit, thermal slowdown"
+
+
+def test_an_old_driver_is_called_by_the_old_name_of_the_function(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.reasons = 0x08
+    name = "nvmlDeviceGetCurrentClocksEventReasons"
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetCurrentClocksThrottleReasons", getattr(FakeNvml, name), raising=False)
+    monkeypatch.delattr(FakeNvml, name)
+    fake.fails = {}
+    assert NvmlGpu(UUIDS[0]).throttled() == "hardware slowdown"
+
+
+def test_without_a_counter_power_is_integrated(fake: FakeNvml) -> None:
+    fake.fails["nvmlDeviceGetTotalEnergyConsumption"] = 3
+    gpu = NvmlGpu(UUIDS[0])
+    assert gpu.energy_j() == 0.0
+    t0 = time.monotonic()
+    time.sleep(0.03)
+    fake.power_mw = 300_000
+    energy_j = gpu.energy_j()
+    assert energy_j == pytest.approx(200 * (time.monotonic() - t0), rel=0.1)
+
+
+def test_known_errors_are_explained_with_their_code_and_unknown_ones_keep_nvmls_text(fake: FakeNvml) -> None:
+    fake.fails["nvmlInit"] = 9
+    with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9 of nvmlInit\)"):
+        NvmlGpu(UUIDS[0])
+    fake.fails["nvmlInit"] = 777
+    with pytest.raises(DeviceError, match="code 777"):
+        NvmlGpu(UUIDS[0])
+
+
+def test_an_unknown_uuid_and_mig_are_refused(fake: FakeNvml) -> None:
+    with pytest.raises(DeviceError, match="no such GPU"):
+        NvmlGpu("GPU-nowhere")
+    with pytest.raises(DeviceError, match="MIG slice"):
+        NvmlGpu("MIG-1234")
+    fake.mig = True
+    with pytest.raises(DeviceError, match="MIG mode"):
+        NvmlGpu(UUIDS[0])
+
+
+def test_a_gpu_without_mig_is_accepted(fake: FakeNvml) -> None:
+    fake.fails["nvmlDeviceGetMigMode"] = 3
+    assert NvmlGpu(UUIDS[0]).uuid == UUIDS[0]
+
+
+def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DeviceError, match="nvidia-ml-py"):
+        NvmlGpu(UUIDS[0])

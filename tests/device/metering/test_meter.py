@@ -1,0 +1,326 @@
+"""From marks and counter readings to time and energy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.metering.energy_curve import EnergyCurve
+from pfo_fs.device.metering.meter import Measured, StepMeter
+from pfo_fs.device.shared_page import SharedPage
+
+MS = 1_000_000
+Mark = tuple[int, int]
+
+
+def step_marks(begin_ms: int, step: int, number: int, instructions: list[tuple[int, int, int]], end_ms: int,
+               strayed: bool = False) -> list[Mark]:  # fmt: skip
+    """Marks of one step; instructions are (name's place, begin ms, end ms)."""
+    marks = [(begin_ms * MS, shared_page.STEP_BEGIN | step << 8), (number, shared_page.NUMBER)]
+    for place, t0, t1 in instructions:
+        marks += [(t0 * MS, shared_page.BEGIN | place << 8), (t1 * MS, shared_page.END | place << 8)]
+    return [*marks, (end_ms * MS, shared_page.STEP_END | (shared_page.STRAYED if strayed else 0) << 8)]
+
+
+def results(meter: StepMeter, marks: list[Mark]) -> list[Measured]:
+    return [item for item in meter.take(marks) if item is not None]
+
+
+def new_meter(profile_steps: int = 1) -> StepMeter:
+    names = SharedPage.create()
+    names.name_id("forward")
+    names.name_id("backward")
+    return StepMeter(profile_steps, names)
+
+
+def test_a_known_power_curve_is_interpolated_between_readings() -> None:
+    """Power 100 W + 50 W * sin(2 pi t), read every 20 ms: stretches of 7 ms come out within 1 %."""
+
+    def energy_j(t_s: float) -> float:
+        return 100 * t_s + 50 * (1 - math.cos(2 * math.pi * t_s)) / (2 * math.pi)
+
+    curve = EnergyCurve()
+    for i in range(101):
+        curve.add(i * 20 * MS, energy_j(i * 0.02))
+    for t_ms in range(13, 1900, 61):
+        true_j = energy_j((t_ms + 7) / 1000) - energy_j(t_ms / 1000)
+        assert curve.at((t_ms + 7) * MS) - curve.at(t_ms * MS) == pytest.approx(true_j, rel=0.04)
+    assert curve.at(2000 * MS) == pytest.approx(energy_j(2.0))
+
+
+def test_a_curve_without_readings_is_zero_and_time_does_not_go_back() -> None:
+    curve = EnergyCurve()
+    assert curve.at(5) == 0.0
+    curve.add(10, 1.0)
+    curve.add(10, 99.0)
+    assert curve.at(1000) == 1.0
+
+
+def test_the_curve_stays_small_and_still_right() -> None:
+    curve = EnergyCurve()
+    for i in range(100_000):
+        curve.add(i * MS, i * 0.1)
+    assert len(curve._times_ns) <= 4097
+    assert curve.at(777 * MS) == pytest.approx(77.7)
+    curve.forget_before(99_000 * MS)
+    assert curve.at(99_500 * MS) == pytest.approx(9950.0)
+
+
+def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measured() -> None:
+    meter = new_meter(profile_steps=2)
+    for i in range(200):
+        meter.curve.add(i * 10 * MS, i * 2.0)  # 200 W
+    instructions = [(0, 10, 30), (1, 30, 70)]
+    found: list[Measured] = []
+    for step in range(4):
+        shifted = [(place, t0 + step * 100, t1 + step * 100) for place, t0, t1 in instructions]
+        found += results(meter, step_marks(step * 100, step, 7, shifted, step * 100 + 90))
+    assert [(one.number, one.first_step, len(one.steps)) for one in found] == [(7, 1, 2)]
+    result = found[0].result(rank=3)
+    assert result["rank"] == 3
+    assert result["iter_step"] == [1, 2]
+    assert result["iter_time"] == pytest.approx([0.09, 0.09])
+    assert result["iter_energy"] == pytest.approx([18.0, 18.0])
+    assert result["time_breakdown"]["forward"] == [pytest.approx([0.02]), pytest.approx([0.02])]
+    assert result["energy_breakdown"]["backward"] == [pytest.approx([8.0]), pytest.approx([8.0])]
+    assert meter.done_number == 7
+
+
+def test_a_new_number_starts_a_new_window_and_an_unfinished_one_is_dropped() -> None:
+    meter = new_meter(profile_steps=2)
+    meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
+    found: list[Measured] = []
+    for step, number in enumerate([0, 0, 1, 1, 1]):
+        found += results(meter, step_marks(step * 100, step, number, [], step * 100 + 50))
+    assert [(one.number, one.first_step) for one in found] == [(1, 3)]
+
+
+def test_a_step_that_did_not_run_as_scheduled_is_no_result_but_progress() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
+    found = results(meter, step_marks(0, 0, 1, [], 50))
+    found += results(meter, step_marks(100, 1, 1, [], 150, strayed=True))
+    assert found == []
+    assert meter.last_step is not None
+    assert meter.last_step.step == 1
+    assert len(results(meter, step_marks(200, 2, 1, [], 250))) == 1
+
+
+def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
+    results(meter, step_marks(0, 0, 1, [], 50))
+    assert results(meter, step_marks(100, 1, 1, [(0, 110, 120)], 150)[:-1]) == []
+    meter.lost()
+    assert results(meter, [(150 * MS, shared_page.STEP_END)]) == []
+    found = results(meter, step_marks(200, 2, 1, [(0, 210, 220)], 250))
+    assert found[0].result(0)["time_breakdown"] == {"forward": [[0.01]]}
+
+
+def test_nested_instructions_end_the_innermost_of_their_name() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
+    results(meter, step_marks(0, 0, 1, [], 1))
+    marks = step_marks(100, 1, 1, [], 200)
+    marks[2:2] = [
+        (110 * MS, shared_page.BEGIN | 0 << 8),
+        (120 * MS, shared_page.BEGIN | 1 << 8),
+        (150 * MS, shared_page.END | 1 << 8),
+        (160 * MS, shared_page.END | 0 << 8),
+        (170 * MS, shared_page.END | 0 << 8),  # never began
+    ]
+    times = results(meter, marks)[0].result(0)["time_breakdown"]
+    assert times == {"forward": [[0.05]], "backward": [[0.03]]}
+
+
+# ---- counters that tick
+
+
+def ticking(curve: EnergyCurve, power_w: float, *, tick_ms: int = 100, read_ms: int = 20, until_ms: int = 3000) -> None:
+    """Readings of a counter that shows, until its next tick, what was true at its last one."""
+    for t_ms in range(3, until_ms, read_ms):
+        curve.add(t_ms * MS, t_ms // tick_ms * tick_ms * power_w / 1000)
+
+
+def test_a_counter_that_ticks_is_taken_to_have_moved_between_two_readings() -> None:
+    curve = EnergyCurve()
+    ticking(curve, 200.0)
+    points = curve.within(450 * MS, 2450 * MS)
+    assert [energy_j for _, energy_j in points] == pytest.approx([20.0 * n for n in range(5, 25)])
+    assert all(abs(t_ns / MS - n * 100) <= 10 for n, (t_ns, _) in enumerate(points, start=5))
+    assert curve.at(2450 * MS) - curve.at(550 * MS) == pytest.approx(380, rel=0.01)
+
+
+def test_a_step_waits_for_the_tick_behind_its_end() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=1090)
+    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 1060)
+    assert results(meter, marks) == []
+    assert results(meter, []) == [], "the counter has not ticked since"
+    ticking(meter.curve, 200.0, until_ms=1200)
+    assert [one.steps[0].energy_j for one in results(meter, [])] == [pytest.approx(112, abs=4)]
+
+
+def test_a_counter_that_stands_still_is_not_waited_for_for_ever() -> None:
+    meter = new_meter()
+    for t_ms in range(0, 3000, 20):
+        meter.curve.add(t_ms * MS, 5.0 if t_ms < 500 else 6.0)
+    assert len(results(meter, step_marks(100, 0, 1, [], 700) + step_marks(700, 1, 1, [], 1500))) == 1
+
+
+def test_a_counter_that_fails_is_not_waited_for_and_what_is_not_known_is_no_result() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=300)
+    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 960)
+    assert results(meter, marks) == []
+    meter.curve.break_off()
+    assert results(meter, []) == []
+    assert meter.last_step is not None
+    assert (meter.last_step.step, meter.last_step.energy_j) == (1, 0.0)
+
+
+def test_after_a_gap_of_the_counter_only_steps_that_begin_later_have_energy() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=300)
+    meter.curve.break_off()
+    for t_ms in range(1000, 3000, 20):
+        meter.curve.add(t_ms * MS, 77.0 + 0.1 * t_ms)
+    found = []
+    for step in range(6):
+        begin = 100 + 400 * step
+        found += results(meter, step_marks(begin, step, 1, [], begin + 400))
+    assert [(one.first_step, one.steps[0].energy_j) for one in found] == [(4, pytest.approx(40, rel=0.01))]
+
+
+def test_without_energy_for_good_results_have_times() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=300)
+    meter.curve.break_off()
+    meter.curve.clear()
+    found = results(meter, step_marks(500, 0, 1, [], 600) + step_marks(600, 1, 1, [], 800))
+    assert [(step.time_s, step.energy_j) for step in found[0].steps] == [(pytest.approx(0.2), 0.0)]
+
+
+def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
+    meter = new_meter()
+    marks = step_marks(0, 0, 1, [(0, 10, 60)], 100)
+    marks.insert(-1, (60 * MS, shared_page.LAST_END))
+    results(meter, marks)
+    assert list(meter.pace) == [(0, 1, pytest.approx(0.06))]
+    assert meter.last_step is not None
+    assert meter.last_step.time_s == pytest.approx(0.1)
+
+
+def test_where_the_counter_ticks_slowly_a_result_covers_more_steps() -> None:
+    meter = new_meter(profile_steps=2)
+    ticking(meter.curve, 200.0, tick_ms=500, until_ms=9000)
+    found = []
+    for step in range(20):
+        found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
+    assert len(found) == 1
+    energies_j = [one.energy_j for one in found[0].steps]
+    assert len(energies_j) > 4
+    assert sum(energies_j) == pytest.approx(80 * len(energies_j), rel=0.05)
+
+
+def test_where_the_counter_does_not_tick_a_result_covers_the_steps_that_were_asked_for() -> None:
+    meter = new_meter(profile_steps=2)
+    meter.curve.break_off()
+    found = []
+    for step in range(20):
+        found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
+    assert [len(one.steps) for one in found] == [2]
+
+
+def measured_with_slow_ticks(tick_ms: int, step_ms: int, switch_ms: int) -> tuple[Measured, StepMeter]:
+    """Steps of a forward at 300 W and a backward at 100 W, of equal length, after a time at 500 W."""
+    meter = new_meter(profile_steps=2)
+
+    def energy_j(t_ms: float) -> float:
+        since = max(0.0, t_ms - switch_ms)
+        whole, rest = divmod(since, step_ms)
+        return (
+            0.5 * min(t_ms, switch_ms)
+            + whole * 0.2 * step_ms
+            + 0.3 * min(rest, step_ms / 2)
+            + 0.1 * max(0.0, rest - step_ms / 2)
+        )
+
+    found: list[Measured] = []
+    for t_ms in range(3, switch_ms + 100 * step_ms, 2):
+        meter.curve.add(t_ms * MS, energy_j(t_ms // tick_ms * tick_ms))
+    for step in range(60):
+        begin, half = switch_ms + step * step_ms, step_ms // 2
+        instructions = [(0, begin, begin + half), (1, begin + half, begin + step_ms)]
+        found += results(meter, step_marks(begin, step, 1, instructions, begin + step_ms))
+    return found[0], meter
+
+
+def test_where_ticks_are_farther_apart_than_steps_nothing_from_before_the_window_counts() -> None:
+    measured, _ = measured_with_slow_ticks(tick_ms=1000, step_ms=180, switch_ms=2500)
+    energies_j = [step.energy_j for step in measured.steps]
+    assert sum(energies_j) == pytest.approx(0.2 * 180 * len(energies_j), rel=0.04)
+    forwards_j = [step.energies["forward"][0] for step in measured.steps]
+    assert sum(forwards_j) < sum(energies_j)
+
+
+def test_powers_are_found_where_no_step_has_two_ticks() -> None:
+    meter = new_meter(profile_steps=20)
+    for t_ms in range(0, 6000, 2):
+        tick = t_ms // 70 * 70
+        meter.curve.add(t_ms * MS, tick // 50 * 9.0 + (0.3 * min(tick % 50, 20) + 0.1 * max(0, tick % 50 - 20)))
+    found: list[Measured] = []
+    for step in range(60):
+        begin = 100 + 50 * step
+        instructions = [(0, begin, begin + 20), (1, begin + 20, begin + 50)]
+        found += results(meter, step_marks(begin, step, 1, instructions, begin + 50))
+    powers = {power.instruction: power.power for power in found[0].powers}
+    assert powers["forward"] == pytest.approx(300, rel=0.05)
+    assert powers["backward"] == pytest.approx(100, rel=0.1)
+
+
+def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_them() -> None:
+    for least_s, count in ((0.0, 2), (0.5, 6), (60.0, 16)):
+        names = SharedPage.create()
+        names.name_id("forward")
+        meter = StepMeter(2, names, least_s)
+        meter.curve.break_off()
+        found: list[Measured] = []
+        for step in range(30):
+            found += results(meter, step_marks(100 * step, step, 1, [], 100 * step + 90))
+        assert [len(one.steps) for one in found] == [count]
+
+
+def test_a_window_that_steps_no_longer_add_to_keeps_no_old_clocks() -> None:
+    meter = new_meter(profile_steps=2)
+    meter.curve.break_off()
+    for step in range(50):
+        meter.clock_acts(100 * step * MS, 900 + step)
+        marks = step_marks(100 * step, step, 1, [(0, 100 * step, 100 * step + 50)], 100 * step + 90, strayed=step > 1)
+        assert results(meter, marks) == []
+    assert len(meter._powers._clocks) < 5
+
+
+def test_steps_while_clocks_are_held_at_their_default_are_not_measured() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    meter.curve.add(1000 * MS, 100.0)
+
+    def step(number: int) -> list[Measured]:
+        begin = 10 * number
+        return results(meter, step_marks(begin, number, 3, [(0, begin, begin + 5)], begin + 9))
+
+    step(0)
+    meter.held = True
+    assert not any(step(number) for number in range(1, 6))
+    assert meter.last_step is not None
+    assert meter.last_step.step == 5, "progress is reported all the same"
+    meter.held = False
+    assert not step(6), "the first one may have begun while clocks were held"
+    assert [measured.first_step for measured in step(7)] == [7]

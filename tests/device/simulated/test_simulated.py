@@ -1,0 +1,157 @@
+"""The simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.gpu.interface import DryRunGpu
+from pfo_fs.device.gpu.spec import open_gpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels, simulation_dir
+from pfo_fs.device.simulated.physics import A100
+from pfo_fs.errors import DeviceError
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
+    monkeypatch.delenv("PFO_FS_DRY_RUN", raising=False)
+
+
+def test_power_and_speed_fall_with_the_clock_over_the_whole_range() -> None:
+    gpu = SimulatedGpu("a")
+    clocks = gpu.supported_clocks_mhz()
+    assert clocks == sorted(clocks, reverse=True)
+    for name in ("forward", "backward", "backward_weight", "something else"):
+        model = A100.coefficients(name)
+        powers = [model.power_w(mhz) for mhz in clocks]
+        assert powers == sorted(powers, reverse=True)
+        assert powers[-1] > A100.blocking_power_w
+
+
+def test_an_idle_gpu_burns_the_blocking_power() -> None:
+    gpu = SimulatedGpu("a")
+    t0, e0 = time.monotonic(), gpu.energy_j()
+    time.sleep(0.05)
+    t1, e1 = time.monotonic(), gpu.energy_j()
+    assert (e1 - e0) / (t1 - t0) == pytest.approx(A100.blocking_power_w, rel=0.05)
+
+
+def test_an_instruction_takes_the_time_and_energy_of_its_clock() -> None:
+    gpu = SimulatedGpu("a")
+    kernels = SimulatedKernels("a", stages=8, time_scale=5)
+    gpu.lock_clock_mhz(900)
+    t0, e0 = time.monotonic(), gpu.energy_j()
+    kernels.run("forward", stage=7)
+    t1, e1 = time.monotonic(), gpu.energy_j()
+    model = kernels.model("forward", 7)
+    assert model.time_s(900) == pytest.approx(A100.coefficients("forward", last_stage=True).time_s(900) / 5)
+    assert t1 - t0 >= model.time_s(900)
+    idle_j = A100.blocking_power_w * (t1 - t0 - model.time_s(900))
+    assert e1 - e0 == pytest.approx(model.power_w(900) * model.time_s(900) + idle_j, rel=0.03)
+
+
+def test_a_clock_that_changes_while_an_instruction_runs_changes_the_rest_of_it() -> None:
+    gpu = SimulatedGpu("a")
+    kernels = SimulatedKernels("a", time_scale=1)
+    gpu.lock_clock_mhz(1410)
+    model = kernels.model("forward", 0)
+    start_ns, e0 = time.monotonic_ns(), gpu.energy_j()
+    kernels.start("forward")
+    time.sleep(0.02)
+    gpu.lock_clock_mhz(600)
+    changed_ns = gpu._state.words[2]
+    kernels.finish()
+    end_ns = gpu._state.words[12]
+    share = (changed_ns - start_ns) / 1e9 / model.time_s(1410)
+    assert (end_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * model.time_s(600), abs=0.002)
+    expected_j = model.power_w(1410) * share * model.time_s(1410) + model.power_w(600) * (end_ns - changed_ns) / 1e9
+    idle_j = A100.blocking_power_w * (time.monotonic_ns() - end_ns) / 1e9
+    assert gpu.energy_j() - e0 == pytest.approx(expected_j + idle_j, rel=0.03)
+
+
+def test_work_that_was_done_before_the_call_counts() -> None:
+    SimulatedGpu("a")
+    kernels = SimulatedKernels("a", time_scale=1)
+    begin_ns = time.monotonic_ns()
+    time.sleep(0.03)
+    t0 = time.monotonic()
+    kernels.run("forward", started_ns=begin_ns)
+    assert time.monotonic() - t0 < kernels.model("forward", 0).time_s(1410) - 0.025 + 0.02
+
+
+def test_the_energy_counter_never_goes_back() -> None:
+    gpu = SimulatedGpu("a")
+    kernels = SimulatedKernels("a", time_scale=50)
+    last = gpu.energy_j()
+    for mhz in (1410, 210, 1410, 300):
+        kernels.start("backward")
+        gpu.lock_clock_mhz(mhz)
+        for _ in range(50):
+            now = gpu.energy_j()
+            assert now >= last
+            last = now
+        kernels.finish()
+
+
+def test_clocks_are_logged_and_unknown_ones_refused(tmp_path: Path) -> None:
+    gpu = SimulatedGpu("a")
+    gpu.lock_clock_mhz(1200)
+    gpu.reset_clocks()
+    with pytest.raises(DeviceError, match="1234"):
+        gpu.lock_clock_mhz(1234)
+    lines = [json.loads(line) for line in (tmp_path / "a.log").read_text().splitlines()]
+    assert [(line["action"], line["mhz"]) for line in lines] == [("lock", 1200), ("reset", 0)]
+    assert lines[0]["t_ns"] <= lines[1]["t_ns"] <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", "x" * 200])
+def test_names_that_are_no_file_names_are_refused(name: str) -> None:
+    with pytest.raises(DeviceError):
+        open_gpu(f"simulated:{name}")
+
+
+def test_a_foreign_state_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.state").write_bytes(b"x" * 128)
+    with pytest.raises(DeviceError, match="release"):
+        SimulatedGpu("a")
+    (tmp_path / "b.state").write_bytes(b"")
+    with pytest.raises(DeviceError, match="not the state"):
+        SimulatedGpu("b")
+
+
+def test_the_default_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PFO_FS_SIM_DIR")
+    folder = Path(simulation_dir())
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "link"))
+    with pytest.raises(DeviceError, match="not a folder of this user"):
+        simulation_dir()
+
+
+def test_a_dry_run_reads_everything_and_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
+    gpu = open_gpu("simulated:a")
+    assert isinstance(gpu, DryRunGpu)
+    assert gpu.why_clocks_stay() == ""
+    gpu.lock_clock_mhz(900)
+    gpu.reset_clocks()
+    assert gpu.actions == [("lock", 900), ("reset", 0)]
+    assert 900 in gpu.supported_clocks_mhz()
+    assert gpu.energy_j() >= 0
+    assert (tmp_path / "a.log").read_text() == ""
+
+
+def test_unknown_specs_are_refused() -> None:
+    for spec in ("", "nvml", "nvml:", "simulated:", "cuda:0"):
+        with pytest.raises(DeviceError, match="does not name a GPU"):
+            open_gpu(spec)
+    assert open_gpu("none").supported_clocks_mhz() == []

@@ -1,0 +1,137 @@
+"""Asynchronous work on a simulated GPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device import SimulatedKernels
+from pfo_fs.device.simulated.stream import SimulatedEvent, SimulatedStream
+
+
+@pytest.fixture
+def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
+    kernels = SimulatedKernels("a", time_scale=10)
+    yield kernels
+    kernels.stream.synchronize()
+    kernels.close()
+
+
+@pytest.fixture
+def stream(kernels: SimulatedKernels) -> SimulatedStream:
+    return kernels.stream
+
+
+class Gate:
+    """Work that the device does not get through until it is opened."""
+
+    def __init__(self, stream: SimulatedStream) -> None:
+        self._open = threading.Event()
+        self.done: list[object] = []
+        stream._put(lambda: self._open.wait(20) and None)
+        self._stream = stream
+
+    def note(self, what: object) -> None:
+        self._stream.call(lambda: self.done.append(what))
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def test_a_launch_returns_before_the_device_has_begun(stream: SimulatedStream) -> None:
+    gate = Gate(stream)
+    for _ in range(5):
+        stream.launch("forward")
+    gate.note("after")
+    assert gate.done == []
+    gate.open()
+    stream.synchronize()
+    assert gate.done == ["after"]
+
+
+def test_work_is_done_in_the_order_of_its_launch(stream: SimulatedStream) -> None:
+    gate = Gate(stream)
+    for number in range(5):
+        gate.note(number)
+        stream.launch("forward")
+    gate.open()
+    stream.synchronize()
+    assert gate.done == [0, 1, 2, 3, 4]
+
+
+def test_a_function_for_an_idle_device_is_called_at_once(stream: SimulatedStream) -> None:
+    done: list[int] = []
+    stream.call(lambda: done.append(1))
+    assert done == [1]
+
+
+def test_instructions_follow_each_other_without_a_gap(kernels: SimulatedKernels) -> None:
+    stream = kernels.stream
+    begin, end = SimulatedEvent(stream), SimulatedEvent(stream)
+    stream.launch("forward")
+    begin.record()
+    for _ in range(10):
+        stream.launch("forward")
+    end.record()
+    stream.synchronize()
+    planned_ms = 10 * kernels.model("forward", 0).time_s(1410) * 1000
+    assert begin.elapsed_time(end) > 0.8 * planned_ms
+
+
+def test_an_event_is_ready_when_the_device_gets_there(stream: SimulatedStream) -> None:
+    gate = Gate(stream)
+    before_ns = time.monotonic_ns()
+    event = SimulatedEvent(stream)
+    event.record()
+    assert not event.query()
+    gate.open()
+    stream.synchronize()
+    assert event.query()
+    assert event._at_ns >= before_ns
+
+
+def test_an_event_that_is_recorded_again_is_not_ready_until_the_device_gets_there_again(
+    stream: SimulatedStream,
+) -> None:
+    event = SimulatedEvent(stream)
+    event.record()
+    assert event.query()
+    gate = Gate(stream)
+    event.record()
+    assert not event.query()
+    gate.open()
+
+
+def test_work_that_fails_ends_the_stream_and_nothing_waits_for_it_for_ever(
+    stream: SimulatedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda given: failed.append(given.exc_value))
+    gate = Gate(stream)
+
+    def fail() -> None:
+        raise RuntimeError("as asked")
+
+    stream.call(fail)
+    stream.launch("forward")
+    gate.open()
+    waiting = threading.Thread(target=stream.synchronize, daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert [str(error) for error in failed] == ["as asked"]
+    stream.launch("forward")
+    stream.synchronize()
+
+
+def test_what_is_not_done_when_the_stream_is_closed_is_dropped(stream: SimulatedStream) -> None:
+    gate = Gate(stream)
+    gate.note("never")
+    stream.close()
+    gate.open()
+    stream.synchronize()
+    assert gate.done == []
