@@ -165,7 +165,7 @@ def window_of(
                 seconds = np.array([[run.time_s for run in runs] for runs in each])
                 seen = np.array([[run.clock_mhz or top_mhz for run in runs] for runs in each], float)
                 times[number, first:last, column] = seconds.mean(axis=0)
-                at = seen.mean(axis=0) if sees_clocks else mhz
+                at = seen.min(axis=0) if sees_clocks else mhz  # GPUs compute together: the slowest decides
                 stayed = bool(sees_clocks and number and ends_at == mhz[0] == at[0])
                 since = _since_change(mhz, mhz[0] if stayed else begins_at, seconds.mean(axis=0))
                 ends_at = at[-1]

@@ -91,6 +91,7 @@ class _Rank:
     since_s: float = 0.0
     version: int = 0
     wanted_mhz: int = 0
+    lowest_mhz: int = 0
     timer: int = 0
     plan: FollowedPlan | None = None
     progress: tuple[int, int] = (0, IDLE)
@@ -107,7 +108,8 @@ class NodeIteration:
         wrong_s: GPU time spent in instructions at another clock than the plan's, in s.
         busy_s: GPU time spent in instructions, in s.
         calls: Number of calls of the driver.
-        changes: For each rank, (time, MHz) of each change of its first GPU.
+        changes: For each rank, (time, MHz) of each change of the lowest clock of its GPUs: they compute together, so it
+            decides how long an instruction takes.
     """
 
     starts_s: list[float]
@@ -351,8 +353,10 @@ class SimulatedNodes:
             rank = self._ranks[gpu.rank]
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
                 rank.latency.called(round(call_s * 1e9), waited_ns)
-            if gpu is self._ranks[gpu.rank].gpus[0]:
-                self._result.changes[gpu.rank].append((self._now_s - self._began_s, mhz))
+            lowest_mhz = min((one.set_mhz for one in rank.gpus if one.set_mhz), default=0)
+            if lowest_mhz != rank.lowest_mhz:
+                rank.lowest_mhz = lowest_mhz
+                self._result.changes[gpu.rank].append((self._now_s - self._began_s, lowest_mhz))
             gpu.next_number = self._number_of[mhz]
             gpu.acts_s = acts_s = self._now_s + self.settings.physics.settle_s(mhz)
             self._at(acts_s, lambda: self._acts(gpu, acts_s))
