@@ -53,6 +53,7 @@ class Trial(NamedTuple):
         later, later_error: By how much iterations took longer than the model makes of the same iterations.
         slower, slower_error: By how much they took longer than those in the window of the highest clocks; the error is
             infinite if that held other pipelines.
+        is_checked: Whether that window came after those of the plan.
     """
 
     plan: Any
@@ -62,13 +63,15 @@ class Trial(NamedTuple):
     later_error: float
     slower: float = 0.0
     slower_error: float = math.inf
+    is_checked: bool = False
 
     def pooled(self, new: Trial) -> Trial:
         """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
         saved, saved_error = _pooled(self.saved, self.saved_error, new.saved, new.saved_error)
         later, later_error = _pooled(self.later, self.later_error, new.later, new.later_error)
         slower, slower_error = _pooled(self.slower, self.slower_error, new.slower, new.slower_error)
-        return Trial(new.plan, saved, saved_error, later, later_error, slower, slower_error)
+        checked = self.is_checked or new.is_checked
+        return Trial(new.plan, saved, saved_error, later, later_error, slower, slower_error, checked)
 
 
 def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:

@@ -40,8 +40,9 @@ LUCK = 0.05
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Shares of the hope: plans that hope for less, and of clocks known better, are less late if it is in vain. The
 first that may be tried counts."""
-_EVERY = (1, 2, 4, 8, 16)
-"""A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
+_PARTS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+"""A trial changes the clocks by all that is hoped for, or by half of it, a quarter and so on: a small step tells how
+closely an instruction follows its clock, so that the next step can be larger."""
 _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
 _MOST_WINDOWS = 3
@@ -261,8 +262,8 @@ def _hopeful_plan(
 ) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
-    As few micro-batches use these clocks as it takes for a trial that takes no more than `most_time`, as a number of
-    iterations; others than in the trials before, whose keys are `known`.
+    It goes as far towards these clocks as it takes no more than `most_time`, as a number of iterations; its key is none
+    of the `known` ones, of the trials before.
     """
     for share in _HOPES:
         view = View(
@@ -270,9 +271,8 @@ def _hopeful_plan(
         )
         hoped = model.plan(1 + TOLERANCE / 2, view, run, steady)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
-        for every in _EVERY if more > LEAST_GAIN else ():
-            for first in range(every):
-                plan = model.mixed(run, hoped, every, len(known) + first)
-                if plan.key != run.key and plan.key not in known and trial_time(model.judge(plan)) <= most_time:
-                    return plan, more
+        for part in _PARTS if more > LEAST_GAIN else ():
+            plan = model.nearer(run, hoped, part)
+            if plan.key != run.key and plan.key not in known and trial_time(model.judge(plan)) <= most_time:
+                return plan, more
     return None

@@ -270,24 +270,36 @@ class JobModel:
         """Whether an iteration holds only one stretch of each rank."""
         return len(set(self.stretches)) == len(self.problem.pipeline.orders)
 
-    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
-        """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""
+    def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
+        """Returns a plan whose clocks lie at a share of the way from those of a plan to those of another one.
+
+        Where the two differ, it differs from the first one by one of the clocks that can be set at least.
+        """
         rows = []
         for group, own in enumerate(self.for_groups(plan)):
-            there = other.clocks_mhz[group]
-            rows.append(
-                tuple(
-                    theirs if (stretch + group - first) % every == 0 else mhz
-                    for stretch, mhz, theirs in zip(self.stretches, own, there, strict=True)
-                )
-            )
+            row = []
+            for offered, mhz, there in zip(self._offered_mhz, own, other.clocks_mhz[group], strict=True):
+                between = [each for each in offered if each != mhz and min(mhz, there) <= each <= max(mhz, there)]
+                wanted = mhz + share * (there - mhz)
+                row.append(min(between, key=lambda each: abs(each - wanted), default=mhz))
+            rows.append(tuple(row))
         return ClockPlan(tuple(rows), self.group_of)
+
+    @cached_property
+    def _offered_mhz(self) -> list[list[int]]:
+        """For each node, the clocks that can be set."""
+        table = self.everything.profile.measurements
+        return [[row.frequency_mhz for row in table[one.stage, one.name]] for one in self.problem.pipeline.instructions]
 
     def knows(self, plan: ClockPlan) -> bool:
         """Returns whether a plan of an earlier model can be judged by this one."""
         return all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
 
     # ---- what is believed of them
+
+    def contradicts(self, plan: ClockPlan) -> bool:
+        """Returns whether iterations of a measured plan took another time than this model makes of them."""
+        return self._judge.is_contradicted(plan)
 
     def judge(self, plan: ClockPlan) -> Judgement:
         """Returns what is believed of a plan."""

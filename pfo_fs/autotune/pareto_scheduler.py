@@ -122,6 +122,8 @@ class ParetoScheduler(FrequencyScheduler):
             self._use(results)
             if self._refutes_earlier_profile(before):
                 yield from self._probe()
+            elif self._is_contradicted():
+                yield from self._refer_again()
 
     def _warm_up(self) -> Windows[str]:
         """Measures at default clocks, which count as the highest ones, until the orders of instructions are known.
@@ -152,6 +154,28 @@ class ParetoScheduler(FrequencyScheduler):
             self._earlier.take_back(self._beliefs, odd)
             self._beliefs.curves_changed()
         return bool(odd)
+
+    def _is_contradicted(self) -> bool:
+        """Whether the plan in force took another time than the model says, and the highest clocks may tell why."""
+        assert self._choice is not None
+        assert self._beliefs.reference is not None
+        is_old = self._iterations >= _AGAIN * self._beliefs.reference.steps[-1]
+        return is_old and self._new_model().contradicts(self._choice.plan)
+
+    def _refer_again(self) -> Windows[None]:
+        """Measures the highest clocks again, and what is believed of the plan in force beside them.
+
+        Either the job has changed since they were measured, or the model is wrong. Other plans were measured beside the
+        old window, so that is forgotten.
+        """
+        assert self._choice is not None
+        plan, window = self._choice.plan, self._beliefs.windows[-1]
+        yield from self._window(self._highest_clocks(), "measuring the highest clocks again")
+        latest = self._beliefs.windows[-1]
+        if latest is not window:
+            self._beliefs.refer_to_latest()
+            self._beliefs.trials.clear()
+            self._beliefs.add_trial(plan.key, trial_of(self._new_model(), self._beliefs, plan, window))
 
     def _probe(self) -> Windows[None]:
         """Measures low clocks where there is slack, so that iterations do not become longer.

@@ -139,19 +139,39 @@ class PlanJudge:
         more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
+    def is_contradicted(self, plan: ClockPlan) -> bool:
+        """Returns whether iterations of a measured plan took another time than the model makes of them."""
+        trial = self._beliefs.trials.get(plan.key)
+        if trial is None or plan.key == self._model.highest.key:
+            return False
+        alone = self._alone(plan)
+        shares = alone.times
+        variance = float(self._model.curves.covariance_of([shares])[0, 0]) + alone.level**2 + alone.sampling**2
+        return self._disagrees(trial, self._whole(trial, alone), variance)
+
+    def _whole(self, trial: Trial, alone: _ByModel) -> float:
+        """By how much iterations of a plan simply took longer than its model says."""
+        return (1 + trial.slower) * self._model.full_s / self._model.target_s - 1 - alone.late
+
+    def _disagrees(self, trial: Trial, whole: float, variance: float) -> bool:
+        error2 = variance + trial.later_error**2 + trial.slower_error**2
+        return abs(whole - trial.later) > _AGREE * math.sqrt(error2)
+
     def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
         """By how much iterations of a plan were later than its model says.
 
-        How long they simply took counts unless the two do not agree: then the job has changed since the window of the
-        highest clocks.
+        Two figures tell it: how long they simply took, and how long beside what the model makes of the same iterations.
+        If the two do not agree, the first one counts alone if the highest clocks were measured afterwards. Else it does
+        not count, as the job may have changed since they were.
         """
         if trial is None:
             return None
-        model = self._model
-        whole, error = (1 + trial.slower) * model.full_s / model.target_s - 1 - alone.late, trial.slower_error
-        if abs(whole - trial.later) > _AGREE * math.sqrt(variance + trial.later_error**2 + error**2):
-            error = math.inf
-        return Offset(whole, error, trial.later, trial.later_error)
+        whole = self._whole(trial, alone)
+        if not self._disagrees(trial, whole, variance):
+            return Offset(whole, trial.slower_error, trial.later, trial.later_error)
+        if trial.is_checked:
+            return Offset(whole, trial.slower_error)
+        return Offset(whole, math.inf, trial.later, trial.later_error)
 
     @cached_property
     def _powers_w(self) -> dict[tuple[Kind, int], float]:

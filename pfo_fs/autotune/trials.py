@@ -39,6 +39,7 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window)
         own.later - reference.later,
         math.hypot(own.later_error, reference.later_error),
         *_slower(window, beliefs.reference),
+        is_checked=beliefs.reference.steps[-1] > window.steps[-1],
     )
 
 
@@ -47,7 +48,7 @@ def _slower(window: Window, reference: Window) -> tuple[float, float]:
     if window.pipelines != reference.pipelines:
         return 0.0, math.inf
     now, before = window.spans_s.max(axis=1), reference.spans_s.max(axis=1)
-    apart = max(0, window.steps[-1] - reference.steps[-1])
+    apart = abs(window.steps[-1] - reference.steps[-1])
     errors = [error_of_mean(now) / now.mean(), error_of_mean(before) / before.mean(), _WALK * math.sqrt(apart)]
     return float(now.mean() / before.mean()) - 1, math.hypot(*errors)
 
