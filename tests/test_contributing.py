@@ -42,10 +42,10 @@ def test_the_one_command_exists_and_can_be_run() -> None:
     assert "tools/gate" in (ROOT / ".ci" / "run").read_text()
 
 
-DECISIONS = re.findall(r"`([a-z_]+)`((?:, `[a-z_]+`|: `[a-z_]+`)+)", "".join(
-    row.split(" | ")[1] + "\n" for row in TEXT.partition("## What is decided where")[2].partition("\n## ")[0].splitlines()
-    if row.startswith("| ") and " | `" in row
-))  # fmt: skip
+ROWS = re.findall(
+    r"^\| .+? \| (`.+?) \|", TEXT.partition("## What is decided where")[2].partition("\n## ")[0], re.MULTILINE
+)
+DECISIONS = [pair for row in ROWS for pair in re.findall(r"`([a-z_]+)`: ((?:`[a-z_]+`(?:, )?)+)", row)]
 
 
 def test_the_modules_that_decide_are_in_the_rooms_that_the_table_names() -> None:
