@@ -1,4 +1,4 @@
-"""Some fast episodes of `python -m benchmarks.chaos`; what is broken in them, and what must hold: `docs/chaos.md`."""
+"""Some fast episodes of `python -m benchmarks.chaos`; what is broken, and what must hold: `docs/failures.md`."""
 
 from __future__ import annotations
 

@@ -42,6 +42,20 @@ def test_the_one_command_exists_and_can_be_run() -> None:
     assert "tools/gate" in (ROOT / ".ci" / "run").read_text()
 
 
+ROWS = re.findall(
+    r"^\| .+? \| (`.+?) \|", TEXT.partition("## What is decided where")[2].partition("\n## ")[0], re.MULTILINE
+)
+DECISIONS = [pair for row in ROWS for pair in re.findall(r"`([a-z_]+)`: ((?:`[a-z_]+`(?:, )?)+)", row)]
+
+
+def test_the_modules_that_decide_are_in_the_rooms_that_the_table_names() -> None:
+    assert len(DECISIONS) > 20, "the pattern above does not find them any more"
+    for room, names in DECISIONS:
+        assert room in ROOMS
+        for name in re.findall(r"`([a-z_]+)`", names):
+            assert list((PACKAGE / room).rglob(f"{name}.py")), f"{room} has no module {name}"
+
+
 def test_files_of_a_room_lie_in_that_room() -> None:
     named = {Path(name).parts[0] for name in NAMED if (PACKAGE / name).exists() and "/" in name}
     assert named <= set(ROOMS)

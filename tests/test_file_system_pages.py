@@ -1,4 +1,4 @@
-"""docs/file-systems.md and docs/threat-model.md name code and tests that exist."""
+"""docs/failures.md and docs/threat-model.md name code and tests that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("file-systems.md", "threat-model.md")
+PAGES = ("failures.md", "threat-model.md")
 TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 
 
@@ -22,7 +22,7 @@ def test_every_file_and_test_that_is_named_exists(page: str) -> None:
 
 
 def test_each_of_the_requirements_has_a_row_with_code_and_a_test() -> None:
-    text = (ROOT / "docs" / "file-systems.md").read_text()
+    text = (ROOT / "docs" / "failures.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|", text, re.MULTILINE)
     assert [int(row[0]) for row in rows] == list(range(1, 26))
     assert all("pfo_fs/" in code or "end.json" in code for _, _, code, _ in rows)

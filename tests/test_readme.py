@@ -62,7 +62,7 @@ def test_the_policy_of_ones_own_goes_down_step_by_step() -> None:
 def test_every_setting_of_the_table_exists() -> None:
     code = "".join(path.read_text() for path in (ROOT / "pfo_fs").rglob("*.py"))
     known = {f"PFO_FS_{name.upper()}" for name in PFOSettings.model_fields} | set(re.findall(r"PFO_FS_[A-Z_]+", code))
-    named = set(re.findall(r"`(PFO_FS_[A-Z_]+)", (ROOT / "docs" / "settings.md").read_text()))
+    named = set(re.findall(r"`(PFO_FS_[A-Z_]+)", (ROOT / "docs" / "operating.md").read_text()))
     assert named
     assert named <= known
 

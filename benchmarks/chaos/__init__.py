@@ -1,1 +1,1 @@
-"""Chaos: jobs in which processes are killed and stopped and files fail at random, from a seed; see `docs/chaos.md`."""
+"""Chaos: jobs in which processes are killed and stopped and files fail at random, from a seed: `docs/failures.md`."""

@@ -1,4 +1,4 @@
-"""Chaos: random kills, stops and file faults, from a seed; what is broken and what must hold: `docs/chaos.md`.
+"""Chaos: random kills, stops and file faults, from a seed; what is broken and what must hold: `docs/failures.md`.
 
 python -m benchmarks.chaos --fast 1000 [--jobs 2]
 python -m benchmarks.chaos --slow 20 [--jobs 4]

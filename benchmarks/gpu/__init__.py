@@ -1,1 +1,1 @@
-"""Measurements on a real NVIDIA GPU that change none of its settings; see docs/gpu-proof.md."""
+"""Measurements on a real NVIDIA GPU that change none of its settings; see benchmarks/gpu/README.md."""

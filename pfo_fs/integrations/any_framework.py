@@ -28,7 +28,7 @@ def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> At
             trainer, or a Megatron-Core model (one module, or the list of its chunks; give `num_microbatches=`, too).
         shared_dir: The directory that all ranks, the daemon and users share.
         options: Other arguments of the adapter's `attach` and of `PFOFileOptimizer`. With `loads`, clocks come from the
-            loads of each step, one for all ranks of a pipeline (docs/frameworks/load-clocks.md), and not from a
+            loads of each step, one for all ranks of a pipeline (docs/load-clocks.md), and not from a
             schedule: a function from the arguments of a micro-batch's forward to its load, which
             `torch.distributed.pipelining` calls where a step gets its inputs; or True: the program calls the holder's
             `give_loads` before each step.
@@ -54,7 +54,7 @@ def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> At
         raise ConfigError(
             f"attach() does not know {type(first).__module__}.{type(first).__qualname__}: give it a schedule of "
             "torch.distributed.pipelining, a DeepSpeed engine, a torchtitan trainer or a Megatron-Core model; "
-            "docs/frameworks/your-own.md shows what another framework needs"
+            "docs/frameworks.md shows what another framework needs"
         )
 
     return Attachment.make(refuse, shared_dir, options)

@@ -1,7 +1,7 @@
 """What the adapters of frameworks with a pipeline have in common.
 
 An adapter of a framework has three methods (`PipelineAdapter`). `attach_pipeline` makes the optimizer from them.
-docs/frameworks/your-own.md shows a complete adapter.
+docs/frameworks.md shows a complete adapter.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class Attachment:
         return partial(type(self), strict=False), ()  # a copy follows nothing
 
     def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
+        """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
         return (self._clocks or self.optimizer).metrics()
 
     @property

@@ -254,7 +254,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._gpus.resume_window()
 
     def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call, for a logger; docs/frameworks/metrics.md has the keys.
+        """Returns averages over the steps since the last call, for a logger; docs/reports.md has the keys.
 
         It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
         """

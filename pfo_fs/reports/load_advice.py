@@ -33,7 +33,7 @@ _BEYOND_CHANCE = 3.0
 """A pipeline that is slower by more than three standard errors is slow for good, which batches do not change."""
 _MOST_PLAYED = 20_000
 """Energies are those of 20,000 instructions of a pipeline, but of ten iterations at least: more take a minute."""
-LINK = "docs/frameworks/load-clocks.md"
+LINK = "docs/load-clocks.md"
 """Where people read about clocks from loads."""
 
 

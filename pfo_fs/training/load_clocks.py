@@ -192,7 +192,7 @@ class LoadClocks:
             self.work_ended()
 
     def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md).
+        """Returns averages over the steps since the last call, for a logger (docs/reports.md).
 
         On rank 0 also what is known of loads: `pfo_fs/loads_explain`, `pfo_fs/loads_saving`, `pfo_fs/loads_late`.
         """

@@ -295,7 +295,7 @@ class PFOFileOptimizer:
         # Bound to the tracker by `_follow`.
 
     def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
+        """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
         with self._guard:
             if self.follows:
                 return self._parts.metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))

@@ -121,16 +121,16 @@ def test_attached_it_measures_no_evaluation_logs_before_reporters_and_survives_a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [0, 3], ids=["power limit", "clock"])
+@pytest.mark.parametrize("section", ["Hugging Face Trainer", "A clock in place of a power limit"])
 def test_the_lines_of_the_page_follow_a_trainer(
-    place: int, tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+    section: str, tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
     from transformers import TrainerCallback
 
     trainer = training()["make_trainer"](str(tmp_path), TrainerCallback(), TrainerCallback(), steps=2)
     imported = {"HFGlobalPowerLimitOptimizer": HFGlobalPowerLimitOptimizer, "Energy": Energy}
-    run_block("trainers", place, trainer=trainer, **imported)
+    run_block("power-limit", section, 0, trainer=trainer, **imported)
     callback = trainer.callback_handler.callbacks[1]
     assert isinstance(callback, HFGlobalPowerLimitOptimizer)
     callback.close()

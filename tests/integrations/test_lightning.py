@@ -56,7 +56,7 @@ class Kept(lightning.pytorch.loggers.logger.DummyLogger):  # type: ignore[misc]
 
 def test_the_line_of_the_page_makes_a_trainer_with_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
-    trainer = run_block("trainers", 1)["trainer"]
+    trainer = run_block("power-limit", "Lightning", 0)["trainer"]
     (callback,) = [each for each in trainer.callbacks if isinstance(each, LightningPowerLimitOptimizer)]
     callback.close()
 

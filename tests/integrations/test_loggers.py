@@ -1,4 +1,4 @@
-"""The lines of docs/frameworks/metrics.md, run with the real loggers; each skips where its package is not installed."""
+"""The lines of docs/reports.md, run with the real loggers; each skips where its package is not installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_tensorboard(training: dict[str, Any], tmp_path: Path, monkeypatch: pyte
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.chdir(tmp_path)
-    names = run_block("metrics", 0, **training)
+    names = run_block("reports", "Charts", 0, **training)
     names["writer"].close()
     (folder,) = (tmp_path / "runs").iterdir()
     events = EventAccumulator(str(folder)).Reload()
@@ -42,7 +42,7 @@ def test_weights_and_biases(training: dict[str, Any], tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run_block("metrics", 1, **training)
+    run_block("reports", "Charts", 1, **training)
     assert math.isfinite(wandb.run.summary["pfo_fs/step_time_s"])
     wandb.finish()
 
@@ -51,6 +51,6 @@ def test_mlflow(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Mo
     mlflow = pytest.importorskip("mlflow", reason="needs MLflow; .ci/frameworks installs it")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
-    run_block("metrics", 2, **training)
+    run_block("reports", "Charts", 2, **training)
     run = mlflow.get_run(mlflow.last_active_run().info.run_id)
     assert "pfo_fs/step_time_s" in run.data.metrics

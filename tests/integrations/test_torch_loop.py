@@ -66,7 +66,8 @@ def test_the_block_of_the_page_runs_and_leaves_the_evaluation_out(monkeypatch: p
     monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
     weight, evaluated = torch.nn.Parameter(torch.ones(1)), []
     names = {"optimizer": torch.optim.SGD([weight]), "loader": range(1000), "evaluate": evaluated.append}
-    opt = run_block("trainers", 2, model=weight, **names)["opt"]
+    section = "A loop of your own: plain PyTorch, DDP, FSDP, accelerate"
+    opt = run_block("power-limit", section, 0, model=weight, **names)["opt"]
     assert evaluated == [weight]
     opt.monitor.close()
 

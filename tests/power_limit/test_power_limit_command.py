@@ -117,7 +117,7 @@ assert not {{"torch", "numpy", "matplotlib", "pandas", "transformers"}} & set(sy
 
 def test_the_loop_in_the_documentation_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "power-limit.md").read_text()
-    (block,) = re.findall(r"```python\n(from pfo_fs\.power_limit .*?)```", page, re.DOTALL)
+    (block,) = re.findall(r"```python\n(from pfo_fs\.power_limit import GlobalPower.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PFO_FS_GPU", "simulated:readme")
     names: dict[str, Any] = {"epochs": 2, "loader": range(450)}

@@ -69,7 +69,7 @@ def test_the_page_says_first_what_balanced_batches_bring_and_then_what_clocks_fr
     said = re.search(r'<p class="advice">(.*?)</p>', page)
     assert said is not None
     assert page.index(said[0]) < page.index('class="cards"')
-    assert re.search(r"shorter\. .*clocks from loads would save \d+ % ± \d+ .*docs/frameworks/load-clocks\.md", said[1])
+    assert re.search(r"shorter\. .*clocks from loads would save \d+ % ± \d+ .*docs/load-clocks\.md", said[1])
 
 
 def test_without_a_model_of_the_job_only_balanced_batches_are_spoken_of(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rules of docs/file-systems.md that hold for the whole code that touches the shared directory."""
+"""Rules of docs/failures.md that hold for the whole code that touches the shared directory."""
 
 from __future__ import annotations
 

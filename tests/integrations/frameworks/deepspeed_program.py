@@ -60,7 +60,7 @@ def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False) -> dic
     if pp == 1:
         attach(engine, given()["shared_dir"], strict=True)
     page = {"deepspeed": SimpleNamespace(initialize=lambda **_: (engine, None)), "PipelineModule": lambda *_: None}
-    pfo = run_block("deepspeed", 0, given()["shared_dir"], **page)["pfo"]
+    pfo = run_block("frameworks", "DeepSpeed", 0, given()["shared_dir"], **page)["pfo"]
     opt: Any = pfo.optimizer
     # The first rank of a stage writes its order for all of them.
     known = order_in_directory(dist.get_rank() - engine.grid.get_data_parallel_rank(), opt.job_id)

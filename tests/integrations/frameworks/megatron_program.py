@@ -128,10 +128,12 @@ def refusals(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def follow(job: Job, hook: str) -> Any:
-    """Attaches pfo-fs in one of the two ways of docs/frameworks/megatron.md."""
+    """Attaches pfo-fs in one of the two ways of docs/frameworks.md."""
     shared_dir, timers = given()["shared_dir"], job.config.timers
     if hook == "forward_backward":
-        page = run_block("megatron", 0, shared_dir, model=job.model, get_forward_backward_func=lambda: job.function)
+        page = run_block(
+            "frameworks", "Megatron", 0, shared_dir, model=job.model, get_forward_backward_func=lambda: job.function
+        )
         job.function = page["forward_backward_func"]
         return page["pfo"]
     # As megatron.training does it: the loop is hidden, and replaces the timers around evaluations.
@@ -146,7 +148,7 @@ def follow(job: Job, hook: str) -> Any:
         provide()
 
     names = {"model_provider": lambda: job.model, "forward_step": forward_step, "pretrain": pretrain}
-    run_block("megatron", 1, shared_dir, megatron=megatron, **names)
+    run_block("frameworks", "Megatron", 1, shared_dir, megatron=megatron, **names)
     destroy_num_microbatches_calculator()
     megatron.attach = attach
     job.config.timers = timers

@@ -1,4 +1,4 @@
-"""The adapter that docs/frameworks/your-own.md shows, on ColossalAI's real 1F1B schedule."""
+"""The adapter that docs/frameworks.md shows, on ColossalAI's real 1F1B schedule."""
 
 from __future__ import annotations
 

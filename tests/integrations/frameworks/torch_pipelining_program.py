@@ -156,7 +156,9 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     if "attach" in options:
         pfo = pfo_fs.attach(case.schedule, want["shared_dir"], **options["attach"])
     else:
-        pfo = run_block("torch-pipelining", 0, want["shared_dir"], schedule=case.schedule)["pfo"]
+        pfo = run_block("frameworks", "torch.distributed.pipelining", 0, want["shared_dir"], schedule=case.schedule)[
+            "pfo"
+        ]
     opt: Any = pfo.optimizer
     if mesh["pp"].size() == 1:  # nothing to follow
         same, patched = case.train() == without, case.shape() != before

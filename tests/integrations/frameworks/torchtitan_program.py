@@ -18,7 +18,7 @@ from pfo_fs.integrations.torchtitan import attach
 
 
 class FollowedTrainer(Trainer):
-    """The other way of docs/frameworks/torchtitan.md."""
+    """The other way of docs/frameworks.md."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -44,7 +44,9 @@ def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, 
 
     bare = Trainer(config())
     bare.train()
-    page = run_block("torchtitan", 0, given()["shared_dir"], config=SimpleNamespace(build=lambda: Trainer(config())))
+    page = run_block(
+        "frameworks", "torchtitan", 0, given()["shared_dir"], config=SimpleNamespace(build=lambda: Trainer(config()))
+    )
     assert weights(page["trainer"]) == weights(bare)
     trainer = FollowedTrainer(config())
     opt: Any = trainer.pfo.optimizer

@@ -1,4 +1,4 @@
-"""ColossalAI's 1F1B schedule followed by an adapter of its own: the code of docs/frameworks/your-own.md, tried."""
+"""ColossalAI's 1F1B schedule followed by an adapter of its own: the code of docs/frameworks.md, tried."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main() -> None:
     want = given()
     set_accelerator("cpu")
     dist.init_process_group("gloo")
-    page = run_block("your-own", 0)
+    page = run_block("frameworks", "Your own framework", 0)
 
     def train(followed: bool) -> tuple[str, Any, Any]:
         torch.manual_seed(0)
