@@ -1,7 +1,5 @@
 """Runs a helper's state: sockets and timers in the main thread, files and scheduling in two threads of their own.
 
-The same loop serves the host's helper and the helper of a power-limit optimizer.
-
 A file system that hangs blocks the worker, but not the sockets and timers: training is still served, and goes to
 default clocks when the directory has not answered for a long time. A thread that hangs does not stop the process from
 ending.
@@ -38,7 +36,7 @@ _LAST_WRITES_WITHIN_S = 600.0
 
 
 class State(Protocol):
-    """Decides what to do, without input or output; see `state.py` and `power_limit_state.py`."""
+    """Decides what to do, without input or output; see `state.py`."""
 
     @property
     def is_idle(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH, folder_key
+from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,8 @@ class Chooser:
         files: The profile and the shared directory.
         selector: Chooses the best level.
         search: Chooses the level to measure next.
-        levels: The levels to choose from, highest first.
+        agreed: The levels to choose from.
         profile_steps: Measurements are scaled to this number of steps.
-        bounds: The lowest and the highest level that the GPUs accept.
         knob: What is set.
     """
 
@@ -70,17 +69,16 @@ class Chooser:
         files: FileClient,
         selector: OptimumSelector,
         search: Search,
-        levels: Sequence[int],
+        agreed: LevelAgreement,
         profile_steps: int,
-        bounds: tuple[float, float],
         knob: Knob,
     ) -> None:
         self.files = files
         self._selector = selector
         self._search = search
-        self._levels = list(levels)
+        self._levels = agreed.levels
         self._scale = profile_steps / search.window_steps
-        self._bounds = bounds
+        self._bounds = agreed.bounds
         self._knob = knob
         self._records = KNOBS[knob]
         self._known: list[KnobMeasurement] = []
@@ -97,16 +95,6 @@ class Chooser:
             self._key += ", coarse-to-fine"
         self._answer_by_s = 0.0
         self._dropped = 0  # windows in turn without a measurement
-
-    @classmethod
-    def open(
-        cls, profile_path: str | None, shared_dir: str | None, agreed: LevelAgreement, profile_steps: int, **given: Any
-    ) -> Chooser:
-        """Returns a chooser on rank 0's files; `given` are the other arguments of the class."""
-        names, knob = agreed.gpu_names, given["knob"]
-        key = folder_key(names[0], agreed.levels, profile_steps, len(names), knob)
-        files = FileClient(profile_path, shared_dir, key, knob=knob)
-        return cls(files, levels=agreed.levels, bounds=agreed.bounds, profile_steps=profile_steps, **given)
 
     def first(self) -> Decision:
         """Decides before the first step: from the profile, another job's choice or other jobs' measurements."""
@@ -155,7 +143,7 @@ class Chooser:
         try:
             energy_j = sum(window.energy_j for window in windows) * self._scale
             time_s = max(window.time_s for window in windows) * self._scale
-            measured = self._records.measurement.at(level, energy_j, time_s)
+            measured = self._records.measurement.at(level, energy=energy_j, time=time_s)
         except ValidationError:
             return Decision(
                 [], problem=f"energy and time at {level} {self._records.unit} are not both positive: {windows}"
@@ -176,7 +164,7 @@ class Chooser:
             found = self._windows.find()
             for level, one in found.items():
                 raw = self._raw[level]
-                self._own[level] = type(raw).at(level, raw.energy * one.energy, raw.time * one.time)
+                self._own[level] = type(raw).at(level, energy=raw.energy * one.energy, time=raw.time * one.time)
             self._errors = {level: (one.time_error, one.energy_error) for level, one in found.items()}
         except ValueError as error:
             self._own = dict(self._raw)
@@ -194,17 +182,15 @@ class Chooser:
         return Decision(self._known, next_level=level, wait_steps=steps, errors=self._errors)
 
     def conclude(self, decision: Decision) -> None:
-        """Has the helper process write the profile, unless it was read from the file; ends the helper.
+        """Has the helper process write the profile, unless it was read from the file; nothing is shared any more.
 
         A script may read the profile as soon as the level is chosen, so this waits for the file: some milliseconds, two
         seconds at most where the file system hangs.
         """
-        if decision.measurements and decision.measurements != self._in_file and self.files.profile_path is not None:
+        if decision.measurements and decision.measurements != self._in_file:
             self._in_file = decision.measurements
             self.files.save(decision.measurements)
-            self.files.leave_when_written()
-        else:
-            self.files.leave()
+        self.files.stop_sharing()
 
     def unfinished(self, level_steps: int) -> str:
         """Returns, as text, how far the measurements are and how they can be completed.
@@ -266,7 +252,7 @@ class Chooser:
             if level not in self._own:
                 return Decision(self._known, next_level=level)
         full, own = self._own[highest], self._own[optimal]
-        at_best = type(own).at(optimal, own.energy * (1 - _TOLERANCE), own.time * (1 - _TOLERANCE))
+        at_best = type(own).at(optimal, energy=own.energy * (1 - _TOLERANCE), time=own.time * (1 - _TOLERANCE))
         try:
             agrees = int(self._selector.select([full, at_best])) == optimal
         except Exception:  # noqa: BLE001  as in `_decide`
@@ -300,8 +286,6 @@ class Chooser:
 
     def _take_shared(self) -> None:
         """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
-        if self.files.shares:
-            self.files.poll()
         if self.files.shares and not self._errors:
             known = {measurement.level: measurement for measurement in self._known} | self.files.measurements
             self._known = [known[level] for level in self._levels if level in known]

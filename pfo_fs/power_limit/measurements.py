@@ -15,7 +15,14 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.store.power_limit_folder import KNOBS, ClockMeasurement, Knob, KnobMeasurement, PowerLimitMeasurement
+from pfo_fs.store.power_limit_folder import (
+    KNOBS,
+    MAX_PROFILE_BYTES,
+    ClockMeasurement,
+    Knob,
+    KnobMeasurement,
+    PowerLimitMeasurement,
+)
 
 __all__ = [
     "KNOBS",
@@ -30,7 +37,6 @@ __all__ = [
     "saving",
 ]
 
-MAX_PROFILE_BYTES = 1 << 20
 _MAX_MEASUREMENTS = 10_000
 
 
@@ -44,7 +50,7 @@ class _Clocks(BaseModel):
 
 def knob_of(measurements: Sequence[KnobMeasurement]) -> Knob:
     """Returns what was set in these measurements, of which there is at least one."""
-    return "clock" if isinstance(measurements[0], ClockMeasurement) else "power_limit"
+    return measurements[0].knob
 
 
 def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
@@ -58,7 +64,7 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
         PlanError: The text is too large, not JSON, or not a profile; the message names the place.
     """
     if len(text) > MAX_PROFILE_BYTES:
-        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile is smaller")
+        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 10} KiB; a profile is smaller")
     measurements: Sequence[KnobMeasurement]
     try:
         measurements = _PowerLimits.model_validate_json(text).measurements
@@ -94,4 +100,5 @@ def saving(measurements: Sequence[KnobMeasurement], level: int) -> float | None:
 
 def profile_text(measurements: Iterable[KnobMeasurement]) -> str:
     """Returns the profile's JSON; of power limits, byte for byte as Zeus writes it."""
-    return json.dumps({"measurements": [measurement.model_dump() for measurement in measurements]}, indent=4)
+    found = [{one.knob: one.level, "energy": one.energy, "time": one.time} for one in measurements]
+    return json.dumps({"measurements": found}, indent=4)

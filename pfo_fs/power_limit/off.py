@@ -14,6 +14,7 @@ from pfo_fs.guard import Guard
 from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.choosing import Chooser
 from pfo_fs.power_limit.drift import DriftWatch
+from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
@@ -43,6 +44,7 @@ class OffOptimizer(UnusedCallbacks):
         self._metrics = StepMetrics([])
         self.profile_path: str | None = None
         self._drift_watch: DriftWatch | None = None
+        self._files = FileClient(None, None, "", "")
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
 
@@ -107,8 +109,7 @@ class OffOptimizer(UnusedCallbacks):
             log.warning("%s: %s. %s are left alone, and training goes on", self._name, reason, what)
         self.state = Off(reason)
         self._gpus.restore()
-        if self._chooser is not None:
-            self._chooser.files.leave()
+        self._files.leave()
 
     def _end_with_process(self, _error: BaseException | None) -> None:
         self.close()

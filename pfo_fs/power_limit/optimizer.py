@@ -19,6 +19,7 @@ from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.epochs import EpochLengths
+from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, saving
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
@@ -27,6 +28,7 @@ from pfo_fs.power_limit.ranks import RankGroup
 from pfo_fs.power_limit.search import search_named
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, Warmup
+from pfo_fs.store.power_limit_folder import folder_key
 
 log = logging.getLogger("pfo_fs")
 
@@ -147,18 +149,25 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     def _first_decision(self, agreed: LevelAgreement, shared_dir: str | None) -> Decision:
         decision: Decision | None = None
+        token = secrets.token_hex(16)
         if self._ranks.rank == 0:
-            search = {"search": self._search, "selector": self.optimum_selector, "knob": self.knob}
+            names, steps = agreed.gpu_names, self.profile_steps
+            key = folder_key(names[0], agreed.levels, steps, len(names), self.knob) if shared_dir is not None else ""
             try:
-                self._chooser = Chooser.open(self.profile_path, shared_dir, agreed, self.profile_steps, **search)
+                self._files = FileClient(self.profile_path, shared_dir, key, token, knob=self.knob)
+                self._chooser = Chooser(
+                    self._files, self.optimum_selector, self._search, agreed, self.profile_steps, self.knob
+                )
                 decision = self._chooser.first()
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
         try:
-            decision, token = self._ranks.from_first((decision, secrets.token_hex(16)))
-            self._gpus.watch_switch(shared_dir, token, self._ranks.rank)
+            decision, token = self._ranks.from_first((decision, token))
         except RuntimeError as error:
-            decision = Decision([], problem=f"the ranks cannot communicate: {error}")
+            return Decision([], problem=f"the ranks cannot communicate: {error}")
+        if self._ranks.rank != 0:
+            self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
+        self._gpus.hold(self._files.is_off)
         assert decision is not None
         return decision
 
@@ -179,8 +188,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if was_open:
             self._gpus.leave()
             self._ranks.close()
-            if self._chooser is not None:
-                self._chooser.files.leave()
+            self._files.leave()
 
     # ---- training calls these
 
@@ -219,15 +227,14 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self._metrics.step_begins()
         self._epochs.step_begins()
         self.resume_measurement()
-        self._gpus.look_at_switch()
+        self._files.poll()
+        self._gpus.hold(self._files.is_off)
         state = self.state
         if isinstance(state, Profiling):
             self._gpus.end_step()
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             self._look_after_gpus()
-            if self._chooser is not None:
-                self._chooser.files.log_late_problems()
             if self._drift_watch is not None:
                 self._look_for_drift(self._drift_watch)
         elif not isinstance(state, Off):
@@ -310,8 +317,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self.state = Off("closed")
         self._gpus.close()
         self._ranks.close()
-        if self._chooser is not None:
-            self._chooser.files.close()
+        self._files.close()
 
     # ---- the states
 

@@ -146,7 +146,7 @@ def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[Kno
         x = math.log(level)
         time_s = math.exp(min(_cubic(x, log_limits, log_times, slopes), math.log(MOST_MEASURED)))
         energy_j = min(_linear(x, log_limits, shares) * level * time_s, MOST_MEASURED)
-        found.append(type(points[0]).at(level, energy_j, time_s))
+        found.append(type(points[0]).at(level, energy=energy_j, time=time_s))
     return found
 
 

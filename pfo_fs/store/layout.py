@@ -116,9 +116,9 @@ def profile_about(key: str) -> str:
     return f"{PROFILES}/{key}/about.json"
 
 
-def power_limit(key: str, name: str = "") -> str:
-    """The folder of one kind of power-limit measurement, or a file in it."""
-    return f"{POWER_LIMIT}/{key}/{name}" if name else f"{POWER_LIMIT}/{key}"
+def power_limit(key: str) -> str:
+    """The folder of one kind of power-limit measurement."""
+    return f"{POWER_LIMIT}/{key}"
 
 
 def of_rank(folder: str, rank: int) -> str:

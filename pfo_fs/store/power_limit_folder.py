@@ -12,14 +12,18 @@ import logging
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
-from pfo_fs.store.records import Header, decode, encode
+from pfo_fs.store.record_folder import RecordFolder
+from pfo_fs.store.records import Body
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -32,102 +36,80 @@ _FILES_PER_LOOK = 2000
 """A folder with more new files than this, which only a fault or an attack makes, is read in several calls."""
 
 MAX_SELECTOR_LENGTH = 1000
-
-Body = TypeVar("Body", bound=BaseModel)
+MAX_PROFILE_BYTES = 160 << 10
+"""A profile goes from the helper to training in one message; this is room for a thousand levels."""
+MOST_MEASURED = 1e15
+"""No energy in J and no time in s is larger."""
 
 Knob: TypeAlias = Literal["power_limit", "clock"]
 """What the optimizer sets on all GPUs; a value of it is a level: a power limit in W, or a clock in MHz."""
 
 Level = Annotated[int, Field(gt=0, le=999_999)]
-MOST_MEASURED = 1e15
-"""No energy in J and no time in s is larger."""
 Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
 
 
-class PowerLimitMeasurement(BaseModel):
-    """Energy and time of `profile_steps` steps at one power limit; all GPUs of the job together.
+class _AtLevel(BaseModel):
+    """A record about one level, which has the name of the knob."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    knob: ClassVar[Knob]
+
+    @property
+    def level(self) -> int:
+        """The power limit in W, or the clock in MHz."""
+        return int(getattr(self, self.knob))
+
+    @classmethod
+    def at(cls, level: int, **others: object) -> Self:
+        """Returns the record of a level; `others` are the other fields."""
+        return cls.model_validate({cls.knob: level, **others})
+
+
+class KnobMeasurement(_AtLevel):
+    """Energy and time of `profile_steps` steps at one level; all GPUs of the job together.
 
     Attributes:
-        power_limit: The limit of each GPU, in W.
         energy: The energy in J, summed over the GPUs.
         time: The time of the slowest GPU, in s.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    power_limit: Level
     energy: Positive
     time: Positive
 
-    @property
-    def level(self) -> int:
-        """The power limit, in W."""
-        return self.power_limit
 
-    @classmethod
-    def at(cls, level: int, energy: float, time: float) -> PowerLimitMeasurement:
-        """Returns the measurement of one power limit, in W."""
-        return cls(power_limit=level, energy=energy, time=time)
+class PowerLimitMeasurement(KnobMeasurement):
+    """What was measured at one power limit of each GPU, in W."""
 
-
-class ClockMeasurement(BaseModel):
-    """Energy and time of `profile_steps` steps at one clock; all GPUs of the job together.
-
-    Attributes:
-        clock: The clock of each GPU, in MHz.
-        energy: The energy in J, summed over the GPUs.
-        time: The time of the slowest GPU, in s.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    clock: Level
-    energy: Positive
-    time: Positive
-
-    @property
-    def level(self) -> int:
-        """The clock, in MHz."""
-        return self.clock
-
-    @classmethod
-    def at(cls, level: int, energy: float, time: float) -> ClockMeasurement:
-        """Returns the measurement of one clock, in MHz."""
-        return cls(clock=level, energy=energy, time=time)
-
-
-KnobMeasurement: TypeAlias = PowerLimitMeasurement | ClockMeasurement
-
-
-class PowerLimitChoice(BaseModel):
-    """The power limit, in W, that `selector` has chosen."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
+    knob = "power_limit"
     power_limit: Level
 
-    @property
-    def level(self) -> int:
-        """The power limit, in W."""
-        return self.power_limit
 
+class ClockMeasurement(KnobMeasurement):
+    """What was measured at one clock of each GPU, in MHz."""
 
-class ClockChoice(BaseModel):
-    """The clock, in MHz, that `selector` has chosen."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
+    knob = "clock"
     clock: Level
 
-    @property
-    def level(self) -> int:
-        """The clock, in MHz."""
-        return self.clock
+
+class KnobChoice(_AtLevel):
+    """The level that a selector has chosen."""
+
+    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
 
 
-KnobChoice: TypeAlias = PowerLimitChoice | ClockChoice
+class PowerLimitChoice(KnobChoice):
+    """The power limit, in W, that a selector has chosen."""
+
+    knob = "power_limit"
+    power_limit: Level
+
+
+class ClockChoice(KnobChoice):
+    """The clock, in MHz, that a selector has chosen."""
+
+    knob = "clock"
+    clock: Level
 
 
 class KnobRecords(NamedTuple):
@@ -143,15 +125,9 @@ class KnobRecords(NamedTuple):
 
     unit: str
     kind: str
-    measurement: type[PowerLimitMeasurement] | type[ClockMeasurement]
+    measurement: type[KnobMeasurement]
     choice_kind: str
-    choice: type[PowerLimitChoice] | type[ClockChoice]
-
-    def chosen(self, selector: str, level: int) -> KnobChoice:
-        """Returns the record of a choice."""
-        if self.choice is ClockChoice:
-            return ClockChoice(selector=selector, clock=level)
-        return PowerLimitChoice(selector=selector, power_limit=level)
+    choice: type[KnobChoice]
 
 
 KNOBS: Mapping[Knob, KnobRecords] = {
@@ -163,9 +139,9 @@ KNOBS: Mapping[Knob, KnobRecords] = {
 class PowerLimitUpdates(NamedTuple):
     """What is new since the last call: measurements, choices, and levels with which a job has begun."""
 
-    measurements: Sequence[KnobMeasurement]
-    choices: Sequence[KnobChoice]
-    begun: Sequence[int]
+    measurements: list[KnobMeasurement]
+    choices: list[KnobChoice]
+    begun: list[int]
 
 
 def folder_key(gpu_name: str, levels: Sequence[int], profile_steps: int, gpus: int, knob: Knob = "power_limit") -> str:
@@ -199,12 +175,11 @@ class PowerLimitFolder:
     def __init__(self, files: Files, key: str, knob: Knob = "power_limit") -> None:
         if not _KEY.fullmatch(key):
             raise StoreError(f"{key!r} cannot name a folder of measurements")
-        self._files = files
-        self._key = key
+        self._folder = RecordFolder(files, layout.power_limit(key), f"pfo-fs@{socket.gethostname()}")
         self._records = KNOBS[knob]
         self._known: set[str] = set()
         files.make_folder(layout.POWER_LIMIT)
-        files.make_folder(layout.power_limit(key))
+        files.make_folder(self._folder.path)
 
     def updates(self) -> PowerLimitUpdates:
         """Returns what has come since the last call.
@@ -215,44 +190,35 @@ class PowerLimitFolder:
         Raises:
             StoreError: The directory gives no answer.
         """
-        measurements: list[KnobMeasurement] = []
-        choices: list[KnobChoice] = []
-        begun: list[int] = []
-        new = [name for name in self._files.names(layout.power_limit(self._key)) if name not in self._known]
+        found = PowerLimitUpdates([], [], [])
+        new = [name for name in self._folder.files.names(self._folder.path) if name not in self._known]
         for name in new[:_FILES_PER_LOOK]:
             if _LIMIT.fullmatch(name):
-                found = self._read_measurement(name)
-                if found is not None and name == _limit_name(found):
-                    measurements.append(found)
+                measured = self._read(name, self._records.kind, self._records.measurement)
+                if measured is not None and name == f"{measured.level}.json":
+                    found.measurements.append(measured)
             elif _CHOICE.fullmatch(name):
-                choice = self._read_choice(name)
+                choice = self._read(name, self._records.choice_kind, self._records.choice)
                 if choice is not None and name == _choice_name(choice.selector):
-                    choices.append(choice)
+                    found.choices.append(choice)
             else:
                 self._known.add(name)
                 if match := _BEGUN.fullmatch(name):
-                    begun.append(int(match[1]))
-        return PowerLimitUpdates(measurements, choices, begun)
-
-    def _read_measurement(self, name: str) -> KnobMeasurement | None:
-        return self._read(name, self._records.kind, self._records.measurement)
-
-    def _read_choice(self, name: str) -> KnobChoice | None:
-        return self._read(name, self._records.choice_kind, self._records.choice)
+                    found.begun.append(int(match[1]))
+        return found
 
     def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
         try:
-            data = self._files.read(layout.power_limit(self._key, name), _RECORD_BYTES)
+            found = self._folder.read(kind, model, name, _RECORD_BYTES)
         except StoreError as error:
             log.debug("%s cannot be read: %s", name, error)
             return None
-        if data is None:
-            return None
-        self._known.add(name)  # records are complete when their name appears, so a bad one stays bad
-        try:
-            return decode(data, kind, model)[1]
         except RecordError:
+            self._known.add(name)  # records are complete when their name appears, so a bad one stays bad
             return None
+        if found is not None:
+            self._known.add(name)
+        return found
 
     def announce(self, level: int) -> None:
         """Tells other jobs that this job measures this level.
@@ -260,7 +226,7 @@ class PowerLimitFolder:
         Raises:
             StoreError: The file cannot be written.
         """
-        self._files.claim(layout.power_limit(self._key, f"{level}.begun"), b"")
+        self._folder.files.claim(f"{self._folder.path}/{level}.begun", b"")
 
     def publish(self, measurement: KnobMeasurement) -> None:
         """Writes a measurement, unless another job has written one of this level.
@@ -268,7 +234,7 @@ class PowerLimitFolder:
         Raises:
             StoreError: The file cannot be written.
         """
-        self._claim(_limit_name(measurement), self._records.kind, measurement)
+        self._folder.claim(self._records.kind, measurement, f"{measurement.level}.json")
 
     def publish_choice(self, selector: str, level: int) -> KnobChoice | None:
         """Writes a choice, unless another job has; returns the one that is there, None if it cannot be read.
@@ -276,17 +242,9 @@ class PowerLimitFolder:
         Raises:
             StoreError: The file cannot be written.
         """
-        name = _choice_name(selector)
-        self._claim(name, self._records.choice_kind, self._records.chosen(selector, level))
-        return self._read_choice(name)
-
-    def _claim(self, name: str, kind: str, body: BaseModel) -> None:
-        record = encode(Header(kind, "", f"pfo-fs@{socket.gethostname()}"), body)
-        self._files.claim(layout.power_limit(self._key, name), record)
-
-
-def _limit_name(measurement: KnobMeasurement) -> str:
-    return f"{measurement.level}.json"
+        kind, name = self._records.choice_kind, _choice_name(selector)
+        self._folder.claim(kind, self._records.choice.at(level, selector=selector), name)
+        return self._read(name, kind, self._records.choice)
 
 
 def _choice_name(selector: str) -> str:

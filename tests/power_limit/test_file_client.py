@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import stat
@@ -22,7 +23,7 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
 
 from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError, StoreError
-from pfo_fs.helper.power_limit_operations import write_file
+from pfo_fs.helper.power_limit_files import write_file
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.store import Files
 from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitFolder
@@ -76,7 +77,7 @@ def test_any_text_is_a_profile_or_a_plan_error(text: str | bytes) -> None:
         ('{"measurements": [{"power_limit": 0, "energy": 1, "time": 1}]}', r"measurements\.0\.power_limit"),
         ('{"measurements": [{"power_limit": 1, "energy": NaN, "time": 1}]}', "energy"),
         ('{"measurements": [{"power_limit": 1, "energy": 1}]}', "time: Field required"),
-        ('{"measurements": "' + "x" * (1 << 20) + '"}', "larger than 1 MiB"),
+        ('{"measurements": "' + "x" * (160 << 10) + '"}', "larger than 160 KiB"),
         ("[" * 100_000, "JSON"),
         ('{"measurements": [' + ", ".join(2 * ['{"power_limit": 150, "energy": 1, "time": 1}']) + "]}", "150 W twice"),
     ],
@@ -119,22 +120,24 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
     path = tmp_path / "p.json"
     path.write_text("not a profile")
-    files = FileClient(path, None, "key", timeout_s=0.0)
+    files = FileClient(path, None, "", secrets.token_hex(16), timeout_s=0.0)
     files.save([measured(100)])
     files.close()
     assert path.read_text() == "not a profile"
     path.unlink()
-    files = FileClient(path, None, "key", timeout_s=0.0)
+    files = FileClient(path, None, "", secrets.token_hex(16), timeout_s=0.0)
     files.save([measured(100)])
     files.close()
     assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
 
 
-def test_a_profile_of_thousands_of_measurements_is_read(tmp_path: Path) -> None:
+def test_a_profile_of_a_thousand_measurements_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    measurements = [measured(level, level / 7) for level in range(1, 9001)]
-    path.write_text(json.dumps({"measurements": [m.model_dump() for m in measurements]}))
-    files = FileClient(path, None, "key")
+    measurements = [measured(level, level / 7) for level in range(1, 1001)]
+    path.write_text(pl.profile_text(measurements))
+    files = FileClient(path, None, "", secrets.token_hex(16))
+    files.save(measurements[::-1])
+    assert json.loads(path.read_text())["measurements"][0]["power_limit"] == 1000
     files.close()
     assert files.profile == measurements
 
@@ -193,19 +196,21 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
-    files = FileClient(tmp_path / "p.json", tmp_path / "shared", "key", timeout_s=0.2)
-    (helper,) = files._leaving
+    monkeypatch.setattr("pfo_fs.power_limit.file_client._FIRST_LOOK_S", 0.1)
+    files = FileClient(tmp_path / "p.json", tmp_path / "shared", "key", secrets.token_hex(16), timeout_s=0.2)
+    assert files._helper is not None
+    helper = files._helper.process
     assert files.profile is None
     files.close(0.1)
     assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
-    assert helper.process is not None
-    helper.process.kill()
-    helper.process.wait()
+    assert helper is not None
+    helper.kill()
+    helper.wait()
 
 
 def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
-    files = FileClient(None, tmp_path / "shared", "key")
+    files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
     assert files._helper is not None
     assert files._helper.process is not None
     os.kill(files._helper.process.pid, signal.SIGKILL)
@@ -217,7 +222,7 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
 
 
 def test_without_files_there_is_no_helper() -> None:
-    assert FileClient(None, None, "key")._helper is None
+    assert FileClient(None, None, "key", "token")._helper is None
 
 
 # ---- the shared directory
