@@ -93,23 +93,16 @@ class PowerLimitFiles:
             self._folder.announce(level)
         for level, energy_j, time_s in levels.measurements:
             self._folder.publish(KNOBS[self._knob].measurement.at(level, energy=energy_j, time=time_s))
-        for selector, level in levels.choices:
-            first = self._folder.publish_choice(selector, level)
-            if first is not None:
-                self._told.append(m.SharedLevels(choices=[(first.selector, first.level)]))
 
     def _poll(self) -> None:
-        found = PowerLimitUpdates([], [], [])
+        found = PowerLimitUpdates([], [])
         with self._problems_told("measurements are not shared"):
             if self._folder is not None:
                 found = self._folder.updates()
         measured = [(one.level, one.energy, one.time) for one in found.measurements]
-        chosen = [(one.selector, one.level) for one in found.choices]
-        for at in range(0, max(len(measured), len(chosen), len(found.begun)), _PER_MESSAGE):
+        for at in range(0, max(len(measured), len(found.begun)), _PER_MESSAGE):
             lot = slice(at, at + _PER_MESSAGE)
-            self._told.append(
-                m.SharedLevels(measurements=measured[lot], choices=chosen[lot], begun=list(found.begun[lot]))
-            )
+            self._told.append(m.SharedLevels(measurements=measured[lot], begun=found.begun[lot]))
 
     @contextmanager
     def _problems_told(self, what: str) -> Iterator[None]:
@@ -124,7 +117,7 @@ class PowerLimitFiles:
 
 
 class LevelWatch:
-    """Decides when to look for what other jobs have measured, chosen and begun with."""
+    """Decides when to look for what other jobs have measured and begun with."""
 
     def __init__(self) -> None:
         self._shares = self._is_looking = False

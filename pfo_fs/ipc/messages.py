@@ -212,12 +212,10 @@ class ProfileSaved(Message, frozen=True, kw_only=True):
 class SharedLevels(Message, frozen=True, kw_only=True):
     """Levels (power limits in W, or clocks in MHz) of this job for other jobs, or of other jobs for this one.
 
-    `measurements` are (level, energy in J, time in s), `choices` (selector, level that it chose), and `begun` the
-    levels with which a job has begun.
+    `measurements` are (level, energy in J, time in s), and `begun` the levels with which a job has begun.
     """
 
     measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
-    choices: list[tuple[str, Level]] = []
     begun: list[Level] = []
 
 

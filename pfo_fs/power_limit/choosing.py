@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +24,6 @@ _TOLERANCE = 0.05
 """Relative: a level that this job measures by so much better would still count as what other jobs have found."""
 _FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
 """Steps before a level is measured again whose window was dropped."""
-_ANSWER_S = 15.0
-"""Time for the helper to read from the shared directory which job's choice came first."""
 
 
 class Decision(NamedTuple):
@@ -89,24 +85,15 @@ class Chooser:
         self._has_warned = False
         self._in_file: Sequence[KnobMeasurement] = []
         self._chosen: int | None = None
-        # Jobs with the same key share their choice. A selector without a `repr` of its own has no key.
-        self._key = "" if type(selector).__repr__ is object.__repr__ else repr(selector)[: MAX_SELECTOR_LENGTH - 20]
-        if self._key and not isinstance(search, FullSweep):
-            self._key += ", coarse-to-fine"
-        self._answer_by_s = 0.0
         self._dropped = 0  # windows in turn without a measurement
 
     def first(self) -> Decision:
-        """Decides before the first step: from the profile, another job's choice or other jobs' measurements."""
+        """Decides before the first step: from the profile, or from other jobs' measurements."""
         if self.files.profile_error:
             return Decision([], error=self.files.profile_error)
         found = self.files.profile
         if found is None:
-            decision = self._decide()
-            if self._key and self._chosen is not None:  # other jobs have measured all levels; one may have chosen
-                self.files.wait_for_choice(self._key)
-                decision = self._decide()
-            return decision
+            return self._decide()
         unit, name = self._records.unit, self._knob.replace("_", " ")
         if knob_of(found) != self._knob:
             theirs = knob_of(found).replace("_", " ")
@@ -213,9 +200,6 @@ class Chooser:
 
     def _decide(self) -> Decision:
         self._take_shared()
-        optimal = self.files.choices.get(self._key)
-        if optimal in self._levels:
-            return self._checked(optimal)
         if self._chosen is None:
             try:
                 next_level = self._next_level()
@@ -228,17 +212,10 @@ class Chooser:
                 text = f"{self._selector!r} chose {chosen} {self._records.unit}, none of the levels to choose from: "
                 return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
             self._chosen = chosen
-            if self._key:
-                self.files.publish_choice(self._key, chosen)
-            self._answer_by_s = time.monotonic() + _ANSWER_S
-        if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
-            # Another job may have chosen at the same time, and all jobs end with the choice that came first. Until the
-            # helper reports which one that is, training goes on at the level that this job has chosen.
-            return Decision(self._known, next_level=self._chosen)
         return self._checked(self._chosen)
 
     def _checked(self, optimal: int) -> Decision:
-        """Decides for a level, after this job has measured it and the highest one itself if it is not its own choice.
+        """Decides for the level that was chosen, after this job has measured it and the highest one itself.
 
         What other jobs have left may be of another load, or invented: followed unseen, it could slow down all of
         training. If this job's selector would not choose the level over the highest one, by what this job has measured,
@@ -246,7 +223,7 @@ class Chooser:
         """
         highest = self._levels[0]
         is_own = all(self._own.get(one.level) == one for one in self._known)
-        if optimal == highest or (is_own and optimal == self._chosen):
+        if optimal == highest or is_own:
             return Decision(self._known, optimal=optimal)
         for level in (highest, optimal):
             if level not in self._own:
@@ -260,8 +237,8 @@ class Chooser:
         if agrees:
             return Decision(self._known, optimal=optimal)
         log.warning(
-            "other jobs have left %d %s in the shared directory as the best level, but here it takes %+.1f%% time and "
-            "%+.1f%% energy beside %d %s; this job measures for itself",
+            "by what other jobs have left in the shared directory, %d %s is the best level, but here it takes %+.1f%% "
+            "time and %+.1f%% energy beside %d %s; this job measures for itself",
             optimal,
             self._records.unit,
             100 * (own.time / full.time - 1),

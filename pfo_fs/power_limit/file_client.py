@@ -43,7 +43,6 @@ class FileClient:
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
         measurements: The measurements of other jobs, by level.
-        choices: The levels that other jobs have chosen, by selector.
         begun: Levels that a job has begun to measure.
         shares: Whether there is a shared directory that can be used.
         is_off: Whether all jobs of the shared directory are switched off.
@@ -64,7 +63,6 @@ class FileClient:
         self.profile: Sequence[KnobMeasurement] | None = None
         self.profile_error = ""
         self.measurements: dict[int, KnobMeasurement] = {}
-        self.choices: dict[str, int] = {}
         self.begun: set[int] = set()
         self.shares = self.is_off = False
         self._knob: Knob = knob
@@ -89,12 +87,6 @@ class FileClient:
         for message in self._watch:
             self._send(message)
             self._wait_for(m.ClocksHeld, _FIRST_LOOK_S)
-
-    def wait_for_choice(self, selector: str, timeout_s: float = 5.0) -> None:
-        """Waits until the choice that came first is known; called at the start only."""
-        deadline_s = time.monotonic() + timeout_s
-        while selector not in self.choices and self._wait_for(m.SharedLevels, deadline_s - time.monotonic()):
-            pass
 
     def poll(self) -> None:
         """Handles the messages that the helper has sent meanwhile; some microseconds if there are none."""
@@ -125,18 +117,12 @@ class FileClient:
         if self.shares:
             self._send(m.SharedLevels(measurements=[(measurement.level, measurement.energy, measurement.time)]))
 
-    def publish_choice(self, selector: str, level: int) -> None:
-        """Shares a choice, if there is a shared directory."""
-        if self.shares:
-            self._send(m.SharedLevels(choices=[(selector, level)]))
-
     def stop_sharing(self) -> None:
-        """Stops sharing measurements and choices with other jobs, in both directions."""
+        """Stops sharing measurements with other jobs, in both directions."""
         if self.shares:
             self._send(m.OpenPowerLimitFiles(profile_path=None, key=""))
         self.shares = False
         self.measurements.clear()
-        self.choices.clear()
 
     def save(self, measurements: Sequence[KnobMeasurement], timeout_s: float = 2.0) -> None:
         """Writes the profile file, if a path was given; waits for that, but no longer than `timeout_s`."""
@@ -175,7 +161,7 @@ class FileClient:
         self._may_replace = opened.profile != "unknown" and not self.profile_error
         self.poll()
 
-    def _wait_for(self, kind: type[m.SharedLevels | m.ProfileSaved | m.ClocksHeld], timeout_s: float) -> bool:
+    def _wait_for(self, kind: type[m.ProfileSaved | m.ClocksHeld], timeout_s: float) -> bool:
         """Handles the next message of a kind; returns False if none comes in time."""
         message = None if self._helper is None else self._helper.wait_for(kind, timeout_s)
         if isinstance(message, kind):
@@ -202,7 +188,6 @@ class FileClient:
                 for level, energy_j, time_s in message.measurements:
                     measured = KNOBS[self._knob].measurement.at(level, energy=energy_j, time=time_s)
                     self.measurements[level] = measured
-                self.choices.update(message.choices)
                 self.begun.update(message.begun)
 
     def _send(self, message: m.Message) -> None:

@@ -67,9 +67,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
         shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
-            one after the other; give each kind of load a directory of its own. A job that has chosen goes on at that
-            level until it is known which job's choice came first: usually one window more. A job that finds a choice
-            measures that level and the highest one before it keeps to it.
+            one after the other; give each kind of load a directory of its own. A job that chooses by what others have
+            measured measures that level and the highest one before it keeps to it.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`search.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.

@@ -14,7 +14,6 @@
   power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
     <limit in W>.begun            the first job that began with this limit, once: others measure another one
     <limit in W>.json             the first job that has measured this limit, once
-    result-<selector>.json        the first job that has chosen, once
   jobs/<job_id>/
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself

@@ -1,4 +1,4 @@
-"""Jobs with the same load share measurements at power limits, or at clocks, and the level that was chosen from them.
+"""Jobs with the same load share measurements at power limits, or at clocks; each chooses from them by itself.
 
 `layout.py` names the files. Records are immutable and no job waits for another one: a level with which another job has
 begun is only measured last, so if a job dies, the others do its share of the work.
@@ -20,7 +20,6 @@ from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 from pfo_fs.store.record_folder import RecordFolder
-from pfo_fs.store.records import Body
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,12 +29,10 @@ log = logging.getLogger(__name__)
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LIMIT = re.compile(r"[1-9]\d{0,5}\.json")
 _BEGUN = re.compile(r"([1-9]\d{0,5})\.begun")
-_CHOICE = re.compile(r"result-[0-9a-f]{16}\.json")
 _RECORD_BYTES = 65_536
 _FILES_PER_LOOK = 2000
 """A folder with more new files than this, which only a fault or an attack makes, is read in several calls."""
 
-MAX_SELECTOR_LENGTH = 1000
 MAX_PROFILE_BYTES = 160 << 10
 """A profile goes from the helper to training in one message; this is room for a thousand levels."""
 MOST_MEASURED = 1e15
@@ -48,12 +45,20 @@ Level = Annotated[int, Field(gt=0, le=999_999)]
 Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
 
 
-class _AtLevel(BaseModel):
-    """A record about one level, which has the name of the knob."""
+class KnobMeasurement(BaseModel):
+    """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
+
+    Attributes:
+        energy: The energy in J, summed over the GPUs.
+        time: The time of the slowest GPU, in s.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     knob: ClassVar[Knob]
+
+    energy: Positive
+    time: Positive
 
     @property
     def level(self) -> int:
@@ -61,21 +66,9 @@ class _AtLevel(BaseModel):
         return int(getattr(self, self.knob))
 
     @classmethod
-    def at(cls, level: int, **others: object) -> Self:
-        """Returns the record of a level; `others` are the other fields."""
-        return cls.model_validate({cls.knob: level, **others})
-
-
-class KnobMeasurement(_AtLevel):
-    """Energy and time of `profile_steps` steps at one level; all GPUs of the job together.
-
-    Attributes:
-        energy: The energy in J, summed over the GPUs.
-        time: The time of the slowest GPU, in s.
-    """
-
-    energy: Positive
-    time: Positive
+    def at(cls, level: int, energy: float, time: float) -> Self:
+        """Returns the measurement of a level."""
+        return cls.model_validate({cls.knob: level, "energy": energy, "time": time})
 
 
 class PowerLimitMeasurement(KnobMeasurement):
@@ -92,26 +85,6 @@ class ClockMeasurement(KnobMeasurement):
     clock: Level
 
 
-class KnobChoice(_AtLevel):
-    """The level that a selector has chosen."""
-
-    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
-
-
-class PowerLimitChoice(KnobChoice):
-    """The power limit, in W, that a selector has chosen."""
-
-    knob = "power_limit"
-    power_limit: Level
-
-
-class ClockChoice(KnobChoice):
-    """The clock, in MHz, that a selector has chosen."""
-
-    knob = "clock"
-    clock: Level
-
-
 class KnobRecords(NamedTuple):
     """How the records of one knob look.
 
@@ -119,28 +92,23 @@ class KnobRecords(NamedTuple):
         unit: The unit of a level.
         kind: The kind of a measurement in a record's header.
         measurement: The body of a measurement.
-        choice_kind: The kind of a choice in a record's header.
-        choice: The body of a choice.
     """
 
     unit: str
     kind: str
     measurement: type[KnobMeasurement]
-    choice_kind: str
-    choice: type[KnobChoice]
 
 
 KNOBS: Mapping[Knob, KnobRecords] = {
-    "power_limit": KnobRecords("W", "power-limit", PowerLimitMeasurement, "power-limit-result", PowerLimitChoice),
-    "clock": KnobRecords("MHz", "clock", ClockMeasurement, "clock-result", ClockChoice),
+    "power_limit": KnobRecords("W", "power-limit", PowerLimitMeasurement),
+    "clock": KnobRecords("MHz", "clock", ClockMeasurement),
 }
 
 
 class PowerLimitUpdates(NamedTuple):
-    """What is new since the last call: measurements, choices, and levels with which a job has begun."""
+    """What is new since the last call: measurements, and levels with which a job has begun."""
 
     measurements: list[KnobMeasurement]
-    choices: list[KnobChoice]
     begun: list[int]
 
 
@@ -190,26 +158,22 @@ class PowerLimitFolder:
         Raises:
             StoreError: The directory gives no answer.
         """
-        found = PowerLimitUpdates([], [], [])
+        found = PowerLimitUpdates([], [])
         new = [name for name in self._folder.files.names(self._folder.path) if name not in self._known]
         for name in new[:_FILES_PER_LOOK]:
             if _LIMIT.fullmatch(name):
-                measured = self._read(name, self._records.kind, self._records.measurement)
+                measured = self._read(name)
                 if measured is not None and name == f"{measured.level}.json":
                     found.measurements.append(measured)
-            elif _CHOICE.fullmatch(name):
-                choice = self._read(name, self._records.choice_kind, self._records.choice)
-                if choice is not None and name == _choice_name(choice.selector):
-                    found.choices.append(choice)
             else:
                 self._known.add(name)
                 if match := _BEGUN.fullmatch(name):
                     found.begun.append(int(match[1]))
         return found
 
-    def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
+    def _read(self, name: str) -> KnobMeasurement | None:
         try:
-            found = self._folder.read(kind, model, name, _RECORD_BYTES)
+            found = self._folder.read(self._records.kind, self._records.measurement, name, _RECORD_BYTES)
         except StoreError as error:
             log.debug("%s cannot be read: %s", name, error)
             return None
@@ -235,17 +199,3 @@ class PowerLimitFolder:
             StoreError: The file cannot be written.
         """
         self._folder.claim(self._records.kind, measurement, f"{measurement.level}.json")
-
-    def publish_choice(self, selector: str, level: int) -> KnobChoice | None:
-        """Writes a choice, unless another job has; returns the one that is there, None if it cannot be read.
-
-        Raises:
-            StoreError: The file cannot be written.
-        """
-        kind, name = self._records.choice_kind, _choice_name(selector)
-        self._folder.claim(kind, self._records.choice.at(level, selector=selector), name)
-        return self._read(name, kind, self._records.choice)
-
-
-def _choice_name(selector: str) -> str:
-    return f"result-{hashlib.sha256(selector.encode()).hexdigest()[:16]}.json"

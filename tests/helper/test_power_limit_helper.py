@@ -15,7 +15,7 @@ import pytest
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.power_limit_files import PowerLimitFiles
+from pfo_fs.helper.power_limit_files import PollLevels, PowerLimitFiles
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
@@ -98,15 +98,14 @@ def test_a_problem_is_told_once_and_what_is_asked_for_is_answered(tmp_path: Path
     assert files.execute(save) == [m.ProfileSaved()]
 
 
-def test_what_jobs_share_reaches_each_other_and_the_first_choice_counts(tmp_path: Path) -> None:
+def test_what_jobs_share_reaches_each_other(tmp_path: Path) -> None:
     one, two = PowerLimitFiles(str(tmp_path / "shared")), PowerLimitFiles(str(tmp_path / "shared"))
     for files in (one, two):
         assert files.execute(m.OpenPowerLimitFiles(profile_path=None, key="key", knob="clock"))[-1] == (
             m.PowerLimitFilesOpened(profile="none", shares=True)
         )
-    one.execute(m.SharedLevels(begun=[1200], measurements=[(1400, 10.0, 2.0)], choices=[("Energy()", 1400)]))
-    told = two.execute(m.SharedLevels(choices=[("Energy()", 1200)]))
-    assert m.SharedLevels(choices=[("Energy()", 1400)]) in told
+    one.execute(m.SharedLevels(begun=[1200], measurements=[(1400, 10.0, 2.0)]))
+    told = two.execute(PollLevels())
     others = [message for message in told if isinstance(message, m.SharedLevels)]
     assert [found for message in others for found in message.measurements] == [(1400, 10.0, 2.0)]
     assert [level for message in others for level in message.begun] == [1200]

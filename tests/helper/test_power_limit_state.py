@@ -87,10 +87,10 @@ class PowerLimitMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.client is not None)
     @rule()
-    def training_measures_and_chooses(self) -> None:
+    def training_measures(self) -> None:
         self.number += 1
         self.ask(m.SharedLevels(measurements=[(self.number, 1.0, 1.0)]))
-        self.ask(m.SharedLevels(choices=[("Energy()", self.number)]))
+        self.ask(m.SharedLevels(begun=[self.number]))
 
     @precondition(lambda self: self.client is not None)
     @rule(replace=st.booleans())

@@ -18,7 +18,6 @@ POSITIVE = st.floats(1e-300, 1e15)
 SHARED = st.builds(
     m.SharedLevels,
     measurements=st.lists(st.tuples(LEVELS, POSITIVE, POSITIVE), max_size=5),
-    choices=st.lists(st.tuples(st.text(max_size=50), LEVELS), max_size=5),
     begun=st.lists(LEVELS, max_size=5),
 )
 TO_HELPER = st.one_of(
@@ -60,7 +59,6 @@ def test_what_its_helper_says_arrives_as_it_was_sent(message: m.Message) -> None
         {"type": "SharedLevels", "measurements": [(1, math.inf, 1.0)]},
         {"type": "SharedLevels", "measurements": [(1, 1.0, -1.0)]},
         {"type": "SharedLevels", "measurements": [(1, 1.0)]},
-        {"type": "SharedLevels", "choices": [(3, 1)]},
         {"type": "ProfileSaved", "message": "only helpers say this"},
     ],
 )

@@ -26,7 +26,7 @@ from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.helper.power_limit_files import write_file
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.store import Files
-from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitFolder
+from pfo_fs.store.power_limit_folder import PowerLimitFolder
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -248,17 +248,9 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
     two.publish(measured(300, 2))
     two.publish(measured(250, 3))
     for folder in (one, two):
-        found, _, _ = folder.updates()
+        found, _ = folder.updates()
         assert {m.power_limit: m.energy for m in found} == {300: 1, 250: 3}
-        assert folder.updates() == ([], [], [])
-
-
-def test_a_job_that_publishes_its_choice_gets_the_one_that_came_first(tmp_path: Path) -> None:
-    one, two, three = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
-    first = PowerLimitChoice(selector="Energy()", power_limit=250)
-    assert two.publish_choice("Energy()", 250) == first
-    assert one.publish_choice("Energy()", 300) == first
-    assert three.updates().choices == [first]
+        assert folder.updates() == ([], [])
 
 
 def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
@@ -268,12 +260,9 @@ def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
     os.mkfifo(folder / "170.json")
     one.publish(measured(100))
     one.publish(measured(300))
-    one.publish_choice("Energy()", 300)
     for _ in range(2):
         found = two.updates()
         assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
-    assert two.updates().choices == []
-    assert PowerLimitFolder(Files(tmp_path / "shared", create=True), "key").updates().choices[0].power_limit == 300
 
 
 def test_limits_that_other_jobs_have_begun_with_are_reported(tmp_path: Path) -> None:
@@ -332,23 +321,18 @@ def slower_below(gpu: FakeGpu, levels: list[int]) -> Callable[[], tuple[float, f
     return lambda: (1.0, 300.0) if gpu.levels[-1] == max(levels) else (5.0, 1500.0)
 
 
-@pytest.mark.parametrize("planted", ["choice", "measurements", "both"])
 @pytest.mark.parametrize("selector", [pl.MaxSlowdownConstraint(1.0), pl.Energy(), pl.ZeusCost(0.5)], ids=repr)
 @pytest.mark.parametrize("search", ["full", "coarse-to-fine"])
 def test_a_limit_that_another_user_has_invented_stays_for_one_window(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str, selector: pl.OptimumSelector, search: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, selector: pl.OptimumSelector, search: str
 ) -> None:
     first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=selector, search=search)
     key = next((tmp_path / "shared" / "power-limit").iterdir()).name
-    name = first._chooser._key  # type: ignore[union-attr]
     first.close()
     shutil.rmtree(tmp_path / "shared" / "power-limit")
     evil = PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
-    if planted != "choice":
-        for level in (300, 250, 200, 150, 100):
-            evil.publish(pl.PowerLimitMeasurement(power_limit=level, energy=float(level), time=1.0))
-    if planted != "measurements":
-        evil.publish_choice(name, 100)
+    for level in (300, 250, 200, 150, 100):
+        evil.publish(pl.PowerLimitMeasurement(power_limit=level, energy=float(level), time=1.0))
     gpu = FakeGpu()
     monitor = FakeMonitor(slower_below(gpu, [300]))
     options = {**OPTIONS, "shared_dir": tmp_path / "shared", "optimum_selector": selector, "search": search}
@@ -392,25 +376,6 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
         job.close()
 
 
-def test_jobs_that_choose_at_the_same_time_end_with_the_choice_that_came_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_for: WaitFor
-) -> None:
-    folder = tmp_path / "shared" / "power-limit"
-    jobs = [make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())[0] for _ in range(2)]
-    with monkeypatch.context() as deaf:
-        deaf.setattr(FileClient, "poll", lambda _: None)
-        for job, selects_w in zip(jobs, (200, 150), strict=True):  # each has noise of its own
-            deaf.setattr(pl.Energy, "select", lambda _, __, level=selects_w: level)
-            for _ in range(12):
-                job.on_step_begin()
-            wait_for(lambda: list(folder.glob("*/result-*.json")))
-            assert state_of(job)[1] == selects_w, "training goes on at the limit chosen"
-    finish(*jobs)
-    assert [state_of(job) for job in jobs] == [("Done", 200, None)] * 2
-    for job in jobs:
-        job.close()
-
-
 def test_a_full_sweep_is_not_content_with_the_choice_of_a_search_that_measured_less(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -423,30 +388,6 @@ def test_a_full_sweep_is_not_content_with_the_choice_of_a_search_that_measured_l
     assert len(coarse.measurements) < len(full.measurements) == len(full.power_limits)
     coarse.close()
     full.close()
-
-
-def test_choices_of_selectors_without_a_repr_are_not_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Lowest(pl.OptimumSelector):
-        def select(self, measurements: Any) -> int:
-            return min(m.power_limit for m in measurements)
-
-    job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=Lowest())
-    for _ in range(20):
-        job.on_step_begin()
-    job.close()
-    assert state_of(job) == ("Done", 100, None)
-    assert not list(tmp_path.rglob("result-*.json"))
-
-
-def test_a_job_does_not_wait_for_a_directory_that_does_not_answer_its_choice(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
-    monkeypatch.setattr(FileClient, "poll", lambda _: None)
-    monkeypatch.setattr("pfo_fs.power_limit.choosing._ANSWER_S", 0.1)
-    finish(job)
-    assert state_of(job) == ("Done", 150, None)
-    job.close()
 
 
 def test_jobs_of_other_gpus_or_other_steps_do_not_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

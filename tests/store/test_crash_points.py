@@ -290,7 +290,6 @@ OPERATIONS: dict[str, Operation] = {
     "PowerLimitFolder.publish": Operation(
         lambda shared: limits(shared).publish(PowerLimitMeasurement.at(100, 1.0, 1.0)), limits
     ),
-    "PowerLimitFolder.publish_choice": Operation(lambda shared: limits(shared).publish_choice("s", 100), limits),
 }  # fmt: skip
 COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock", "Files.now_s"}
 """`claim` and `replace` of `RecordFolder`, which most operations above call; to register a rank opens a lock;
