@@ -10,10 +10,10 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.power_limit.candidates import LevelAgreement
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_of
 from pfo_fs.power_limit.rank_gpus import WindowReport
+from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import time
@@ -11,23 +12,19 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.errors import PlanError
+from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.guard import guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
-from pfo_fs.power_limit.arguments import check_arguments
-from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
 from pfo_fs.power_limit.choosing import Chooser, Decision
-from pfo_fs.power_limit.drift import DriftWatch
-from pfo_fs.power_limit.epochs import EpochLengths
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob, saving
+from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
-from pfo_fs.power_limit.ranks import RankGroup
+from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, agree_on_levels
 from pfo_fs.power_limit.search import search_named
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, Warmup
+from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
 from pfo_fs.store.power_limit_folder import folder_key
 
 log = logging.getLogger("pfo_fs")
@@ -116,7 +113,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             try:
                 counts = {"wait_steps": (wait_steps, 0), "warmup_steps": (warmup_steps, 0)}
                 counts |= {"profile_steps": (profile_steps, 1), "pl_step": (pl_step, 1), "clock_step": (clock_step, 1)}
-                check_arguments(knob, reprofile_drift, **counts)
+                _check(knob, reprofile_drift, **counts)
                 self.profile_path = None if profile_path is None else os.fsdecode(profile_path)
                 shared = None if shared_dir is None else os.fsdecode(shared_dir)
                 self.knob, self.unit = knob, KNOBS[knob].unit
@@ -259,22 +256,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if isinstance(self.state, Profiling):
             self._gpus.resume_window()
 
-    def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call, for a logger; docs/frameworks/metrics.md has the keys.
-
-        It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
-        """
-        found: dict[str, float] = {}
-        with self.guard:
-            found = self._metrics.since_last()
-        level = getattr(self.state, "level", None)
-        if self.knob == "power_limit":
-            found.pop("pfo_fs/clock_mhz", None)
-            if level is not None:
-                found["pfo_fs/power_limit_w"] = float(level)
-        saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
-        return found if saved is None else {**found, "pfo_fs/saving": saved}
-
     @guarded
     def on_train_begin(self) -> None:
         """Drops an open window: training begins again, maybe after it has failed in the middle of a step."""
@@ -399,3 +380,20 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 text = "%s: the time of a step has changed by %.0f %%; all levels are measured again"
                 log.warning(text, self._name, 100 * off)
             self.measure_again()
+
+
+def _check(knob: Knob, reprofile_drift: float | None, **steps: tuple[int, int]) -> None:
+    """Raises ConfigError for an argument that cannot be.
+
+    Args:
+        knob: What is set.
+        reprofile_drift: The share by which a step may take longer before all is measured again; None for any.
+        steps: The value of each whole number and the least that it can be, by name.
+    """
+    for name, (value, least) in steps.items():
+        if value < least:
+            raise ConfigError(f"{name} is {value}; give at least {least}")
+    if knob not in KNOBS:
+        raise ConfigError(f"knob is {knob!r}; it can be 'power_limit' or 'clock'")
+    if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
+        raise ConfigError(f"reprofile_drift is {reprofile_drift}; 0.2 is for steps that take 20 % more or less time")

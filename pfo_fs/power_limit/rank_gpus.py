@@ -13,7 +13,7 @@ from pfo_fs.guard import reason_of
 from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
-from pfo_fs.power_limit.window_steps import StepsReport, WindowSteps
+from pfo_fs.power_limit.same_load import StepsReport, WindowSteps
 
 log = logging.getLogger("pfo_fs")
 

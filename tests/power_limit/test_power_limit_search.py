@@ -13,8 +13,8 @@ from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 
 from pfo_fs import power_limit as pl
 from pfo_fs.device.simulated.physics import MODELS, GpuModel
-from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.search import CoarseToFine, FullSweep, predict
+from pfo_fs.power_limit.states import DriftWatch
 
 SELECTORS: list[pl.OptimumSelector] = [
     pl.Energy(),
