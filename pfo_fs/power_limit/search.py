@@ -5,11 +5,10 @@ and measures at the predicted optimum, until that and its neighbours are measure
 needs at most half of the sweep's steps.
 
 Values between two measurements are predicted from how GPUs behave under a limit; clocks are treated alike. A GPU that
-reaches its limit draws the limit on average, so that the ratio of power and limit changes little between limits; it is
-interpolated linearly. Time is about proportional to a power (exponent) of the limit, so that the logarithm of time is
-interpolated over that of the limit, by the monotone cubics of Fritsch and Carlson ("Monotone piecewise cubic
-interpolation", SIAM J. Numer. Anal. 17(2), 1980), with the slopes of Fritsch and Butland. Below the lowest measured
-limit, the ratio is constant and the logarithm of time is a straight line.
+reaches its limit draws the limit on average, so that the ratio of power and limit changes little between limits. Time
+is about proportional to a power (exponent) of the limit. So the ratio, and the logarithm of time, are interpolated
+linearly over the logarithm of the limit; below the lowest measured limit, the ratio is constant and the line of time
+goes on. (Monotone cubics in place of lines choose no better: `benchmarks/power_limit.py`.)
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit.measurements import KnobMeasurement
@@ -137,53 +135,22 @@ def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[Kno
     log_limits = [math.log(point.level) for point in points]
     log_times = [math.log(point.time) for point in points]
     shares = [point.energy / point.time / point.level for point in points]
-    slopes = _slopes(log_limits, log_times)
     found = []
     for level in levels:
         if level in by_limit:
             found.append(by_limit[level])
             continue
         x = math.log(level)
-        time_s = math.exp(min(_cubic(x, log_limits, log_times, slopes), math.log(MOST_MEASURED)))
-        energy_j = min(_linear(x, log_limits, shares) * level * time_s, MOST_MEASURED)
+        time_s = math.exp(min(_linear(x, log_limits, log_times, goes_on=True), math.log(MOST_MEASURED)))
+        energy_j = min(_linear(x, log_limits, shares, goes_on=False) * level * time_s, MOST_MEASURED)
         found.append(type(points[0]).at(level, energy=energy_j, time=time_s))
     return found
 
 
-def _linear(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Interpolates linearly; constant beyond the ends."""
-    right = bisect_right(xs, x)
-    if right in (0, len(xs)):
-        return ys[0 if right == 0 else -1]
+def _linear(x: float, xs: Sequence[float], ys: Sequence[float], *, goes_on: bool) -> float:
+    """Interpolates linearly; beyond the ends, the last part goes on, or nothing changes any more."""
+    right = min(max(bisect_right(xs, x), 1), len(xs) - 1)
     part = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
+    if not goes_on:
+        part = min(max(part, 0.0), 1.0)
     return ys[right - 1] + part * (ys[right] - ys[right - 1])
-
-
-def _slopes(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
-    """Returns the slope of the monotone cubic at each point: the weighted harmonic mean of the secants beside it."""
-    widths = [b - a for a, b in pairwise(xs)]
-    secants = [(b - a) / width for (a, b), width in zip(pairwise(ys), widths, strict=True)]
-    slopes = [secants[0]]
-    for (left, right), (w0, w1) in zip(pairwise(secants), pairwise(widths), strict=True):
-        if left * right <= 0:
-            slopes.append(0.0)
-        else:
-            slopes.append(3 * (w0 + w1) / ((2 * w1 + w0) / left + (w1 + 2 * w0) / right))
-    return [*slopes, secants[-1]]
-
-
-def _cubic(x: float, xs: Sequence[float], ys: Sequence[float], slopes: Sequence[float]) -> float:
-    """Evaluates the piecewise cubic; a straight line beyond the ends."""
-    right = bisect_right(xs, x)
-    if right in (0, len(xs)):
-        end = 0 if right == 0 else -1
-        return ys[end] + slopes[end] * (x - xs[end])
-    x0, width = xs[right - 1], xs[right] - xs[right - 1]
-    part = (x - x0) / width
-    y0, y1, d0, d1 = ys[right - 1], ys[right], slopes[right - 1] * width, slopes[right] * width
-    return (
-        y0
-        + part * d0
-        + part**2 * (3 * (y1 - y0) - 2 * d0 - d1)
-        + part**3 * (2 * (y0 - y1) + d0 + d1)
-    )  # fmt: skip
