@@ -120,7 +120,6 @@ def test_what_pfo_fs_writes_into_a_directory_of_a_group_is_read_where_users_are_
     files.claim("claimed", b"x")
     files.claim_each("", ["one", "two"], b"x")
     assert files.link("published", "linked")
-    os.close(files.open_lock("lock"))
     for name in ("published", "claimed", "one", "two", "linked"):
         assert of_some.read(name, 10) == b"x"
     for path in tmp_path.iterdir():
