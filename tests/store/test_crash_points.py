@@ -217,7 +217,6 @@ OPERATIONS: dict[str, Operation] = {
     "Files.claim_each": in_files(
         lambda files: files.claim_each("d", ["a", "b"], b"first"), lambda files: files.make_folder("d")
     ),
-    "Files.link": in_files(lambda files: files.link("a", "b"), lambda files: files.publish("a", b"1")),
     "Files.make_folder": in_files(lambda files: files.make_folder("d")),
     "Files.remove": in_files(lambda files: files.remove("a"), lambda files: files.publish("a", b"1")),
     "Files.move": in_files(
