@@ -15,7 +15,7 @@ from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_o
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
-from pfo_fs.power_limit.search import FullSweep, Search
+from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector
 
 log = logging.getLogger(__name__)
@@ -254,7 +254,7 @@ class Chooser:
         level = self._search.next_level(self._levels, self._known, self._selector)
         if level is None or not self.files.shares:
             return level
-        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should measure different levels
+        if self._search.is_full:  # jobs that measure at the same time should measure different levels
             measured = {measurement.level for measurement in self._known}
             left = [level for level in self._levels if level not in measured]
             level = random.choice([level for level in left if level not in self.files.begun] or left)

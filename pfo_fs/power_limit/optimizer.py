@@ -22,7 +22,7 @@ from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, agree_on_levels
-from pfo_fs.power_limit.search import search_named
+from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
 from pfo_fs.store.power_limit_folder import folder_key
@@ -118,7 +118,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 shared = None if shared_dir is None else os.fsdecode(shared_dir)
                 self.knob, self.unit = knob, KNOBS[knob].unit
                 self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
-                self._search = search_named(search, warmup_steps, profile_steps)
+                self._search = Search(search, warmup_steps, profile_steps)
                 self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
                 self._drift_threshold = reprofile_drift
                 self._gpus = RankGpus(monitor, knob)

@@ -1,8 +1,8 @@
 """Which levels (power limits, or clocks) are measured, and in which order.
 
-`FullSweep` is Zeus's way: all levels, highest first. `CoarseToFine` measures a few, predicts the others from them,
-and measures at the predicted optimum, until that and its neighbours are measured. Its windows are half as long, and it
-needs at most half of the sweep's steps.
+A full sweep is Zeus's way: all levels, highest first. The search from coarse to fine measures the highest and the
+middle level, predicts the others from them, and measures at the predicted optimum, until that and its neighbours are
+measured. Its windows are half as long, and it needs at most half of the sweep's steps.
 
 Values between two measurements are predicted from how GPUs behave under a limit; clocks are treated alike. A GPU that
 reaches its limit draws the limit on average, so that the ratio of power and limit changes little between limits. Time
@@ -14,7 +14,6 @@ goes on. (Monotone cubics in place of lines choose no better: `benchmarks/power_
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -28,71 +27,46 @@ _RINGS = (1, 2, 4)
 _FEWEST = 5
 
 
-class Search(ABC):
+class Search:
     """Chooses the level to measure next. It keeps no state: it decides from all measurements, of any job.
 
+    Args:
+        name: `full` or `coarse-to-fine`.
+        warmup_steps: Number of steps before a level is measured.
+        profile_steps: Number of steps in which a full sweep measures a level; the other search uses half of them.
+
     Attributes:
+        is_full: Whether all levels are measured.
         window_steps: Number of steps in which one level is measured.
+
+    Raises:
+        ConfigError: There is no such search.
     """
 
-    window_steps: int
-
-    @abstractmethod
-    def next_level(
-        self, levels: Sequence[int], measurements: Sequence[KnobMeasurement], selector: OptimumSelector
-    ) -> int | None:
-        """Returns the level to measure next, one of `levels`; None if enough is known.
-
-        Args:
-            levels: The levels to choose from, highest first.
-            measurements: Measurements of some of these levels.
-            selector: Chooses the best limit.
-        """
-
-
-class FullSweep(Search):
-    """All levels, from the highest down.
-
-    Args:
-        warmup_steps: Number of steps before a level is measured.
-        profile_steps: Number of steps in which a level is measured.
-    """
-
-    def __init__(self, warmup_steps: int, profile_steps: int) -> None:
-        self.window_steps = profile_steps
-
-    def next_level(
-        self, levels: Sequence[int], measurements: Sequence[KnobMeasurement], selector: OptimumSelector
-    ) -> int | None:
-        """Returns the highest level that is not measured yet."""
-        measured = {measurement.level for measurement in measurements}
-        return next((level for level in levels if level not in measured), None)
-
-
-class CoarseToFine(Search):
-    """Measures the highest level, the middle one, each predicted optimum, and finally the neighbours of the optimum.
-
-    If there are fewer than five limits, all are measured: there are too few between them to predict.
-
-    Of the limits below the lowest measured one, only the upper half is predicted, because low limits are slow, and
-    seldom the best.
-
-    Args:
-        warmup_steps: Number of steps before a level is measured.
-        profile_steps: Number of steps in which the full sweep would measure a level; half of them are used.
-    """
-
-    def __init__(self, warmup_steps: int, profile_steps: int) -> None:
-        self.window_steps = max(1, profile_steps // 2)
+    def __init__(self, name: str, warmup_steps: int, profile_steps: int) -> None:
+        if name not in ("full", "coarse-to-fine"):
+            raise ConfigError(f"search is {name!r}; it can be 'full' or 'coarse-to-fine'")
+        self.is_full = name == "full"
+        self.window_steps = profile_steps if self.is_full else max(1, profile_steps // 2)
         self._share = (warmup_steps + profile_steps) / (warmup_steps + self.window_steps) / 2
 
     def next_level(
         self, levels: Sequence[int], measurements: Sequence[KnobMeasurement], selector: OptimumSelector
     ) -> int | None:
-        """Returns the level to measure next; None at the optimum, or when half of the full sweep's steps are used."""
+        """Returns the level to measure next, one of `levels`; None if enough is known.
+
+        A full sweep takes the highest level that is not measured yet, and so does the other search among fewer than
+        five: there are too few between them to predict. Of the levels below the lowest measured one, only the upper
+        half is predicted, because low levels are slow, and seldom the best.
+
+        Args:
+            levels: The levels to choose from, highest first.
+            measurements: Measurements of some of these levels.
+            selector: Chooses the best level.
+        """
         known = {m.level: m for m in measurements if m.level in levels}
         count = len(levels)
-        if count < _FEWEST:
+        if self.is_full or count < _FEWEST:
             return next((level for level in levels if level not in known), None)
         if len(known) >= max(1, int(count * self._share)):
             return None
@@ -109,18 +83,6 @@ class CoarseToFine(Search):
         position = levels.index(best)
         around = [position + distance for ring in _RINGS for distance in (ring, -ring)]
         return next((levels[i] for i in around if 0 <= i < count and levels[i] not in known), None)
-
-
-def search_named(name: str, warmup_steps: int, profile_steps: int) -> Search:
-    """Returns the search of a name; the other arguments are those of its class.
-
-    Raises:
-        ConfigError: There is no such search.
-    """
-    kinds: dict[str, type[FullSweep] | type[CoarseToFine]] = {"full": FullSweep, "coarse-to-fine": CoarseToFine}
-    if name not in kinds:
-        raise ConfigError(f"search is {name!r}; it can be 'full' or 'coarse-to-fine'")
-    return kinds[name](warmup_steps, profile_steps)
 
 
 def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[KnobMeasurement]:

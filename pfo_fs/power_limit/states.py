@@ -25,31 +25,23 @@ class Ready:
 
 
 @dataclass
-class Warmup:
+class _AtLevel:
+    current_power_limit: int
+    steps: int
+    unit: str = "W"
+
+    @property
+    def level(self) -> int:
+        """The level that is in force."""
+        return self.current_power_limit
+
+
+class Warmup(_AtLevel):
     """The level was set and takes effect; goes to `Profiling` when `steps` more steps have begun."""
 
-    current_power_limit: int
-    steps: int
-    unit: str = "W"
 
-    @property
-    def level(self) -> int:
-        """The level that is in force."""
-        return self.current_power_limit
-
-
-@dataclass
-class Profiling:
+class Profiling(_AtLevel):
     """Steps are measured; the measurement is complete when `steps` more steps have begun."""
-
-    current_power_limit: int
-    steps: int
-    unit: str = "W"
-
-    @property
-    def level(self) -> int:
-        """The level that is in force."""
-        return self.current_power_limit
 
 
 @dataclass
