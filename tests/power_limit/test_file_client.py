@@ -25,7 +25,7 @@ from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.helper.power_limit_files import write_file
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.store import Files
+from pfo_fs.store import Files, OffSwitch
 from pfo_fs.store.power_limit_folder import PowerLimitFolder
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
@@ -221,6 +221,20 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
     assert len(caplog.records) == 1
 
 
+def test_after_a_helper_was_killed_another_one_watches_the_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+) -> None:
+    monkeypatch.setattr("pfo_fs.power_limit.file_client._REVIVE_EVERY_S", 0.1)
+    files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
+    assert files._helper is not None
+    assert files._helper.process is not None
+    os.kill(files._helper.process.pid, signal.SIGKILL)
+    OffSwitch(Files(tmp_path / "shared")).turn_off("all")
+    wait_for(lambda: (files.poll(), files.is_off)[1], 30)
+    assert not files.shares
+    files.close()
+
+
 def test_without_files_there_is_no_helper() -> None:
     assert FileClient(None, None, "key", "token")._helper is None
 
@@ -282,6 +296,7 @@ def test_files_that_are_not_records_are_passed_over(tmp_path: Path) -> None:
     (place / "200.json").write_bytes((place / "300.json").read_bytes())  # says 300
     (place / "150.json").write_bytes(b"x" * 64)
     (place / "notes.txt").write_text("for people")
+    (place / "result-0123456789abcdef.json").write_text("{}")  # releases before this one left their choices
     found = folder.updates().measurements
     assert [m.power_limit for m in found] == [300]
 
