@@ -56,7 +56,7 @@ def traced(path: Path) -> Data:
     times_s = trace.table * lengths_s[:, None]
     of_kind = [[i.name == kind for i in instructions] for kind in KINDS]
     works_s = np.stack([times_s[:, kind].sum(axis=1) for kind in of_kind], axis=-1)
-    loads = loads_of(trace, "trace", 0)[..., 0][:, of_kind[0]].swapaxes(1, 2)
+    loads = loads_of(trace, "trace", 0)[..., 0].swapaxes(1, 2)
     return Data(f"trace {trace.name}", works_s, loads.tolist(), 0.0)
 
 
