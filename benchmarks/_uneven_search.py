@@ -177,9 +177,7 @@ class Job:
                 cost_of(works_s, self._at[level], self.model, REST_S * self._of_step) for works_s in self.data.works_s
             ]
             rows.append(
-                KNOBS[self.knob].measurement.at(
-                    level, energy=float(sum(e.sum() for _, e in found)), time=sum(t for t, _ in found)
-                )
+                KNOBS[self.knob].at(level, energy=float(sum(e.sum() for _, e in found)), time=sum(t for t, _ in found))
             )
         return rows
 

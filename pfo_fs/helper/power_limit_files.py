@@ -92,7 +92,7 @@ class PowerLimitFiles:
         for level in levels.begun:
             self._folder.announce(level)
         for level, energy_j, time_s in levels.measurements:
-            self._folder.publish(KNOBS[self._knob].measurement.at(level, energy=energy_j, time=time_s))
+            self._folder.publish(KNOBS[self._knob].at(level, energy=energy_j, time=time_s))
 
     def _poll(self) -> None:
         found = PowerLimitUpdates([], [])

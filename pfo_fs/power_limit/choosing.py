@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_of
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
@@ -76,7 +76,7 @@ class Chooser:
         self._scale = profile_steps / search.window_steps
         self._bounds = agreed.bounds
         self._knob = knob
-        self._records = KNOBS[knob]
+        self._measured = KNOBS[knob]
         self._known: list[KnobMeasurement] = []
         self._windows = SameLoad()  # of this job
         self._raw: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
@@ -94,9 +94,9 @@ class Chooser:
         found = self.files.profile
         if found is None:
             return self._decide()
-        unit, name = self._records.unit, self._knob.replace("_", " ")
-        if knob_of(found) != self._knob:
-            theirs = knob_of(found).replace("_", " ")
+        unit, name = self._measured.unit, self._knob.replace("_", " ")
+        if found[0].knob != self._knob:
+            theirs = found[0].knob.replace("_", " ")
             text = f"{self.files.profile_path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another"
             return Decision([], error=text)
         try:
@@ -130,10 +130,10 @@ class Chooser:
         try:
             energy_j = sum(window.energy_j for window in windows) * self._scale
             time_s = max(window.time_s for window in windows) * self._scale
-            measured = self._records.measurement.at(level, energy=energy_j, time=time_s)
+            measured = self._measured.at(level, energy=energy_j, time=time_s)
         except ValidationError:
             return Decision(
-                [], problem=f"energy and time at {level} {self._records.unit} are not both positive: {windows}"
+                [], problem=f"energy and time at {level} {self._measured.unit} are not both positive: {windows}"
             )
         self._raw[level] = measured
         self._windows.add(level, windows)
@@ -165,7 +165,7 @@ class Chooser:
         """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
-        log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._records.unit, steps, why)
+        log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._measured.unit, steps, why)
         return Decision(self._known, next_level=level, wait_steps=steps, errors=self._errors)
 
     def conclude(self, decision: Decision) -> None:
@@ -209,7 +209,7 @@ class Chooser:
             except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
                 return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
             if chosen not in self._levels:
-                text = f"{self._selector!r} chose {chosen} {self._records.unit}, none of the levels to choose from: "
+                text = f"{self._selector!r} chose {chosen} {self._measured.unit}, none of the levels to choose from: "
                 return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
             self._chosen = chosen
         return self._checked(self._chosen)
@@ -240,11 +240,11 @@ class Chooser:
             "by what other jobs have left in the shared directory, %d %s is the best level, but here it takes %+.1f%% "
             "time and %+.1f%% energy beside %d %s; this job measures for itself",
             optimal,
-            self._records.unit,
+            self._measured.unit,
             100 * (own.time / full.time - 1),
             100 * (own.energy / full.energy - 1),
             highest,
-            self._records.unit,
+            self._measured.unit,
         )
         self.files.stop_sharing()
         self._known, self._chosen = [self._own[level] for level in self._levels if level in self._own], None

@@ -186,8 +186,7 @@ class FileClient:
                 self.is_off = bool(why)
             case m.SharedLevels():
                 for level, energy_j, time_s in message.measurements:
-                    measured = KNOBS[self._knob].measurement.at(level, energy=energy_j, time=time_s)
-                    self.measurements[level] = measured
+                    self.measurements[level] = KNOBS[self._knob].at(level, energy=energy_j, time=time_s)
                 self.begun.update(message.begun)
 
     def _send(self, message: m.Message) -> None:

@@ -31,7 +31,6 @@ __all__ = [
     "Knob",
     "KnobMeasurement",
     "PowerLimitMeasurement",
-    "knob_of",
     "parse_profile",
     "profile_text",
     "saving",
@@ -46,11 +45,6 @@ class _PowerLimits(BaseModel):
 
 class _Clocks(BaseModel):
     measurements: Annotated[list[ClockMeasurement], Field(min_length=1, max_length=_MAX_MEASUREMENTS)]
-
-
-def knob_of(measurements: Sequence[KnobMeasurement]) -> Knob:
-    """Returns what was set in these measurements, of which there is at least one."""
-    return measurements[0].knob
 
 
 def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
@@ -81,7 +75,7 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
 
 
 def _checked(measurements: Sequence[KnobMeasurement], name: str) -> Sequence[KnobMeasurement]:
-    unit = KNOBS[knob_of(measurements)].unit
+    unit = measurements[0].unit
     seen: set[int] = set()
     for measurement in measurements:
         if measurement.level in seen:

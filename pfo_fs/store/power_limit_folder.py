@@ -49,6 +49,9 @@ class KnobMeasurement(BaseModel):
     """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
 
     Attributes:
+        knob: What was set.
+        unit: The unit of a level.
+        kind: The kind in a record's header.
         energy: The energy in J, summed over the GPUs.
         time: The time of the slowest GPU, in s.
     """
@@ -56,6 +59,8 @@ class KnobMeasurement(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     knob: ClassVar[Knob]
+    unit: ClassVar[str]
+    kind: ClassVar[str]
 
     energy: Positive
     time: Positive
@@ -74,35 +79,18 @@ class KnobMeasurement(BaseModel):
 class PowerLimitMeasurement(KnobMeasurement):
     """What was measured at one power limit of each GPU, in W."""
 
-    knob = "power_limit"
+    knob, unit, kind = "power_limit", "W", "power-limit"
     power_limit: Level
 
 
 class ClockMeasurement(KnobMeasurement):
     """What was measured at one clock of each GPU, in MHz."""
 
-    knob = "clock"
+    knob, unit, kind = "clock", "MHz", "clock"
     clock: Level
 
 
-class KnobRecords(NamedTuple):
-    """How the records of one knob look.
-
-    Attributes:
-        unit: The unit of a level.
-        kind: The kind of a measurement in a record's header.
-        measurement: The body of a measurement.
-    """
-
-    unit: str
-    kind: str
-    measurement: type[KnobMeasurement]
-
-
-KNOBS: Mapping[Knob, KnobRecords] = {
-    "power_limit": KnobRecords("W", "power-limit", PowerLimitMeasurement),
-    "clock": KnobRecords("MHz", "clock", ClockMeasurement),
-}
+KNOBS: Mapping[Knob, type[KnobMeasurement]] = {"power_limit": PowerLimitMeasurement, "clock": ClockMeasurement}
 
 
 class PowerLimitUpdates(NamedTuple):
@@ -144,7 +132,7 @@ class PowerLimitFolder:
         if not _KEY.fullmatch(key):
             raise StoreError(f"{key!r} cannot name a folder of measurements")
         self._folder = RecordFolder(files, layout.power_limit(key), f"pfo-fs@{socket.gethostname()}")
-        self._records = KNOBS[knob]
+        self._measured = KNOBS[knob]
         self._known: set[str] = set()
         files.make_folder(layout.POWER_LIMIT)
         files.make_folder(self._folder.path)
@@ -173,7 +161,7 @@ class PowerLimitFolder:
 
     def _read(self, name: str) -> KnobMeasurement | None:
         try:
-            found = self._folder.read(self._records.kind, self._records.measurement, name, _RECORD_BYTES)
+            found = self._folder.read(self._measured.kind, self._measured, name, _RECORD_BYTES)
         except StoreError as error:
             log.debug("%s cannot be read: %s", name, error)
             return None
@@ -198,4 +186,4 @@ class PowerLimitFolder:
         Raises:
             StoreError: The file cannot be written.
         """
-        self._folder.claim(self._records.kind, measurement, f"{measurement.level}.json")
+        self._folder.claim(measurement.kind, measurement, f"{measurement.level}.json")
