@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,7 +51,8 @@ def files() -> Iterator[HangingFiles]:
 def client(files: HangingFiles) -> Iterator[HelperClient]:
     token = secrets.token_hex(8)
     address = f"pfo-fs-test-{token}"
-    loop = HelperLoop(HelperState(token, poll_interval_s=None, now_s=time.monotonic()), files)
+    state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
+    loop = HelperLoop(state, files, lambda _: Mock(), lambda _: None)
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
     client = HelperClient(address, "", token, 0, {}, deadline_s=5)
