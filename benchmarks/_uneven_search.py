@@ -16,11 +16,11 @@ from pfo_fs.device.shared_page import WORDS
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
-from pfo_fs.power_limit.candidates import spaced_clocks
 from pfo_fs.power_limit.gpus import Levels
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
-from pfo_fs.power_limit.window_steps import StepsReport
+from pfo_fs.power_limit.ranks import spaced_clocks
+from pfo_fs.power_limit.same_load import StepsReport
 from pfo_fs.simulator.load_play import last_stage, loads_of
 from pfo_fs.simulator.traces import read_trace
 from pfo_fs.simulator.uneven_job import MODELS, drawn_steps
@@ -56,7 +56,7 @@ def traced(path: Path) -> Data:
     times_s = trace.table * lengths_s[:, None]
     of_kind = [[i.name == kind for i in instructions] for kind in KINDS]
     works_s = np.stack([times_s[:, kind].sum(axis=1) for kind in of_kind], axis=-1)
-    loads = loads_of(trace, "trace", 0)[..., 0][:, of_kind[0]].swapaxes(1, 2)
+    loads = loads_of(trace, "trace", 0)[..., 0].swapaxes(1, 2)
     return Data(f"trace {trace.name}", works_s, loads.tolist(), 0.0)
 
 
@@ -177,7 +177,7 @@ class Job:
                 cost_of(works_s, self._at[level], self.model, REST_S * self._of_step) for works_s in self.data.works_s
             ]
             rows.append(
-                KNOBS[self.knob].measurement.at(level, float(sum(e.sum() for _, e in found)), sum(t for t, _ in found))
+                KNOBS[self.knob].at(level, energy=float(sum(e.sum() for _, e in found)), time=sum(t for t, _ in found))
             )
         return rows
 
@@ -210,7 +210,7 @@ def choose(job: Job, selector: pl.OptimumSelector, search: Any, *, with_loads: b
     with (
         patch(f"{room}.rank_gpus.gpus_of", lambda *_: [job]),
         patch(f"{room}.optimizer.RankGroup", lambda: job),
-        patch(f"{room}.window_steps.time", SimpleNamespace(monotonic=lambda: job.now_s)),
+        patch(f"{room}.same_load.time", SimpleNamespace(monotonic=lambda: job.now_s)),
     ):
         optimizer = pl.GlobalPowerLimitOptimizer(job, selector, search=search, knob=job.knob, strict=True)
         try:

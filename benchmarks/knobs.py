@@ -29,8 +29,8 @@ import power_limit as limits
 
 from pfo_fs import power_limit as ours
 from pfo_fs.device.simulated.physics import MODELS, GpuModel
-from pfo_fs.power_limit.candidates import spaced_clocks
 from pfo_fs.power_limit.gpus import Levels
+from pfo_fs.power_limit.ranks import spaced_clocks
 
 SELECTORS: dict[str, tuple[ours.OptimumSelector, float]] = {
     "least energy": (ours.Energy(), float("inf")),

@@ -127,7 +127,7 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
         ("from pfo_fs import HFGlobalPowerLimitOptimizer", {"torch", "transformers", "numpy"}),
         ("from pfo_fs import attach", {"torch", "numpy", "deepspeed", "megatron", "torchtitan"}),
         (
-            "import pfo_fs.helper.power_limit_state, pfo_fs.helper.process",
+            "import pfo_fs.helper.process",
             {"torch", "numpy", "pandas", "pynvml", "rich"},
         ),
     ],

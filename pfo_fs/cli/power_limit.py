@@ -48,7 +48,7 @@ def power_limit(
 ) -> None:
     """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
-    from pfo_fs.power_limit.measurements import KNOBS, MAX_PROFILE_BYTES, knob_of
+    from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
 
     try:
         chooser = _selector(selector, factor, eta_knob, world_size)
@@ -60,8 +60,7 @@ def power_limit(
     except OSError as error:
         fail(f"{profile}: {error.strerror}")
     measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.level)
-    knob = knob_of(measurements)
-    unit = KNOBS[knob].unit
+    knob, unit = measurements[0].knob, measurements[0].unit
     bent = _bent(measurements, unit)
     if bent and not force:
         fail(f"{profile}: {bent}. Measure again on a quiet machine, or give --force to choose nevertheless")

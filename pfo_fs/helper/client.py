@@ -7,7 +7,7 @@ import errno
 import logging
 import socket
 import time
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
@@ -37,7 +37,6 @@ class HelperClient:
 
     The process that starts a helper opens the address itself and passes the open socket to the helper. So it can send
     at once, and the helper reads when it is ready. Of ranks that try at once, one gets the address and starts a helper.
-    Training uses this class for the host's helper, and the power-limit optimizer for a helper of its own.
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
@@ -46,7 +45,6 @@ class HelperClient:
         rank: Global rank of this process.
         settings: The settings for the helper that are not defaults.
         deadline_s: The longest time until a helper listens.
-        service: What the helper does, see `process.py`.
         sigterm_trace: See `ipc.sigterm_trace`; -1 if this process has none.
 
     Raises:
@@ -62,7 +60,6 @@ class HelperClient:
         settings: dict[str, Any],
         *,
         deadline_s: float = 20.0,
-        service: Literal["pipeline", "power_limit"] = "pipeline",
         sigterm_trace: int = -1,
     ) -> None:
         hold_standard_fds()
@@ -73,7 +70,7 @@ class HelperClient:
         self._silent_since_s: dict[str, float] = {}
         self._connected_s = self._start_after_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
-        self._starting = {"service": service, "shared_dir": shared_dir, "token": token, "settings": settings}
+        self._starting = {"shared_dir": shared_dir, "token": token, "settings": settings}
         self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.operations import Operation, Result
-from pfo_fs.helper.power_limit_operations import PowerLimitOperation, PowerLimitResult
 from pfo_fs.ipc.messages import Message, NewSchedule, ToHelper
 from pfo_fs.models import RankInfo
 
@@ -33,8 +32,8 @@ class ClientGone:
 class OperationDone:
     """The worker has carried an operation out; `error` is set if it failed."""
 
-    operation: Operation | PowerLimitOperation
-    result: Result | PowerLimitResult = None
+    operation: Operation
+    result: Result = None
     error: PfoError | None = None
 
 
@@ -109,12 +108,9 @@ class HangUp:
 
 @dataclass(frozen=True)
 class Run:
-    """Have the worker carry an operation out, after earlier ones.
+    """Have the worker carry an operation out, after earlier ones."""
 
-    The types of operations are those that the helper's state and its operations object have in common.
-    """
-
-    operation: Any
+    operation: Operation
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,54 @@ class Client:
     """One connection.
 
     Attributes:
+        role: What the process is; `gone`: a training process that has said goodbye.
         gpu_spec: The GPU of a clock process, until that reports that it has released the clocks.
         terminated: Whether this training process got SIGTERM.
     """
 
-    rank: int = -1
-    role: Literal["", "training", "clocks", "gone"] = ""
+    rank: int
+    role: Literal["training", "clocks", "gone"]
     gpu_spec: str = ""
     terminated: bool = False
+
+
+class Clients(dict[int, Client]):
+    """The connections that began with the job's token, by number.
+
+    Args:
+        token: The job's secret.
+    """
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+        self._came = False
+
+    @property
+    def have_gone(self) -> bool:
+        """Whether there were connections, and none is left."""
+        return self._came and not self
+
+    def admit(self, number: int, message: m.ToHelper) -> Client | None:
+        """Adds a connection, by its first message; None: it must be closed."""
+        self._came = True
+        if not isinstance(message, m.Hello) or message.token != self._token:
+            return None
+        self[number] = Client(message.rank, message.role, message.gpu_spec)
+        return self[number]
+
+    def training(self, rank: int | None = None) -> list[int]:
+        """Returns the connections of training processes: of all, or those of one rank."""
+        found = ((number, client) for number, client in self.items() if client.role == "training")
+        return [number for number, client in found if rank in (None, client.rank)]
+
+    def clocks(self) -> list[int]:
+        """Returns the connections of clock processes."""
+        return [number for number, client in self.items() if client.role == "clocks"]
+
+    def ranks(self) -> set[int]:
+        """Returns the ranks whose training processes are connected."""
+        return {self[number].rank for number in self.training()}
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Runs a helper's state: sockets and timers in the main thread, files and scheduling in two threads of their own.
 
-The same loop serves the host's helper and the helper of a power-limit optimizer.
-
 A file system that hangs blocks the worker, but not the sockets and timers: training is still served, and goes to
 default clocks when the directory has not answered for a long time. A thread that hangs does not stop the process from
 ending.
@@ -38,7 +36,7 @@ _LAST_WRITES_WITHIN_S = 600.0
 
 
 class State(Protocol):
-    """Decides what to do, without input or output; see `state.py` and `power_limit_state.py`."""
+    """Decides what to do, without input or output; see `state.py`."""
 
     @property
     def is_idle(self) -> bool:
@@ -75,9 +73,8 @@ class HelperLoop:
     Args:
         state: Decides what to do.
         operations: Reads and writes the files.
-        coordinator: Makes the coordinator of a job without a daemon, which posts events by its argument. None: the
-            state never starts one.
-        reset_clocks: Resets the clocks of a GPU, without waiting. None: the state never requests that.
+        coordinator: Makes the coordinator of a job without a daemon, which posts events by its argument.
+        reset_clocks: Resets the clocks of a GPU, without waiting.
         output: What this process writes to its standard error, for training's log.
     """
 
@@ -85,8 +82,8 @@ class HelperLoop:
         self,
         state: State,
         operations: Operations,
-        coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator] | None = None,
-        reset_clocks: Callable[[str], None] | None = None,
+        coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator],
+        reset_clocks: Callable[[str], None],
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
@@ -95,11 +92,11 @@ class HelperLoop:
         self._reset_clocks = reset_clocks
         self._events: SimpleQueue[e.Event] = SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._coordinator = coordinator(self.post) if coordinator is not None else None
+        self._coordinator = coordinator(self.post)
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
         self._traces: dict[int, int] = {}  # of SIGTERM, by connection
-        self._stopped = StoppedClocks(reset_clocks) if reset_clocks is not None else None
+        self._stopped = StoppedClocks(reset_clocks)
         self._selector = selectors.DefaultSelector()
         self._stop_by_s: float | None = None
 
@@ -125,13 +122,11 @@ class HelperLoop:
                 else:
                     self._receive(key.data)
             self._handle(e.TimePassed())
-            if self._stopped is not None:
-                self._stopped.look(time.monotonic())
+            self._stopped.look(time.monotonic())
             text = self._output.new_text() if self._output is not None else ""
             if text:
                 log.warning("the helper process says: %s", text)
-        if self._coordinator is not None:
-            self._coordinator.stop()
+        self._coordinator.stop()
         self._tasks.put(None)
         server.close()
         self._selector.close()
@@ -169,11 +164,11 @@ class HelperLoop:
                     self.send(client, message)
                 case e.Run(operation):
                     self._tasks.put(operation)
-                case e.StartCoordinator() if self._coordinator is not None:
+                case e.StartCoordinator():
                     self._coordinator.start(action)
-                case e.TellCoordinator(number, step) if self._coordinator is not None:
+                case e.TellCoordinator(number, step):
                     self._coordinator.applied(number, step)
-                case e.ResetClocks(gpu_spec) if self._reset_clocks is not None:
+                case e.ResetClocks(gpu_spec):
                     self._reset_clocks(gpu_spec)
                 case e.HangUp(client):
                     self._close(client)
@@ -233,8 +228,7 @@ class HelperLoop:
         except ValueError as error:
             log.warning("the helper drops a packet that it cannot read: %s", error)
             return
-        if self._stopped is not None:
-            self._stopped.hear(client, message, connection)
+        self._stopped.hear(client, message, connection)
         if isinstance(message, m.Hello) and message.sigterm_trace >= 0 and client not in self._traces:
             trace = open_trace_of_peer(connection, message.sigterm_trace)
             if trace is not None:
@@ -253,8 +247,7 @@ class HelperLoop:
         trace = self._traces.pop(client, None)
         if trace is not None:
             os.close(trace)
-        if self._stopped is not None:
-            self._stopped.gone(client)
+        self._stopped.gone(client)
         connection = self._connections.pop(client, None)
         if connection is not None:
             self._selector.unregister(connection)

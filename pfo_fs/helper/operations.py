@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
-from pfo_fs.ipc.messages import NewSchedule, RankPlan
+from pfo_fs.helper.power_limit_files import Asked, PollLevels, PowerLimitFiles
+from pfo_fs.ipc.messages import Message, NewSchedule, OpenPowerLimitFiles, RankPlan, SaveProfile, SharedLevels
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
 
@@ -93,7 +94,7 @@ class ScheduleFound:
 class ReadSwitch:
     """Look whether pfo-fs was switched off here; `thorough`: also whether the job's folder is there.
 
-    Result: `SwitchFound`.
+    Without a folder, as for a power-limit optimizer, only the switch of all jobs counts. Result: `SwitchFound`.
     """
 
     thorough: bool = False
@@ -156,10 +157,14 @@ class WriteEnd:
     body: bodies.EndBody
 
 
-Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch
-Write: TypeAlias = RegisterRanks | WriteOrder | WriteResults | WriteIterationTimes | WriteProgress | WriteEnd
+Question: TypeAlias = (
+    OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch | PollLevels
+)
+Write: TypeAlias = RegisterRanks | WriteOrder | WriteResults | WriteIterationTimes | WriteProgress | WriteEnd | Asked
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | None"
+Result: TypeAlias = (
+    "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
+)
 
 
 class DirectoryOperations:
@@ -178,6 +183,7 @@ class DirectoryOperations:
         self._shared: SharedDirectory | None = None
         self._folder: JobFolder | None = None
         self._presence: Presence | None = None
+        self._power_limit = PowerLimitFiles(root)
         self._was_away = True
 
     @property
@@ -250,6 +256,8 @@ class DirectoryOperations:
                 self.folder.write_progress(body, name)
             case WriteEnd(body):
                 self.folder.write_end(body)
+            case OpenPowerLimitFiles() | SaveProfile() | SharedLevels() | PollLevels():
+                return self._power_limit.execute(operation)
         return None
 
     def _open(self, registration: RegisterRanks) -> None:
@@ -294,7 +302,10 @@ class DirectoryOperations:
             return False
 
     def _read_switch(self, *, thorough: bool = False) -> SwitchFound:
-        files, job_id = self.shared.files, self.folder.job_id
+        files = self.shared.files
+        if self._folder is None:
+            return SwitchFound(OffSwitch(files).read().everything)
+        job_id = self.folder.job_id
         if self._presence is None:
             self._presence = Presence(files)
         try:

@@ -1,7 +1,7 @@
 """The helper process: does all input and output on shared files for training, which never touches them itself.
 
-There are two services. `pipeline` serves all ranks of a job on one host, `power_limit` one power-limit optimizer. A
-hung mount blocks the process that calls it, for an unlimited time; so that process must be this one and not training.
+It serves all ranks of a job on one host, whichever optimizer they have. A hung mount blocks the process that calls it,
+for an unlimited time; so that process must be this one and not training.
 `client.HelperClient` starts the helper in a session of its own. The helper ends when the last training process that it
 serves has gone; if a hung mount keeps it from ending, training does not wait for it.
 """
@@ -16,37 +16,26 @@ from typing import Any
 
 from pfo_fs.errors import plain_text
 from pfo_fs.helper.events import Logged, Terminated
+from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
+from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc.spawn import start_process
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
+from pfo_fs.settings import load_settings
 
 
-def pipeline_loop(given: dict[str, Any]) -> HelperLoop:
+def loop_for(given: dict[str, Any]) -> HelperLoop:
     """Returns the loop that serves the ranks of one job on this host.
 
     Args:
         given: `shared_dir`, the job's `token`, and `settings` for scheduling where no daemon does.
     """
-    from pfo_fs.helper.local_coordinator import CoordinatorThread
-    from pfo_fs.helper.operations import DirectoryOperations
-    from pfo_fs.helper.state import HelperState
-    from pfo_fs.settings import load_settings
-
     settings = load_settings(**given.get("settings", {}))
     operations = DirectoryOperations(given["shared_dir"], f"{socket.gethostname()}:{os.getpid()}", settings.scheduler)
     state = HelperState(given["token"], poll_interval_s=settings.poll_interval, now_s=time.monotonic())
     return HelperLoop(
         state, operations, lambda post: CoordinatorThread(operations, settings, post), reset_clocks, OwnOutput()
-    )
-
-
-def power_limit_loop(given: dict[str, Any]) -> HelperLoop:
-    """Returns the loop that serves one power-limit optimizer; `given` has its `token`."""
-    from pfo_fs.helper.power_limit_operations import PowerLimitOperations
-    from pfo_fs.helper.power_limit_state import PowerLimitState
-
-    return HelperLoop(
-        PowerLimitState(given["token"], now_s=time.monotonic()), PowerLimitOperations(), output=OwnOutput()
     )
 
 
@@ -80,9 +69,8 @@ class _ToTraining(logging.Handler):
 
 def main(given: dict[str, Any]) -> None:
     """Runs the helper process; SIGTERM does not end it, since it ends when the training processes have gone."""
-    loop = power_limit_loop(given) if given["service"] == "power_limit" else pipeline_loop(given)
+    loop = loop_for(given)
     logging.basicConfig(level=logging.INFO, handlers=[_ToTraining(loop)], force=True)
-    if given["service"] != "power_limit":
-        on_sigterm(lambda *_: loop.post(Terminated()))
+    on_sigterm(lambda *_: loop.post(Terminated()))
     loop.serve(socket.socket(fileno=given["server_fd"]))
     os._exit(0)  # a thread that hangs in the file system is not waited for

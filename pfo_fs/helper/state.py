@@ -17,8 +17,8 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.directory_health import DirectoryHealth
-from pfo_fs.helper.gatherers import RegistrationGatherer, ResultGatherer
-from pfo_fs.helper.job import Client, Job
+from pfo_fs.helper.job import Client, Clients, Job
+from pfo_fs.helper.power_limit_files import Asked, LevelWatch, PollLevels
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.helper.switch_watch import SwitchWatch
@@ -43,20 +43,17 @@ class HelperState:
     """
 
     def __init__(self, token: str, *, poll_interval_s: float | None, now_s: float, seed: int | None = None) -> None:
-        self._token = token
         self._now_s = self._started_s = now_s
         jitter = random.Random(seed)
-        self._clients: dict[int, Client] = {}
-        self._had_clients = False
+        self._clients = Clients(token)
         self._job = Job()
         self._board = RankBoard(jitter)
         self._writes = WriteQueue()
-        self._registrations = RegistrationGatherer()
-        self._results = ResultGatherer()
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
         self._local_mount = False
         self._switch = SwitchWatch(jitter)
+        self._levels = LevelWatch()
         self._held: Literal["", "off", "removed", "lost"] = ""
         self._actions: list[e.Action] = []
 
@@ -65,13 +62,12 @@ class HelperState:
     @property
     def is_idle(self) -> bool:
         """Whether everything is written and no operation runs."""
-        gathered = self._registrations.is_empty and self._results.is_empty
-        return self._health.is_idle and (self._switch.why == "removed" or (gathered and self._writes.is_empty))
+        return self._health.is_idle and (self._switch.why == "removed" or self._writes.is_empty)
 
     def first_actions(self) -> list[e.Action]:
         """Returns what to do before the first event."""
         self._run(op.OpenDirectory())
-        return self._flush()
+        return self.handle(e.TimePassed(), self._now_s)
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
         """Handles an event; returns what to do, in this order.
@@ -95,37 +91,36 @@ class HelperState:
             case e.ClientTerminated(client) if client in self._clients:
                 self._clients[client].terminated = True
             case e.Logged(level, text):
-                self._tell_lowest_rank(m.LogLine(level=level, message=text))
+                lowest = min(self._clients.ranks(), default=-1)  # it logs for the helper
+                self._tell_rank(lowest, m.LogLine(level=level, message=text))
             case e.CoordinatorAlive(lease_s):
                 for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
                     self._tell_training(told)
         self._do_what_is_due()
-        return self._flush()
+        actions, self._actions = self._actions, []
+        return actions
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._registrations.due_s(), self._results.due_s(), self._now_s + 5.0]
+        due = [self._writes.due_s(), self._switch.due_s(), self._levels.due_s(), self._now_s + 5.0]
         if self._may_add_progress():  # else a record that waits for a hung file system would keep the loop awake
             due.append(self._board.due_s())
         if self._watches():
             due.append(self._watch.due_s())
-        if self._job.has_folder:
-            due.append(self._switch.due_s())
         return min(at_s for at_s in due if at_s is not None)
 
     # ---- connections
 
     def _on_message(self, number: int, message: m.ToHelper) -> None:
-        self._had_clients = True
-        client = self._clients.setdefault(number, Client())
-        if not client.role:
-            if not isinstance(message, m.Hello) or message.token != self._token:
+        client = self._clients.get(number)
+        if client is None:
+            client = self._clients.admit(number, message)
+            if client is None:
                 log.warning("the helper closes a connection that did not begin with the job's token")
-                self._hang_up(number)
+                self._actions.append(e.HangUp(number))
                 return
-            client.rank, client.role, client.gpu_spec = message.rank, message.role, message.gpu_spec
             if client.role == "clocks" and self._job.is_open:
-                self._act(e.Send(number, m.ClocksHeld(why=self._held)))
+                self._actions.append(e.Send(number, m.ClocksHeld(why=self._held)))
             if client.role == "training" and client.rank == 0:
                 self._board.name = 0
             return
@@ -135,7 +130,7 @@ class HelperState:
             text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {error}"
             log.warning("%s", text)
             if isinstance(message, (m.CreateJob, m.JoinJob)):
-                self._act(e.Send(number, m.Refused(message=text)))
+                self._actions.append(e.Send(number, m.Refused(message=text)))
 
     def _on_known_message(self, number: int, client: Client, message: m.ToHelper) -> None:
         rank, now_s = client.rank, self._now_s
@@ -153,10 +148,10 @@ class HelperState:
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
-                    self._writes.add(op.WriteOrder(bodies.OrderBody(rank=rank, instructions=instructions)))
+                    self._add(op.WriteOrder(bodies.OrderBody(rank=rank, instructions=instructions)))
             case m.ScheduleApplied(number=schedule_number, step=step, late=late):
                 if rank == 0 and self._job.coordination == "local":
-                    self._act(e.TellCoordinator(schedule_number, step))
+                    self._actions.append(e.TellCoordinator(schedule_number, step))
                 if late:
                     self._job.late.add((rank, schedule_number))
             case m.ProblemSeen(message=text):
@@ -167,11 +162,17 @@ class HelperState:
                 self._board.note_report(rank, message, now_s)
                 times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
                 if times is not None and self._job.is_open:
-                    self._writes.add(op.WriteIterationTimes(times))
+                    self._add(op.WriteIterationTimes(times))
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
                 client.gpu_spec = ""
+            case m.OpenPowerLimitFiles() | m.SaveProfile() | m.SharedLevels():
+                self._add(message)
+            case m.WatchSwitch():
+                self._switch.start()
+                if self._switch.is_known:
+                    self._actions.append(e.Send(number, m.ClocksHeld(why=self._held)))
             case m.Goodbye(reason=reason, message=text):
                 client.role = "gone"
                 self._on_training_ended(client, reason, text)
@@ -179,7 +180,9 @@ class HelperState:
                 raise ValueError("it is not expected here")
 
     def _on_client_gone(self, number: int) -> None:
-        client = self._clients.pop(number, Client())
+        client = self._clients.pop(number, None)
+        if client is None:
+            return
         if client.role == "training":
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
@@ -188,11 +191,7 @@ class HelperState:
             text = f"the clock process of rank {client.rank} died; the helper resets the clocks of its GPU"
             log.warning("%s", text)
             self._board.note_problem(client.rank, text)
-            self._act(e.ResetClocks(client.gpu_spec))
-
-    def _hang_up(self, number: int) -> None:
-        self._clients.pop(number, None)
-        self._act(e.HangUp(number))
+            self._actions.append(e.ResetClocks(client.gpu_spec))
 
     # ---- joining and measuring
 
@@ -206,7 +205,7 @@ class HelperState:
         self._job.answered.discard(body.rank_info.rank)
         again = message.helper_name is not None
         registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id, again)
-        self._registrations.add(registration, self._now_s)
+        self._add(registration)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -221,21 +220,28 @@ class HelperState:
             first_step=message.first_step,
             late=(rank, message.number) in self._job.late,
         )
-        self._results.add(message.number, body, self._now_s)
+        self._add(op.WriteResults(message.number, (body,)))
 
     def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
         if (end := self._job.training_ended(client, reason, text, self._now_s)) is not None:
-            self._writes.add(op.WriteEnd(end))
+            self._add(op.WriteEnd(end))
 
     # ---- the shared directory
 
     def _run(self, operation: op.Operation) -> None:
         self._health.started()
-        self._act(e.Run(operation))
+        self._actions.append(e.Run(operation))
 
     def _on_operation_done(self, event: e.OperationDone) -> None:
         self._health.finished()
         operation, error = event.operation, event.error
+        if isinstance(operation, Asked | PollLevels):
+            if not isinstance(operation, PollLevels):
+                self._writes.done(error, self._now_s, again=False)
+            told = self._levels.learn(operation, event.result, error, self._now_s, local_mount=self._local_mount)
+            for message in told:
+                self._tell_rank(0, message)
+            return
         if not isinstance(operation, op.ReadSwitch):  # that the switch can be read does not show that schedules can
             self._health.ended("write" if isinstance(operation, op.Write) else "read", error)
         if isinstance(operation, op.Write):
@@ -256,13 +262,16 @@ class HelperState:
                 if self._job.choice is not None:
                     self._job.choice.claimed_by(kind)
                     self._go_on_choosing(None)
-            case op.PollSchedule(), op.ScheduleFound() as found:
-                self._on_found(found)
-            case op.ReadSwitch(), _:
-                highest, asked_s = max(self._board.infos, default=0), self._watch.asked_s
-                self._switch.looked(event.result, self._now_s, self._local_mount, highest_rank=highest, asked_s=asked_s)
-            case op.PollSchedule(), _:
+            case op.PollSchedule(), found:
+                if isinstance(found, op.ScheduleFound):
+                    self._on_found(found)
                 self._watch.polled(self._now_s, local_mount=self._local_mount)
+            case op.ReadSwitch(), _:
+                was_known, asked_s = self._switch.is_known, self._watch.asked_s
+                highest = max(self._clients.ranks(), default=0)
+                self._switch.looked(event.result, self._now_s, self._local_mount, highest_rank=highest, asked_s=asked_s)
+                if self._switch.is_known and not was_known:
+                    self._tell_training(m.ClocksHeld(why=self._switch.why))
             case ((op.CreateJob() | op.AskWhoSchedules() | op.ClaimForRank0()), _) if error is not None:
                 self._tell_rank(0, m.Refused(message=str(error)))
 
@@ -288,8 +297,9 @@ class HelperState:
     def _on_folder(self) -> None:
         """The worker has the job's folder, which a coordinator needs: a helper that replaces another starts without."""
         self._job.has_folder = True
+        self._switch.start()
         if self._job.coordinator is not None:
-            self._act(self._job.coordinator)
+            self._actions.append(self._job.coordinator)
             self._job.coordinator = None
 
     def _on_found(self, found: op.ScheduleFound) -> None:
@@ -299,7 +309,6 @@ class HelperState:
             text = self._watch.text_for_log(found.current)
             if text:
                 log.warning("%s", text)
-        self._watch.polled(self._now_s, local_mount=self._local_mount)
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
         if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
@@ -332,7 +341,7 @@ class HelperState:
 
     def _watches(self) -> bool:
         # A registration opens the job's folder, so no poll comes before it.
-        joined = bool(self._board.infos) and self._registrations.is_empty
+        joined = bool(self._board.infos) and not self._writes.gathers(op.RegisterRanks)
         return self._job.is_open and joined and self._job.coordination == "daemon"
 
     def _may_add_progress(self) -> bool:
@@ -341,29 +350,36 @@ class HelperState:
 
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
-        is_last = not self._clients and self._had_clients
         if self._may_add_progress():
-            body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
+            body = self._board.record(
+                now_s, self._health.error, local_mount=self._local_mount, last=self._clients.have_gone
+            )
             if body is not None and self._board.name is not None:
-                self._writes.add(op.WriteProgress(body, self._board.name))
-        others_come = any(
-            client.role == "training" and client.rank not in self._board.infos for client in self._clients.values()
-        )
-        for registration in self._registrations.due(now_s, others_come=others_come):
-            self._writes.add(registration)
-        for results in self._results.due(now_s, len(self._board.infos), last=is_last):
-            self._writes.add(results)
-        write = self._writes.next(now_s)
+                self._add(op.WriteProgress(body, self._board.name))
+        write = self._writes.next(now_s, self._is_complete)
         if write is not None:
             self._run(write)
         if self._watches() and now_s >= self._watch.due_s():
             self._watch.polling()
             self._run(op.PollSchedule(self._watch.known, tuple(self._board.infos.values())))
-        if self._job.has_folder and now_s >= self._switch.due_s():
+        if now_s >= self._switch.due_s():
             self._run(op.ReadSwitch(thorough=self._switch.looking()))
+        if self._clients and now_s >= self._levels.due_s():
+            self._run(self._levels.looking())
         self._hold()
-        if not self._clients and (self._had_clients or now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
-            self._act(e.Stop())
+        if self._clients.have_gone or (not self._clients and now_s > self._started_s + _FIRST_CLIENT_WITHIN_S):
+            self._actions.append(e.Stop())
+
+    def _add(self, write: op.Write) -> None:
+        self._writes.add(write, self._now_s)
+
+    def _is_complete(self, write: op.Write) -> bool:
+        """Whether a record has what all ranks of this host tell, or none of them will tell any more."""
+        if self._clients.have_gone:
+            return True
+        if isinstance(write, op.RegisterRanks):
+            return self._board.infos.keys() >= self._clients.ranks()
+        return not isinstance(write, op.WriteResults) or len(write.results) >= len(self._board.infos)
 
     def _hold(self) -> None:
         """Sends ranks and clock processes to default clocks while there is a reason, and back after that."""
@@ -376,24 +392,8 @@ class HelperState:
     # ---- messages to training
 
     def _tell_training(self, message: m.Message, *, clocks_too: bool = False) -> None:
-        for number, client in self._clients.items():
-            if client.role == "training" or (clocks_too and client.role == "clocks"):
-                self._act(e.Send(number, message))
+        numbers = self._clients.training() + (self._clients.clocks() if clocks_too else [])
+        self._actions += [e.Send(number, message) for number in numbers]
 
     def _tell_rank(self, rank: int, message: m.Message) -> None:
-        for number, client in self._clients.items():
-            if client.role == "training" and client.rank == rank:
-                self._act(e.Send(number, message))
-
-    def _tell_lowest_rank(self, message: m.Message) -> None:
-        """Sends to the training process of the lowest rank of this host, which logs for the helper."""
-        ranks = [(client.rank, number) for number, client in self._clients.items() if client.role == "training"]
-        if ranks:
-            self._act(e.Send(min(ranks)[1], message))
-
-    def _act(self, action: e.Action) -> None:
-        self._actions.append(action)
-
-    def _flush(self) -> list[e.Action]:
-        actions, self._actions = self._actions, []
-        return actions
+        self._actions += [e.Send(number, message) for number in self._clients.training(rank)]

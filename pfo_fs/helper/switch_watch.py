@@ -30,19 +30,25 @@ class SwitchWatch:
 
     Attributes:
         why: Why the ranks of this host must keep default clocks; empty: they need not.
+        is_known: Whether the switch has been read.
     """
 
     def __init__(self, jitter: random.Random) -> None:
         self.why: Why = ""
+        self.is_known = False
         self._jitter = jitter
-        self._next_s = 0.0
+        self._next_s = math.inf
         self._is_looking = False
         self._looks = 0
         self._gone_since_s: float | None = None
         self._gone_looks = 0
 
+    def start(self) -> None:
+        """Has the switch looked at from now on: the directory is known."""
+        self._next_s = min(self._next_s, 0.0)
+
     def due_s(self) -> float:
-        """Returns when to look next; never while a look is under way."""
+        """Returns when to look next; never before `start` and while a look is under way."""
         return math.inf if self._is_looking else self._next_s
 
     def looking(self) -> bool:
@@ -71,6 +77,7 @@ class SwitchWatch:
 
     def learn(self, found: SwitchFound, now_s: float) -> None:
         """Uses what was found, by a look or by another operation."""
+        self.is_known = True
         if not found.gone:
             self._gone_since_s, self._gone_looks = None, 0
             self.why = "off" if found.off else ""

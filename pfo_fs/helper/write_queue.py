@@ -1,14 +1,31 @@
-"""Records that wait to be written to the shared directory, one at a time; a failed write is tried again."""
+"""Records that wait to be written to the shared directory, one at a time; a failed write is tried again.
+
+Ranks of a host join, and measure the same iterations, at about the same time: their records wait for each other for a
+moment, so that they are written to one file.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
-from pfo_fs.helper.operations import Write
+from pfo_fs.helper.operations import RegisterRanks, Write, WriteResults
+from pfo_fs.store.bodies import MOST_NAMES_PER_FILE
 
 MAX_WAITING = 1000
 _SECONDS_TO_NEXT_TRY = 1.0
+_GATHERED_FOR_S: dict[type[Write], float] = {RegisterRanks: 0.1, WriteResults: 0.25}
+"""Records that miss the others of their host by these times are written later."""
+
+
+@dataclass
+class _Waiting:
+    """A record, and when it is written although other ranks' records are missing; 0: it waits for none."""
+
+    write: Write
+    until_s: float = 0.0
 
 
 class WriteQueue:
@@ -20,7 +37,7 @@ class WriteQueue:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._waiting: deque[Write] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._in_flight: Write | None = None
         self._not_before_s = 0.0
 
@@ -31,20 +48,39 @@ class WriteQueue:
 
     def holds(self, kind: type[Write]) -> bool:
         """Whether a record of this kind waits or is being written."""
-        return any(isinstance(write, kind) for write in (*self._waiting, self._in_flight))
+        return isinstance(self._in_flight, kind) or any(isinstance(one.write, kind) for one in self._waiting)
 
-    def add(self, write: Write) -> None:
-        """Adds a record; the queue drops it when `MAX_WAITING` wait already."""
+    def gathers(self, kind: type[Write]) -> bool:
+        """Whether a record of this kind waits for those of other ranks."""
+        return any(isinstance(one.write, kind) and one.until_s > 0 for one in self._waiting)
+
+    def add(self, write: Write, now_s: float) -> None:
+        """Adds a record, or joins it to one that waits for it; the queue drops it when `MAX_WAITING` wait already."""
+        for one in self._waiting:
+            joined = _joined(one.write, write) if one.until_s > 0 else None
+            if joined is not None:
+                one.write = joined
+                return
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
-        else:
-            self._waiting.append(write)
+            return
+        gathered_for_s = _GATHERED_FOR_S.get(type(write))
+        self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else now_s + gathered_for_s))
 
-    def next(self, now_s: float) -> Write | None:
-        """Returns the record to write now; None while one is being written, or in the pause after an error."""
-        if self._in_flight is not None or not self._waiting or now_s < self._not_before_s:
+    def next(self, now_s: float, is_complete: Callable[[Write], bool]) -> Write | None:
+        """Returns the record to write now; None while one is being written, or in the pause after an error.
+
+        Args:
+            now_s: Monotonic time.
+            is_complete: Whether a record need not wait for those of other ranks any more.
+        """
+        if self._in_flight is not None or now_s < self._not_before_s:
             return None
-        self._in_flight = self._waiting.popleft()
+        for place, one in enumerate(self._waiting):
+            if now_s >= one.until_s or is_complete(one.write):
+                del self._waiting[place]
+                self._in_flight = one.write
+                break
         return self._in_flight
 
     def done(self, error: PfoError | None, now_s: float, *, again: bool = True) -> bool:
@@ -69,10 +105,25 @@ class WriteQueue:
             or isinstance(error, (AlreadyClaimed, NotShared))
         ):
             return False
-        self._waiting.appendleft(write)
+        self._waiting.appendleft(_Waiting(write))
         self._not_before_s = now_s + _SECONDS_TO_NEXT_TRY
         return True
 
     def due_s(self) -> float | None:
         """Returns when the next record can be written; None while none waits or one is being written."""
-        return self._not_before_s if self._waiting and self._in_flight is None else None
+        if not self._waiting or self._in_flight is not None:
+            return None
+        return max(self._not_before_s, min(one.until_s for one in self._waiting))
+
+
+def _joined(one: Write, other: Write) -> Write | None:
+    """Returns one record in place of two; None if they cannot be written to one file."""
+    if isinstance(one, RegisterRanks) and isinstance(other, RegisterRanks):
+        ranks = [body.rank_info.rank for body in one.ranks + other.ranks]
+        is_one_job = replace(one, ranks=()) == replace(other, ranks=())
+        if is_one_job and len(set(ranks)) == len(ranks) <= MOST_NAMES_PER_FILE:
+            return replace(one, ranks=one.ranks + other.ranks)
+    if isinstance(one, WriteResults) and isinstance(other, WriteResults) and one.number == other.number:
+        of_ranks = {body.result.rank: body for body in one.results + other.results}
+        return replace(one, results=tuple(of_ranks.values()))
+    return None

@@ -170,31 +170,31 @@ class ClocksReleased(Message, frozen=True, kw_only=True):
     """The clock process has reset the clocks, and is about to end."""
 
 
-# ---- from a power-limit optimizer to its helper
+# ---- between a power-limit optimizer and the host's helper
 
 
 class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
-    """The files of a power-limit optimizer; answered by `PowerLimitFilesOpened`. None where one is not used.
+    """Rank 0 requests the files of a power-limit optimizer; answered by `PowerLimitFilesOpened`.
 
-    `key` names, below the shared directory, the folder of measurements of the same kind; `knob` is what is set.
+    `profile_path`: None for no profile. `key` names, below the shared directory, the folder of measurements of the same
+    kind; empty: from now on, nothing is shared. `knob` is what is set.
     """
 
     profile_path: str | None
-    shared_dir: str | None
     key: str
     knob: Literal["power_limit", "clock"] = "power_limit"
 
 
-class WatchSwitch(Message, frozen=True, kw_only=True):
-    """Requests `ClocksHeld` whenever all jobs of the directory are switched off, or on again."""
+class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
+    """What was found; sent after the first `SharedLevels`.
 
-    shared_dir: str
+    `profile`: there is none, it was read and is `content`, or it is unknown if there is one. `shares`: whether the
+    shared directory can be used.
+    """
 
-
-class ReadProfile(Message, frozen=True, kw_only=True):
-    """Requests the part of the profile that begins at byte `offset`; answered by `ProfilePart`."""
-
-    offset: Annotated[int, Meta(ge=0)]
+    profile: Literal["none", "read", "unknown"]
+    content: bytes = b""
+    shares: bool = False
 
 
 class SaveProfile(Message, frozen=True, kw_only=True):
@@ -205,61 +205,25 @@ class SaveProfile(Message, frozen=True, kw_only=True):
     replace: bool
 
 
-class LimitBegun(Message, frozen=True, kw_only=True):
-    """This job begins to measure a level (a power limit in W, or a clock in MHz); the helper tells other jobs."""
-
-    level: Level
+class ProfileSaved(Message, frozen=True, kw_only=True):
+    """The answer to `SaveProfile`: the profile is written, or a `LogLine` before this message says why it is not."""
 
 
-class LimitMeasured(Message, frozen=True, kw_only=True):
-    """What was measured at a level, by this job (to be shared) or by another one (in `SharedUpdates`)."""
+class SharedLevels(Message, frozen=True, kw_only=True):
+    """Levels (power limits in W, or clocks in MHz) of this job for other jobs, or of other jobs for this one.
 
-    level: Level
-    energy_j: PositiveFloat
-    time_s: PositiveFloat
-
-
-class LimitChosen(Message, frozen=True, kw_only=True):
-    """The level that a selector chose, in this job (to be shared) or in another one (in `SharedUpdates`)."""
-
-    selector: str
-    level: Level
-
-
-# ---- from the helper of a power-limit optimizer to training
-
-
-class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
-    """What was found; sent after the first `SharedUpdates`.
-
-    `profile`: there is none, it was read and has `profile_bytes`, or it is unknown if there is one. `shares`: whether
-    the shared directory can be used.
+    `measurements` are (level, energy in J, time in s), and `begun` the levels with which a job has begun.
     """
 
-    profile: Literal["none", "read", "unknown"]
-    profile_bytes: int = 0
-    shares: bool = False
-
-
-class ProfilePart(Message, frozen=True, kw_only=True):
-    """A part of the profile; empty after its end."""
-
-    offset: int
-    content: bytes
-
-
-class SharedUpdates(Message, frozen=True, kw_only=True):
-    """What other jobs have measured, chosen, and begun to measure."""
-
-    measurements: list[LimitMeasured] = []
-    choices: list[LimitChosen] = []
+    measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
     begun: list[Level] = []
 
 
-class FilesProblem(Message, frozen=True, kw_only=True):
-    """The profile or the shared directory cannot be used as requested; `message` says why, for the log."""
+class WatchSwitch(Message, frozen=True, kw_only=True):
+    """Requests `ClocksHeld` now, and whenever all jobs of the directory are switched off, or on again.
 
-    message: str
+    A job that joins by `JoinJob` gets it without a request.
+    """
 
 
 # ---- from the host's helper to training
@@ -367,12 +331,9 @@ ToHelper: TypeAlias = (
     | MeasurementReport
     | ClocksReleased
     | OpenPowerLimitFiles
-    | WatchSwitch
-    | ReadProfile
     | SaveProfile
-    | LimitBegun
-    | LimitMeasured
-    | LimitChosen
+    | SharedLevels
+    | WatchSwitch
 )
 ToTraining: TypeAlias = (
     JobCreated
@@ -385,7 +346,6 @@ ToTraining: TypeAlias = (
     | SchedulesWithdrawn
     | LogLine
     | PowerLimitFilesOpened
-    | ProfilePart
-    | SharedUpdates
-    | FilesProblem
+    | ProfileSaved
+    | SharedLevels
 )

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 
-from pfo_fs.ipc.memory_file import open_memory_file
-
+_IN_MEMORY = "/dev/shm"  # noqa: S108  the file loses its name at once
 # Locks of an open file, by their numbers in Linux where Python has no names for them.
 OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
 OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
@@ -23,6 +24,25 @@ def after_fork_in_child(do: Callable[[], object]) -> None:
     register = getattr(os, "register_at_fork", None)
     if register is not None:
         register(after_in_child=do)
+
+
+def open_memory_file(name: str) -> int:
+    """Returns the descriptor of a new, empty file, which is read and written; other processes do not inherit it.
+
+    Pythons that were built for an old C library, as those of uv and conda, have no `os.memfd_create`.
+
+    Args:
+        name: Shown by tools that list open files.
+
+    Raises:
+        OSError: No file can be made, for example because no descriptor is free.
+    """
+    with suppress(AttributeError, OSError):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+    fd, path = tempfile.mkstemp(prefix=f"{name}-", dir=folder)
+    os.unlink(path)
+    return fd
 
 
 def open_memory(name: str, size_bytes: int) -> int:

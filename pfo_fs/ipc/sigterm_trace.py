@@ -16,8 +16,7 @@ import socket
 import struct
 import time
 
-from pfo_fs.ipc.memory_file import open_memory_file
-from pfo_fs.ipc.optional_calls import after_fork_in_child
+from pfo_fs.ipc.optional_calls import after_fork_in_child, open_memory_file
 
 _trace: int | None = None
 

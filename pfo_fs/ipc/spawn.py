@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from pfo_fs.errors import plain_text
-from pfo_fs.ipc.memory_file import open_memory_file
+from pfo_fs.ipc.optional_calls import open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.started import STARTED
 

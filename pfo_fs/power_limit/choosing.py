@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.power_limit.candidates import LevelAgreement
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_of
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
+from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
-from pfo_fs.power_limit.search import FullSweep, Search
+from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH, folder_key
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +24,6 @@ _TOLERANCE = 0.05
 """Relative: a level that this job measures by so much better would still count as what other jobs have found."""
 _FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
 """Steps before a level is measured again whose window was dropped."""
-_ANSWER_S = 15.0
-"""Time for the helper to read from the shared directory which job's choice came first."""
 
 
 class Decision(NamedTuple):
@@ -59,9 +55,8 @@ class Chooser:
         files: The profile and the shared directory.
         selector: Chooses the best level.
         search: Chooses the level to measure next.
-        levels: The levels to choose from, highest first.
+        agreed: The levels to choose from.
         profile_steps: Measurements are scaled to this number of steps.
-        bounds: The lowest and the highest level that the GPUs accept.
         knob: What is set.
     """
 
@@ -70,19 +65,18 @@ class Chooser:
         files: FileClient,
         selector: OptimumSelector,
         search: Search,
-        levels: Sequence[int],
+        agreed: LevelAgreement,
         profile_steps: int,
-        bounds: tuple[float, float],
         knob: Knob,
     ) -> None:
         self.files = files
         self._selector = selector
         self._search = search
-        self._levels = list(levels)
+        self._levels = agreed.levels
         self._scale = profile_steps / search.window_steps
-        self._bounds = bounds
+        self._bounds = agreed.bounds
         self._knob = knob
-        self._records = KNOBS[knob]
+        self._measured = KNOBS[knob]
         self._known: list[KnobMeasurement] = []
         self._windows = SameLoad()  # of this job
         self._raw: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
@@ -91,37 +85,18 @@ class Chooser:
         self._has_warned = False
         self._in_file: Sequence[KnobMeasurement] = []
         self._chosen: int | None = None
-        # Jobs with the same key share their choice. A selector without a `repr` of its own has no key.
-        self._key = "" if type(selector).__repr__ is object.__repr__ else repr(selector)[: MAX_SELECTOR_LENGTH - 20]
-        if self._key and not isinstance(search, FullSweep):
-            self._key += ", coarse-to-fine"
-        self._answer_by_s = 0.0
         self._dropped = 0  # windows in turn without a measurement
 
-    @classmethod
-    def open(
-        cls, profile_path: str | None, shared_dir: str | None, agreed: LevelAgreement, profile_steps: int, **given: Any
-    ) -> Chooser:
-        """Returns a chooser on rank 0's files; `given` are the other arguments of the class."""
-        names, knob = agreed.gpu_names, given["knob"]
-        key = folder_key(names[0], agreed.levels, profile_steps, len(names), knob)
-        files = FileClient(profile_path, shared_dir, key, knob=knob)
-        return cls(files, levels=agreed.levels, bounds=agreed.bounds, profile_steps=profile_steps, **given)
-
     def first(self) -> Decision:
-        """Decides before the first step: from the profile, another job's choice or other jobs' measurements."""
+        """Decides before the first step: from the profile, or from other jobs' measurements."""
         if self.files.profile_error:
             return Decision([], error=self.files.profile_error)
         found = self.files.profile
         if found is None:
-            decision = self._decide()
-            if self._key and self._chosen is not None:  # other jobs have measured all levels; one may have chosen
-                self.files.wait_for_choice(self._key)
-                decision = self._decide()
-            return decision
-        unit, name = self._records.unit, self._knob.replace("_", " ")
-        if knob_of(found) != self._knob:
-            theirs = knob_of(found).replace("_", " ")
+            return self._decide()
+        unit, name = self._measured.unit, self._knob.replace("_", " ")
+        if found[0].knob != self._knob:
+            theirs = found[0].knob.replace("_", " ")
             text = f"{self.files.profile_path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another"
             return Decision([], error=text)
         try:
@@ -155,10 +130,10 @@ class Chooser:
         try:
             energy_j = sum(window.energy_j for window in windows) * self._scale
             time_s = max(window.time_s for window in windows) * self._scale
-            measured = self._records.measurement.at(level, energy_j, time_s)
+            measured = self._measured.at(level, energy=energy_j, time=time_s)
         except ValidationError:
             return Decision(
-                [], problem=f"energy and time at {level} {self._records.unit} are not both positive: {windows}"
+                [], problem=f"energy and time at {level} {self._measured.unit} are not both positive: {windows}"
             )
         self._raw[level] = measured
         self._windows.add(level, windows)
@@ -176,7 +151,7 @@ class Chooser:
             found = self._windows.find()
             for level, one in found.items():
                 raw = self._raw[level]
-                self._own[level] = type(raw).at(level, raw.energy * one.energy, raw.time * one.time)
+                self._own[level] = type(raw).at(level, energy=raw.energy * one.energy, time=raw.time * one.time)
             self._errors = {level: (one.time_error, one.energy_error) for level, one in found.items()}
         except ValueError as error:
             self._own = dict(self._raw)
@@ -190,21 +165,19 @@ class Chooser:
         """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
-        log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._records.unit, steps, why)
+        log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._measured.unit, steps, why)
         return Decision(self._known, next_level=level, wait_steps=steps, errors=self._errors)
 
     def conclude(self, decision: Decision) -> None:
-        """Has the helper process write the profile, unless it was read from the file; ends the helper.
+        """Has the helper process write the profile, unless it was read from the file; nothing is shared any more.
 
         A script may read the profile as soon as the level is chosen, so this waits for the file: some milliseconds, two
         seconds at most where the file system hangs.
         """
-        if decision.measurements and decision.measurements != self._in_file and self.files.profile_path is not None:
+        if decision.measurements and decision.measurements != self._in_file:
             self._in_file = decision.measurements
             self.files.save(decision.measurements)
-            self.files.leave_when_written()
-        else:
-            self.files.leave()
+        self.files.stop_sharing()
 
     def unfinished(self, level_steps: int) -> str:
         """Returns, as text, how far the measurements are and how they can be completed.
@@ -227,9 +200,6 @@ class Chooser:
 
     def _decide(self) -> Decision:
         self._take_shared()
-        optimal = self.files.choices.get(self._key)
-        if optimal in self._levels:
-            return self._checked(optimal)
         if self._chosen is None:
             try:
                 next_level = self._next_level()
@@ -239,20 +209,13 @@ class Chooser:
             except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
                 return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
             if chosen not in self._levels:
-                text = f"{self._selector!r} chose {chosen} {self._records.unit}, none of the levels to choose from: "
+                text = f"{self._selector!r} chose {chosen} {self._measured.unit}, none of the levels to choose from: "
                 return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
             self._chosen = chosen
-            if self._key:
-                self.files.publish_choice(self._key, chosen)
-            self._answer_by_s = time.monotonic() + _ANSWER_S
-        if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
-            # Another job may have chosen at the same time, and all jobs end with the choice that came first. Until the
-            # helper reports which one that is, training goes on at the level that this job has chosen.
-            return Decision(self._known, next_level=self._chosen)
         return self._checked(self._chosen)
 
     def _checked(self, optimal: int) -> Decision:
-        """Decides for a level, after this job has measured it and the highest one itself if it is not its own choice.
+        """Decides for the level that was chosen, after this job has measured it and the highest one itself.
 
         What other jobs have left may be of another load, or invented: followed unseen, it could slow down all of
         training. If this job's selector would not choose the level over the highest one, by what this job has measured,
@@ -260,13 +223,13 @@ class Chooser:
         """
         highest = self._levels[0]
         is_own = all(self._own.get(one.level) == one for one in self._known)
-        if optimal == highest or (is_own and optimal == self._chosen):
+        if optimal == highest or is_own:
             return Decision(self._known, optimal=optimal)
         for level in (highest, optimal):
             if level not in self._own:
                 return Decision(self._known, next_level=level)
         full, own = self._own[highest], self._own[optimal]
-        at_best = type(own).at(optimal, own.energy * (1 - _TOLERANCE), own.time * (1 - _TOLERANCE))
+        at_best = type(own).at(optimal, energy=own.energy * (1 - _TOLERANCE), time=own.time * (1 - _TOLERANCE))
         try:
             agrees = int(self._selector.select([full, at_best])) == optimal
         except Exception:  # noqa: BLE001  as in `_decide`
@@ -274,14 +237,14 @@ class Chooser:
         if agrees:
             return Decision(self._known, optimal=optimal)
         log.warning(
-            "other jobs have left %d %s in the shared directory as the best level, but here it takes %+.1f%% time and "
-            "%+.1f%% energy beside %d %s; this job measures for itself",
+            "by what other jobs have left in the shared directory, %d %s is the best level, but here it takes %+.1f%% "
+            "time and %+.1f%% energy beside %d %s; this job measures for itself",
             optimal,
-            self._records.unit,
+            self._measured.unit,
             100 * (own.time / full.time - 1),
             100 * (own.energy / full.energy - 1),
             highest,
-            self._records.unit,
+            self._measured.unit,
         )
         self.files.stop_sharing()
         self._known, self._chosen = [self._own[level] for level in self._levels if level in self._own], None
@@ -291,7 +254,7 @@ class Chooser:
         level = self._search.next_level(self._levels, self._known, self._selector)
         if level is None or not self.files.shares:
             return level
-        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should measure different levels
+        if self._search.is_full:  # jobs that measure at the same time should measure different levels
             measured = {measurement.level for measurement in self._known}
             left = [level for level in self._levels if level not in measured]
             level = random.choice([level for level in left if level not in self.files.begun] or left)
@@ -300,8 +263,6 @@ class Chooser:
 
     def _take_shared(self) -> None:
         """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
-        if self.files.shares:
-            self.files.poll()
         if self.files.shares and not self._errors:
             known = {measurement.level: measurement for measurement in self._known} | self.files.measurements
             self._known = [known[level] for level in self._levels if level in known]

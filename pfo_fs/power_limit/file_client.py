@@ -1,10 +1,12 @@
-"""The training process's access to the profile file and the shared directory; only making it waits for answers."""
+"""A rank's connection to its host's helper: the profile and the shared directory (rank 0), and the switch (all ranks).
+
+Only making it, and `save` and `close`, wait for the helper, for a limited time.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Sequence
 
@@ -15,27 +17,35 @@ from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, parse_
 
 log = logging.getLogger("pfo_fs")
 
+_REVIVE_EVERY_S = 10.0
+_FIRST_LOOK_S = 3.0
+"""A job that starts switched off sets no level; if the file system does not answer in this time, training starts."""
+
 
 class FileClient:
-    """Reads and writes the files through a helper process, and keeps what that process has reported.
+    """Reads and writes the files through the helper process, and keeps what that process has reported.
 
     After a problem, or if the helper does not answer in time, the client logs one warning, and training goes on without
     the files.
+
+    Args:
+        profile_path: The profile; None for none, as on all ranks but 0.
+        shared_dir: The shared directory; None for none.
+        key: What measurements must have in common to be shared (`folder_key`); empty: nothing is shared, as on all
+            ranks but 0.
+        token: The job's secret, the same on all ranks; those of a host share a helper by it.
+        rank: This rank.
+        timeout_s: The start takes at most this time.
+        knob: What is set.
 
     Attributes:
         profile_path: The profile's path as it was given.
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
         measurements: The measurements of other jobs, by level.
-        choices: The levels that other jobs have chosen, by selector.
         begun: Levels that a job has begun to measure.
-
-    Args:
-        profile_path: The profile; None for none.
-        shared_dir: The shared directory; None for none.
-        key: What measurements must have in common to be shared (`folder_key`); the shared directory's folder for it.
-        timeout_s: The start takes at most this time.
-        knob: What is set.
+        shares: Whether there is a shared directory that can be used.
+        is_off: Whether all jobs of the shared directory are switched off.
     """
 
     def __init__(
@@ -43,169 +53,147 @@ class FileClient:
         profile_path: str | os.PathLike[str] | None,
         shared_dir: str | os.PathLike[str] | None,
         key: str,
-        timeout_s: float = 15.0,
+        token: str,
+        rank: int = 0,
         *,
+        timeout_s: float = 15.0,
         knob: Knob = "power_limit",
     ) -> None:
-        self._knob: Knob = knob
         self.profile_path = profile_path
         self.profile: Sequence[KnobMeasurement] | None = None
         self.profile_error = ""
         self.measurements: dict[int, KnobMeasurement] = {}
-        self.choices: dict[str, int] = {}
         self.begun: set[int] = set()
+        self.shares = self.is_off = False
+        self._knob: Knob = knob
+        self._rank = rank
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
-        self._shares = False
+        self._unsaved = 0  # requests to write the profile that have no answer yet
         self._warned = False
+        self._revive_at_s = 0.0
+        self._watch: list[m.Message] = [] if shared_dir is None else [m.WatchSwitch()]
         self._helper: HelperClient | None = None
-        self._leaving: list[HelperClient] = []  # helpers that may still write
         if profile_path is None and shared_dir is None:
             return
-        shared = None if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
-        self._start()
-        if self._helper is not None:
-            files = m.OpenPowerLimitFiles(profile_path=self._path, shared_dir=shared, key=key, knob=knob)
-            try:
-                self._open(self._helper, files, timeout_s)
-            except CoordinationError as error:
-                self.poll()  # an earlier message of the helper explains more
-                self._warn(f"the helper process does not answer and is not used any more: {error}")
-                self.leave()
-
-    def wait_for_choice(self, selector: str, timeout_s: float = 5.0) -> None:
-        """Waits until the choice that came first is known; called at the start only."""
-        deadline_s = time.monotonic() + timeout_s
-        while self._helper is not None and selector not in self.choices:
-            found = self._helper.wait_for(m.SharedUpdates, deadline_s - time.monotonic())
-            if not isinstance(found, m.SharedUpdates):
-                return
-            self._take(found)
-
-    @property
-    def shares(self) -> bool:
-        """Whether there is a shared directory that can be used."""
-        return self._shares and self._helper is not None
+        shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
+        try:
+            self._helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", shared, token, rank, {})
+            if rank == 0:
+                self._open(self._helper, m.OpenPowerLimitFiles(profile_path=self._path, key=key, knob=knob), timeout_s)
+        except (OSError, CoordinationError) as error:
+            self.poll()  # an earlier message of the helper explains more
+            self._warn(f"the helper process does not answer: {error}")
+        for message in self._watch:
+            self._send(message)
+            self._wait_for(m.ClocksHeld, _FIRST_LOOK_S)
 
     def poll(self) -> None:
-        """Handles the messages that the helper has sent meanwhile."""
-        while self._helper is not None and (message := self._helper.poll()) is not None:
+        """Handles the messages that the helper has sent meanwhile; some microseconds if there are none."""
+        helper = self._helper
+        if helper is None:
+            return
+        while (message := helper.poll()) is not None:
             self._take(message)
-        if self._helper is not None and self._helper.lost:
+        if helper.lost:
             self._warn("the helper process has died")
-            self.leave()
+            self.shares, self._unsaved = False, 0
+            now_s = time.monotonic()
+            if self._watch and now_s >= self._revive_at_s:
+                self._revive_at_s = now_s + _REVIVE_EVERY_S
+                try:
+                    helper.revive(self._watch)
+                except OSError as error:
+                    log.debug("no helper process: %s", error)
 
     def announce(self, level: int) -> None:
         """Announces to other jobs that this job measures this level, if there is a shared directory."""
         if self.shares:
             self.begun.add(level)
-            self._send(m.LimitBegun(level=level))
+            self._send(m.SharedLevels(begun=[level]))
 
     def publish(self, measurement: KnobMeasurement) -> None:
-        """Shares a measurement through the helper, if there is a shared directory."""
+        """Shares a measurement, if there is a shared directory."""
         if self.shares:
-            level, energy_j, time_s = measurement.level, measurement.energy, measurement.time
-            self._send(m.LimitMeasured(level=level, energy_j=energy_j, time_s=time_s))
-
-    def publish_choice(self, selector: str, level: int) -> None:
-        """Shares a choice through the helper, if there is a shared directory."""
-        if self.shares:
-            self._send(m.LimitChosen(selector=selector, level=level))
-
-    def save(self, measurements: Sequence[KnobMeasurement]) -> None:
-        """Writes the profile file, if a path was given, through the helper; starts one if the last was released."""
-        if self._path is not None:
-            if self._helper is None:
-                self._start()
-            content = profile_text(measurements).encode()
-            self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
+            self._send(m.SharedLevels(measurements=[(measurement.level, measurement.energy, measurement.time)]))
 
     def stop_sharing(self) -> None:
-        """Stops sharing measurements and choices with other jobs, in both directions."""
-        self._shares = False
+        """Stops sharing measurements with other jobs, in both directions."""
+        if self.shares:
+            self._send(m.OpenPowerLimitFiles(profile_path=None, key=""))
+        self.shares = False
         self.measurements.clear()
-        self.choices.clear()
 
-    def leave(self) -> None:
-        """Releases the helper, which ends when it has written all that was sent to it; does not wait for its end."""
-        if self._helper is not None:
-            self._helper.send(m.Goodbye(reason="finished"))
-            self._leaving.append(self._helper)
-            self._helper = None
-
-    def log_late_problems(self) -> None:
-        """Logs problems of released helpers that are still writing; costs nothing once they have ended."""
-        for leaving in list(self._leaving):
-            while (message := leaving.poll()) is not None:
-                if isinstance(message, m.FilesProblem):
-                    self._warn(message.message)
-            if leaving.lost:
-                leaving.close()
-                self._leaving.remove(leaving)
-
-    def leave_when_written(self, timeout_s: float = 2.0) -> None:
-        """Releases the helper, and waits until it has written all that was sent to it; no longer than `timeout_s`."""
-        self.leave()
-        deadline_s = time.monotonic() + timeout_s
-        self.log_late_problems()
-        while self._leaving and time.monotonic() < deadline_s:
-            time.sleep(0.002)
-            self.log_late_problems()
+    def save(self, measurements: Sequence[KnobMeasurement], timeout_s: float = 2.0) -> None:
+        """Writes the profile file, if a path was given; waits for that, but no longer than `timeout_s`."""
+        if self._path is not None and self._helper is not None:
+            content = profile_text(measurements).encode()
+            self._unsaved += 1
+            self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
+            self._wait_until_saved(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Waits until everything is written, but no longer than `timeout_s`."""
-        self.leave_when_written(timeout_s)
-        if self._leaving:
+        """Ends the connection; waits until the profile is written, but no longer than `timeout_s`."""
+        self._wait_until_saved(timeout_s)
+        self.poll()
+        if self._unsaved:
             self._warn("the helper process has not finished writing yet; it continues")
-        while self._leaving:
-            self._leaving.pop().close()
+        self.leave()
+
+    def leave(self) -> None:
+        """Ends the connection without waiting; the helper still writes what was sent to it."""
+        self.shares = False
+        if self._helper is not None:
+            self._helper.send(m.Goodbye(reason="finished"))
+            self._helper.close()
+            self._helper = None
 
     # ---- the helper
 
-    def _start(self) -> None:
-        token = secrets.token_hex(16)
-        try:
-            self._helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", "", token, 0, {}, service="power_limit")
-        except (OSError, CoordinationError) as error:
-            self._warn(f"the helper process could not be started: {error}")
-
     def _open(self, helper: HelperClient, files: m.OpenPowerLimitFiles, timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
-
-        def left_s() -> float:
-            return max(0.0, deadline_s - time.monotonic())
-
-        opened = helper.request(files, m.PowerLimitFilesOpened, left_s())
-        self._shares = opened.shares
-        content = b""
-        while len(content) < opened.profile_bytes:
-            part = helper.request(m.ReadProfile(offset=len(content)), m.ProfilePart, left_s())
-            if part.offset != len(content) or not part.content:
-                raise CoordinationError(f"{files.profile_path} arrives incompletely")
-            content += part.content
+        opened = helper.request(files, m.PowerLimitFilesOpened, timeout_s)
+        self.shares = opened.shares
         if opened.profile == "read":
             try:
-                self.profile = parse_profile(content, str(files.profile_path))
+                self.profile = parse_profile(opened.content, str(files.profile_path))
             except PlanError as error:
                 self.profile_error = str(error)
         self._may_replace = opened.profile != "unknown" and not self.profile_error
         self.poll()
 
+    def _wait_for(self, kind: type[m.ProfileSaved | m.ClocksHeld], timeout_s: float) -> bool:
+        """Handles the next message of a kind; returns False if none comes in time."""
+        message = None if self._helper is None else self._helper.wait_for(kind, timeout_s)
+        if isinstance(message, kind):
+            self._take(message)
+            return True
+        return False
+
+    def _wait_until_saved(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while self._unsaved and self._wait_for(m.ProfileSaved, deadline_s - time.monotonic()):
+            pass
+
     def _take(self, message: m.ToTraining) -> None:
-        if isinstance(message, m.FilesProblem):
-            self._warn(message.message)
-        elif isinstance(message, m.SharedUpdates):
-            for found in message.measurements:
-                measured = KNOBS[self._knob].measurement.at(found.level, found.energy_j, found.time_s)
-                self.measurements[found.level] = measured
-            self.choices.update({found.selector: found.level for found in message.choices})
-            self.begun.update(message.begun)
+        match message:
+            case m.LogLine(level=level, message=text) if level >= logging.WARNING:
+                self._warn(text)
+            case m.ProfileSaved():
+                self._unsaved -= 1
+            case m.ClocksHeld(why=why):
+                if why and not self.is_off and self._rank == 0:
+                    log.warning("power limit: switched off: what was set before holds until `pfo-fs on --all`")
+                self.is_off = bool(why)
+            case m.SharedLevels():
+                for level, energy_j, time_s in message.measurements:
+                    self.measurements[level] = KNOBS[self._knob].at(level, energy=energy_j, time=time_s)
+                self.begun.update(message.begun)
 
     def _send(self, message: m.Message) -> None:
-        if self._helper is not None and not self._helper.send(message):
+        if self._helper is not None and not self._helper.send(message) and not self._helper.lost:
             self._warn("the helper process accepts no more messages")
 
     def _warn(self, text: str) -> None:
-        if not self._warned:
+        if not self._warned and self._rank == 0:
             self._warned = True
             log.warning("power limit: profile and shared directory: %s; training goes on", text)

@@ -15,7 +15,14 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.store.power_limit_folder import KNOBS, ClockMeasurement, Knob, KnobMeasurement, PowerLimitMeasurement
+from pfo_fs.store.power_limit_folder import (
+    KNOBS,
+    MAX_PROFILE_BYTES,
+    ClockMeasurement,
+    Knob,
+    KnobMeasurement,
+    PowerLimitMeasurement,
+)
 
 __all__ = [
     "KNOBS",
@@ -24,13 +31,11 @@ __all__ = [
     "Knob",
     "KnobMeasurement",
     "PowerLimitMeasurement",
-    "knob_of",
     "parse_profile",
     "profile_text",
     "saving",
 ]
 
-MAX_PROFILE_BYTES = 1 << 20
 _MAX_MEASUREMENTS = 10_000
 
 
@@ -40,11 +45,6 @@ class _PowerLimits(BaseModel):
 
 class _Clocks(BaseModel):
     measurements: Annotated[list[ClockMeasurement], Field(min_length=1, max_length=_MAX_MEASUREMENTS)]
-
-
-def knob_of(measurements: Sequence[KnobMeasurement]) -> Knob:
-    """Returns what was set in these measurements, of which there is at least one."""
-    return "clock" if isinstance(measurements[0], ClockMeasurement) else "power_limit"
 
 
 def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
@@ -58,7 +58,7 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
         PlanError: The text is too large, not JSON, or not a profile; the message names the place.
     """
     if len(text) > MAX_PROFILE_BYTES:
-        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile is smaller")
+        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 10} KiB; a profile is smaller")
     measurements: Sequence[KnobMeasurement]
     try:
         measurements = _PowerLimits.model_validate_json(text).measurements
@@ -75,7 +75,7 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
 
 
 def _checked(measurements: Sequence[KnobMeasurement], name: str) -> Sequence[KnobMeasurement]:
-    unit = KNOBS[knob_of(measurements)].unit
+    unit = measurements[0].unit
     seen: set[int] = set()
     for measurement in measurements:
         if measurement.level in seen:
@@ -94,4 +94,5 @@ def saving(measurements: Sequence[KnobMeasurement], level: int) -> float | None:
 
 def profile_text(measurements: Iterable[KnobMeasurement]) -> str:
     """Returns the profile's JSON; of power limits, byte for byte as Zeus writes it."""
-    return json.dumps({"measurements": [measurement.model_dump() for measurement in measurements]}, indent=4)
+    found = [{one.knob: one.level, "energy": one.energy, "time": one.time} for one in measurements]
+    return json.dumps({"measurements": found}, indent=4)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.guard import Guard
-from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.choosing import Chooser
-from pfo_fs.power_limit.drift import DriftWatch
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
+from pfo_fs.power_limit.file_client import FileClient
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Off, State
+from pfo_fs.power_limit.states import Done, DriftWatch, Off, State
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 
-class OffOptimizer(UnusedCallbacks):
-    """All methods can be called."""
+class OffOptimizer:
+    """All methods can be called; those of Zeus's callbacks that this optimizer does not need do nothing."""
 
     _gpus: RankGpus
 
@@ -43,6 +42,7 @@ class OffOptimizer(UnusedCallbacks):
         self._metrics = StepMetrics([])
         self.profile_path: str | None = None
         self._drift_watch: DriftWatch | None = None
+        self._files = FileClient(None, None, "", "")
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
 
@@ -80,6 +80,22 @@ class OffOptimizer(UnusedCallbacks):
     def _name(self) -> str:
         return self.knob.replace("_", " ")
 
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call, for a logger; docs/reports.md has the keys.
+
+        It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
+        """
+        found: dict[str, float] = {}
+        with self.guard:
+            found = self._metrics.since_last()
+        level = getattr(self.state, "level", None)
+        if self.knob == "power_limit":
+            found.pop("pfo_fs/clock_mhz", None)
+            if level is not None:
+                found["pfo_fs/power_limit_w"] = float(level)
+        saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
+        return found if saved is None else {**found, "pfo_fs/saving": saved}
+
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
@@ -88,6 +104,21 @@ class OffOptimizer(UnusedCallbacks):
             yield
         finally:
             self.resume_measurement()
+
+    def on_epoch_begin(self) -> None:
+        """An epoch begins."""
+
+    def on_step_end(self) -> None:
+        """A step ends."""
+
+    def on_evaluate(self, metric: float) -> None:
+        """The model was evaluated."""
+
+    def on_instruction_begin(self, name: str) -> None:
+        """An instruction begins."""
+
+    def on_instruction_end(self, name: str) -> None:
+        """An instruction ends."""
 
     def on_train_end(self) -> None:
         """Restores the earlier levels until the next step begins."""
@@ -107,8 +138,7 @@ class OffOptimizer(UnusedCallbacks):
             log.warning("%s: %s. %s are left alone, and training goes on", self._name, reason, what)
         self.state = Off(reason)
         self._gpus.restore()
-        if self._chooser is not None:
-            self._chooser.files.leave()
+        self._files.leave()
 
     def _end_with_process(self, _error: BaseException | None) -> None:
         self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import time
@@ -11,22 +12,20 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.errors import PlanError
+from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.guard import guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
-from pfo_fs.power_limit.arguments import check_arguments
-from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
 from pfo_fs.power_limit.choosing import Chooser, Decision
-from pfo_fs.power_limit.drift import DriftWatch
-from pfo_fs.power_limit.epochs import EpochLengths
-from pfo_fs.power_limit.measurements import KNOBS, Knob, saving
+from pfo_fs.power_limit.file_client import FileClient
+from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
-from pfo_fs.power_limit.ranks import RankGroup
-from pfo_fs.power_limit.search import search_named
+from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, agree_on_levels
+from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, Warmup
+from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
+from pfo_fs.store.power_limit_folder import folder_key
 
 log = logging.getLogger("pfo_fs")
 
@@ -65,9 +64,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
         shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
-            one after the other; give each kind of load a directory of its own. A job that has chosen goes on at that
-            level until it is known which job's choice came first: usually one window more. A job that finds a choice
-            measures that level and the highest one before it keeps to it.
+            one after the other; give each kind of load a directory of its own. A job that chooses by what others have
+            measured measures that level and the highest one before it keeps to it.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`search.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
@@ -115,12 +113,12 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             try:
                 counts = {"wait_steps": (wait_steps, 0), "warmup_steps": (warmup_steps, 0)}
                 counts |= {"profile_steps": (profile_steps, 1), "pl_step": (pl_step, 1), "clock_step": (clock_step, 1)}
-                check_arguments(knob, reprofile_drift, **counts)
+                _check(knob, reprofile_drift, **counts)
                 self.profile_path = None if profile_path is None else os.fsdecode(profile_path)
                 shared = None if shared_dir is None else os.fsdecode(shared_dir)
                 self.knob, self.unit = knob, KNOBS[knob].unit
                 self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
-                self._search = search_named(search, warmup_steps, profile_steps)
+                self._search = Search(search, warmup_steps, profile_steps)
                 self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
                 self._drift_threshold = reprofile_drift
                 self._gpus = RankGpus(monitor, knob)
@@ -147,18 +145,25 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     def _first_decision(self, agreed: LevelAgreement, shared_dir: str | None) -> Decision:
         decision: Decision | None = None
+        token = secrets.token_hex(16)
         if self._ranks.rank == 0:
-            search = {"search": self._search, "selector": self.optimum_selector, "knob": self.knob}
+            names, steps = agreed.gpu_names, self.profile_steps
+            key = folder_key(names[0], agreed.levels, steps, len(names), self.knob) if shared_dir is not None else ""
             try:
-                self._chooser = Chooser.open(self.profile_path, shared_dir, agreed, self.profile_steps, **search)
+                self._files = FileClient(self.profile_path, shared_dir, key, token, knob=self.knob)
+                self._chooser = Chooser(
+                    self._files, self.optimum_selector, self._search, agreed, self.profile_steps, self.knob
+                )
                 decision = self._chooser.first()
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
         try:
-            decision, token = self._ranks.from_first((decision, secrets.token_hex(16)))
-            self._gpus.watch_switch(shared_dir, token, self._ranks.rank)
+            decision, token = self._ranks.from_first((decision, token))
         except RuntimeError as error:
-            decision = Decision([], problem=f"the ranks cannot communicate: {error}")
+            return Decision([], problem=f"the ranks cannot communicate: {error}")
+        if self._ranks.rank != 0:
+            self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
+        self._gpus.hold(self._files.is_off)
         assert decision is not None
         return decision
 
@@ -179,8 +184,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if was_open:
             self._gpus.leave()
             self._ranks.close()
-            if self._chooser is not None:
-                self._chooser.files.leave()
+            self._files.leave()
 
     # ---- training calls these
 
@@ -219,15 +223,14 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self._metrics.step_begins()
         self._epochs.step_begins()
         self.resume_measurement()
-        self._gpus.look_at_switch()
+        self._files.poll()
+        self._gpus.hold(self._files.is_off)
         state = self.state
         if isinstance(state, Profiling):
             self._gpus.end_step()
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             self._look_after_gpus()
-            if self._chooser is not None:
-                self._chooser.files.log_late_problems()
             if self._drift_watch is not None:
                 self._look_for_drift(self._drift_watch)
         elif not isinstance(state, Off):
@@ -252,22 +255,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self._metrics.resume()
         if isinstance(self.state, Profiling):
             self._gpus.resume_window()
-
-    def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call, for a logger; docs/reports.md has the keys.
-
-        It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
-        """
-        found: dict[str, float] = {}
-        with self.guard:
-            found = self._metrics.since_last()
-        level = getattr(self.state, "level", None)
-        if self.knob == "power_limit":
-            found.pop("pfo_fs/clock_mhz", None)
-            if level is not None:
-                found["pfo_fs/power_limit_w"] = float(level)
-        saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
-        return found if saved is None else {**found, "pfo_fs/saving": saved}
 
     @guarded
     def on_train_begin(self) -> None:
@@ -310,8 +297,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self.state = Off("closed")
         self._gpus.close()
         self._ranks.close()
-        if self._chooser is not None:
-            self._chooser.files.close()
+        self._files.close()
 
     # ---- the states
 
@@ -394,3 +380,20 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 text = "%s: the time of a step has changed by %.0f %%; all levels are measured again"
                 log.warning(text, self._name, 100 * off)
             self.measure_again()
+
+
+def _check(knob: Knob, reprofile_drift: float | None, **steps: tuple[int, int]) -> None:
+    """Raises ConfigError for an argument that cannot be.
+
+    Args:
+        knob: What is set.
+        reprofile_drift: The share by which a step may take longer before all is measured again; None for any.
+        steps: The value of each whole number and the least that it can be, by name.
+    """
+    for name, (value, least) in steps.items():
+        if value < least:
+            raise ConfigError(f"{name} is {value}; give at least {least}")
+    if knob not in KNOBS:
+        raise ConfigError(f"knob is {knob!r}; it can be 'power_limit' or 'clock'")
+    if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
+        raise ConfigError(f"reprofile_drift is {reprofile_drift}; 0.2 is for steps that take 20 % more or less time")

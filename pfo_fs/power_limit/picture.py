@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.power_limit.measurements import KNOBS, KnobMeasurement, knob_of
+from pfo_fs.power_limit.measurements import KnobMeasurement
 
 _TIME, _ENERGY = "#0072B2", "#D55E00"
 
@@ -39,8 +39,7 @@ def draw_profile(
     figure = Figure(figsize=(8.0, 6.0), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 1, sharex=True)
-    knob = knob_of(measurements)
-    mhz_or_w = KNOBS[knob].unit
+    knob, mhz_or_w = measurements[0].knob, measurements[0].unit
     ordered = sorted(measurements, key=lambda m: m.level)
     levels = [m.level for m in ordered]
     chosen = next(m for m in ordered if m.level == chosen_level)

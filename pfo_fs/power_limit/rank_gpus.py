@@ -13,8 +13,7 @@ from pfo_fs.guard import reason_of
 from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
-from pfo_fs.power_limit.switch import Switch
-from pfo_fs.power_limit.window_steps import StepsReport, WindowSteps
+from pfo_fs.power_limit.same_load import StepsReport, WindowSteps
 
 log = logging.getLogger("pfo_fs")
 
@@ -80,7 +79,6 @@ class RankGpus:
         self._dropped = ""
         self._troubled = False  # the level that was requested last could not be set
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._switch = Switch(None, "", 0)
         self._is_off = False
         self._wanted: int | None = None  # the level to set when the job is switched on again
 
@@ -110,19 +108,10 @@ class RankGpus:
         for gpu in self.gpus:
             gpu.set_level(level)
 
-    def watch_switch(self, shared_dir: str | None, token: str, rank: int) -> None:
-        """Obeys the switch of a directory from now on; see `Switch`."""
-        self._switch = Switch(shared_dir, token, rank)
-        self.look_at_switch()
-
-    def look_at_switch(self) -> None:
-        """Has the earlier levels restored while the job is switched off, and the wanted one set after that."""
-        off = self._switch.poll()
-        if off is not None and off != self._is_off:
-            self.hold(off)
-
     def hold(self, off: bool) -> None:
-        """Does what `look_at_switch` says."""
+        """Has the earlier levels restored while the job is switched off, and the wanted one set after that."""
+        if off == self._is_off:
+            return
         self._is_off, self._dropped = off, _SWITCHED_OFF
         if off:
             self._level = None
@@ -239,14 +228,12 @@ class RankGpus:
 
     def leave(self) -> None:
         """Has the earlier levels restored, without waiting for it."""
-        self._switch.close()
         for gpu in self.gpus:
             with suppress(Exception):
                 (gpu.leave if self._closes_gpus else gpu.restore)()
 
     def close(self) -> None:
         """Restores the levels that were in force before, and closes the GPUs if the optimizer has opened them."""
-        self._switch.close()
         if self._closes_gpus:
             close_all(self.gpus)
         else:

@@ -17,8 +17,7 @@ from pfo_fs.power_limit.measurements import KnobMeasurement, PowerLimitMeasureme
 class OptimumSelector(ABC):
     """Chooses a level: a power limit, or a clock; make a subclass for another way to choose.
 
-    A choice must depend only on the measurements, because jobs that share a directory also share choices: two selectors
-    with the same `repr` count as the same selector.
+    A choice must depend only on the measurements: so jobs that share measurements choose alike.
     """
 
     @abstractmethod

@@ -20,8 +20,8 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.leaders import Leaders
-from pfo_fs.store.locks import CourtesyLock, try_lock
-from pfo_fs.store.records import Header, decode, encode
+from pfo_fs.store.record_folder import RecordFolder
+from pfo_fs.store.records import Header, encode
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class SharedDirectory:
     def __init__(self, files: Files, writer: str = "") -> None:
         self.files = files
         self.writer = writer or f"pfo-fs@{socket.gethostname()}"
+        self._records = RecordFolder(files, "", self.writer)
         self._leaders = Leaders(files, self.writer)
 
     @classmethod
@@ -68,7 +69,7 @@ class SharedDirectory:
                 self.files.make_folder(name)
         if layout.DIRECTORY not in present:
             body = b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname())
-            self.files.claim(layout.DIRECTORY, encode(Header("directory", "", self.writer), body))
+            self._records.claim("directory", body, layout.DIRECTORY)
 
     @property
     def is_in_use(self) -> bool:
@@ -84,13 +85,8 @@ class SharedDirectory:
         """
         if layout.DIRECTORY not in self.files.names():  # by listing: an NFS client remembers that a name was missing
             return ""
-        data = self.files.read(layout.DIRECTORY, layout.RECORD_LIMIT)
-        if data is None:
-            return ""
-        try:
-            return decode(data, "directory", b.DirectoryBody)[1].directory_id
-        except RecordError as error:
-            raise RecordError(f"{self.files.root / layout.DIRECTORY}: {error}") from None
+        found = self._records.read("directory", b.DirectoryBody, layout.DIRECTORY)
+        return found.directory_id if found is not None else ""
 
     def check_same(self, directory_id: str) -> None:
         """Checks that this host sees the directory that another host has named.
@@ -198,21 +194,11 @@ class SharedDirectory:
         Raises:
             RecordError: The record is damaged, or of a release that writes other records.
         """
-        data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
-        if data is None:
-            return None
-        try:
-            return decode(data, "daemon", b.DaemonBody)[1]
-        except RecordError as error:
-            raise RecordError(f"{self.files.root / layout.DAEMON}: {error}") from None
+        return self._records.read("daemon", b.DaemonBody, layout.DAEMON)
 
     def write_daemon(self, body: b.DaemonBody) -> None:
         """Writes the leader's heartbeat."""
         self.files.publish(layout.DAEMON, encode(Header("daemon", "", self.writer, body.counter), body))
-
-    def try_leader_lock(self) -> CourtesyLock | None:
-        """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
-        return try_lock(self.files, layout.DAEMON_LOCK)
 
     def last_generation(self) -> int:
         """Returns the newest generation of daemons whose record is valid; 0 before the first. See `Leaders`."""

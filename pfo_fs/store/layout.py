@@ -5,7 +5,7 @@
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks
-  daemon.json                     the leading daemon, replaced; daemon.lock beside it
+  daemon.json                     the leading daemon, replaced
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
   profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
@@ -14,7 +14,6 @@
   power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
     <limit in W>.begun            the first job that began with this limit, once: others measure another one
     <limit in W>.json             the first job that has measured this limit, once
-    result-<selector>.json        the first job that has chosen, once
   jobs/<job_id>/
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
@@ -58,7 +57,6 @@ SITE_LIMIT = 16 * 1024
 DIRECTORY = "directory.json"
 SITE = "site.yaml"
 DAEMON = "daemon.json"
-DAEMON_LOCK = "daemon.lock"
 LEADERS = "leaders"
 JOBS = "jobs"
 ARCHIVE = "archive"
@@ -116,19 +114,14 @@ def profile_about(key: str) -> str:
     return f"{PROFILES}/{key}/about.json"
 
 
-def power_limit(key: str, name: str = "") -> str:
-    """The folder of one kind of power-limit measurement, or a file in it."""
-    return f"{POWER_LIMIT}/{key}/{name}" if name else f"{POWER_LIMIT}/{key}"
+def power_limit(key: str) -> str:
+    """The folder of one kind of power-limit measurement."""
+    return f"{POWER_LIMIT}/{key}"
 
 
 def of_rank(folder: str, rank: int) -> str:
     """A rank's file in one of a job's folders."""
     return f"{folder}/{rank}.json"
-
-
-def rank_lock(rank: int) -> str:
-    """The lock that a rank holds while it registers."""
-    return f"{RANKS}/.{rank}.lock"
 
 
 def schedule(number: int, name: str = "") -> str:

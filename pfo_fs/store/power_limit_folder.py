@@ -1,4 +1,4 @@
-"""Jobs with the same load share measurements at power limits, or at clocks, and the level that was chosen from them.
+"""Jobs with the same load share measurements at power limits, or at clocks; each chooses from them by itself.
 
 `layout.py` names the files. Records are immutable and no job waits for another one: a level with which another job has
 begun is only measured last, so if a job dies, the others do its share of the work.
@@ -12,160 +12,92 @@ import logging
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
-from pfo_fs.store.records import Header, decode, encode
+from pfo_fs.store.record_folder import RecordFolder
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LIMIT = re.compile(r"[1-9]\d{0,5}\.json")
 _BEGUN = re.compile(r"([1-9]\d{0,5})\.begun")
-_CHOICE = re.compile(r"result-[0-9a-f]{16}\.json")
 _RECORD_BYTES = 65_536
 _FILES_PER_LOOK = 2000
 """A folder with more new files than this, which only a fault or an attack makes, is read in several calls."""
 
-MAX_SELECTOR_LENGTH = 1000
-
-Body = TypeVar("Body", bound=BaseModel)
+MAX_PROFILE_BYTES = 160 << 10
+"""A profile goes from the helper to training in one message; this is room for a thousand levels."""
+MOST_MEASURED = 1e15
+"""No energy in J and no time in s is larger."""
 
 Knob: TypeAlias = Literal["power_limit", "clock"]
 """What the optimizer sets on all GPUs; a value of it is a level: a power limit in W, or a clock in MHz."""
 
 Level = Annotated[int, Field(gt=0, le=999_999)]
-MOST_MEASURED = 1e15
-"""No energy in J and no time in s is larger."""
 Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
 
 
-class PowerLimitMeasurement(BaseModel):
-    """Energy and time of `profile_steps` steps at one power limit; all GPUs of the job together.
+class KnobMeasurement(BaseModel):
+    """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
 
     Attributes:
-        power_limit: The limit of each GPU, in W.
-        energy: The energy in J, summed over the GPUs.
-        time: The time of the slowest GPU, in s.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    power_limit: Level
-    energy: Positive
-    time: Positive
-
-    @property
-    def level(self) -> int:
-        """The power limit, in W."""
-        return self.power_limit
-
-    @classmethod
-    def at(cls, level: int, energy: float, time: float) -> PowerLimitMeasurement:
-        """Returns the measurement of one power limit, in W."""
-        return cls(power_limit=level, energy=energy, time=time)
-
-
-class ClockMeasurement(BaseModel):
-    """Energy and time of `profile_steps` steps at one clock; all GPUs of the job together.
-
-    Attributes:
-        clock: The clock of each GPU, in MHz.
-        energy: The energy in J, summed over the GPUs.
-        time: The time of the slowest GPU, in s.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    clock: Level
-    energy: Positive
-    time: Positive
-
-    @property
-    def level(self) -> int:
-        """The clock, in MHz."""
-        return self.clock
-
-    @classmethod
-    def at(cls, level: int, energy: float, time: float) -> ClockMeasurement:
-        """Returns the measurement of one clock, in MHz."""
-        return cls(clock=level, energy=energy, time=time)
-
-
-KnobMeasurement: TypeAlias = PowerLimitMeasurement | ClockMeasurement
-
-
-class PowerLimitChoice(BaseModel):
-    """The power limit, in W, that `selector` has chosen."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
-    power_limit: Level
-
-    @property
-    def level(self) -> int:
-        """The power limit, in W."""
-        return self.power_limit
-
-
-class ClockChoice(BaseModel):
-    """The clock, in MHz, that `selector` has chosen."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
-    clock: Level
-
-    @property
-    def level(self) -> int:
-        """The clock, in MHz."""
-        return self.clock
-
-
-KnobChoice: TypeAlias = PowerLimitChoice | ClockChoice
-
-
-class KnobRecords(NamedTuple):
-    """How the records of one knob look.
-
-    Attributes:
+        knob: What was set.
         unit: The unit of a level.
-        kind: The kind of a measurement in a record's header.
-        measurement: The body of a measurement.
-        choice_kind: The kind of a choice in a record's header.
-        choice: The body of a choice.
+        kind: The kind in a record's header.
+        energy: The energy in J, summed over the GPUs.
+        time: The time of the slowest GPU, in s.
     """
 
-    unit: str
-    kind: str
-    measurement: type[PowerLimitMeasurement] | type[ClockMeasurement]
-    choice_kind: str
-    choice: type[PowerLimitChoice] | type[ClockChoice]
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
-    def chosen(self, selector: str, level: int) -> KnobChoice:
-        """Returns the record of a choice."""
-        if self.choice is ClockChoice:
-            return ClockChoice(selector=selector, clock=level)
-        return PowerLimitChoice(selector=selector, power_limit=level)
+    knob: ClassVar[Knob]
+    unit: ClassVar[str]
+    kind: ClassVar[str]
+
+    energy: Positive
+    time: Positive
+
+    @property
+    def level(self) -> int:
+        """The power limit in W, or the clock in MHz."""
+        return int(getattr(self, self.knob))
+
+    @classmethod
+    def at(cls, level: int, energy: float, time: float) -> Self:
+        """Returns the measurement of a level."""
+        return cls.model_validate({cls.knob: level, "energy": energy, "time": time})
 
 
-KNOBS: Mapping[Knob, KnobRecords] = {
-    "power_limit": KnobRecords("W", "power-limit", PowerLimitMeasurement, "power-limit-result", PowerLimitChoice),
-    "clock": KnobRecords("MHz", "clock", ClockMeasurement, "clock-result", ClockChoice),
-}
+class PowerLimitMeasurement(KnobMeasurement):
+    """What was measured at one power limit of each GPU, in W."""
+
+    knob, unit, kind = "power_limit", "W", "power-limit"
+    power_limit: Level
+
+
+class ClockMeasurement(KnobMeasurement):
+    """What was measured at one clock of each GPU, in MHz."""
+
+    knob, unit, kind = "clock", "MHz", "clock"
+    clock: Level
+
+
+KNOBS: Mapping[Knob, type[KnobMeasurement]] = {"power_limit": PowerLimitMeasurement, "clock": ClockMeasurement}
 
 
 class PowerLimitUpdates(NamedTuple):
-    """What is new since the last call: measurements, choices, and levels with which a job has begun."""
+    """What is new since the last call: measurements, and levels with which a job has begun."""
 
-    measurements: Sequence[KnobMeasurement]
-    choices: Sequence[KnobChoice]
-    begun: Sequence[int]
+    measurements: list[KnobMeasurement]
+    begun: list[int]
 
 
 def folder_key(gpu_name: str, levels: Sequence[int], profile_steps: int, gpus: int, knob: Knob = "power_limit") -> str:
@@ -199,12 +131,11 @@ class PowerLimitFolder:
     def __init__(self, files: Files, key: str, knob: Knob = "power_limit") -> None:
         if not _KEY.fullmatch(key):
             raise StoreError(f"{key!r} cannot name a folder of measurements")
-        self._files = files
-        self._key = key
-        self._records = KNOBS[knob]
+        self._folder = RecordFolder(files, layout.power_limit(key), f"pfo-fs@{socket.gethostname()}")
+        self._measured = KNOBS[knob]
         self._known: set[str] = set()
         files.make_folder(layout.POWER_LIMIT)
-        files.make_folder(layout.power_limit(key))
+        files.make_folder(self._folder.path)
 
     def updates(self) -> PowerLimitUpdates:
         """Returns what has come since the last call.
@@ -215,44 +146,31 @@ class PowerLimitFolder:
         Raises:
             StoreError: The directory gives no answer.
         """
-        measurements: list[KnobMeasurement] = []
-        choices: list[KnobChoice] = []
-        begun: list[int] = []
-        new = [name for name in self._files.names(layout.power_limit(self._key)) if name not in self._known]
+        found = PowerLimitUpdates([], [])
+        new = [name for name in self._folder.files.names(self._folder.path) if name not in self._known]
         for name in new[:_FILES_PER_LOOK]:
             if _LIMIT.fullmatch(name):
-                found = self._read_measurement(name)
-                if found is not None and name == _limit_name(found):
-                    measurements.append(found)
-            elif _CHOICE.fullmatch(name):
-                choice = self._read_choice(name)
-                if choice is not None and name == _choice_name(choice.selector):
-                    choices.append(choice)
+                measured = self._read(name)
+                if measured is not None and name == f"{measured.level}.json":
+                    found.measurements.append(measured)
             else:
                 self._known.add(name)
                 if match := _BEGUN.fullmatch(name):
-                    begun.append(int(match[1]))
-        return PowerLimitUpdates(measurements, choices, begun)
+                    found.begun.append(int(match[1]))
+        return found
 
-    def _read_measurement(self, name: str) -> KnobMeasurement | None:
-        return self._read(name, self._records.kind, self._records.measurement)
-
-    def _read_choice(self, name: str) -> KnobChoice | None:
-        return self._read(name, self._records.choice_kind, self._records.choice)
-
-    def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
+    def _read(self, name: str) -> KnobMeasurement | None:
         try:
-            data = self._files.read(layout.power_limit(self._key, name), _RECORD_BYTES)
+            found = self._folder.read(self._measured.kind, self._measured, name, _RECORD_BYTES)
         except StoreError as error:
             log.debug("%s cannot be read: %s", name, error)
             return None
-        if data is None:
-            return None
-        self._known.add(name)  # records are complete when their name appears, so a bad one stays bad
-        try:
-            return decode(data, kind, model)[1]
         except RecordError:
+            self._known.add(name)  # records are complete when their name appears, so a bad one stays bad
             return None
+        if found is not None:
+            self._known.add(name)
+        return found
 
     def announce(self, level: int) -> None:
         """Tells other jobs that this job measures this level.
@@ -260,7 +178,7 @@ class PowerLimitFolder:
         Raises:
             StoreError: The file cannot be written.
         """
-        self._files.claim(layout.power_limit(self._key, f"{level}.begun"), b"")
+        self._folder.files.claim(f"{self._folder.path}/{level}.begun", b"")
 
     def publish(self, measurement: KnobMeasurement) -> None:
         """Writes a measurement, unless another job has written one of this level.
@@ -268,26 +186,4 @@ class PowerLimitFolder:
         Raises:
             StoreError: The file cannot be written.
         """
-        self._claim(_limit_name(measurement), self._records.kind, measurement)
-
-    def publish_choice(self, selector: str, level: int) -> KnobChoice | None:
-        """Writes a choice, unless another job has; returns the one that is there, None if it cannot be read.
-
-        Raises:
-            StoreError: The file cannot be written.
-        """
-        name = _choice_name(selector)
-        self._claim(name, self._records.choice_kind, self._records.chosen(selector, level))
-        return self._read_choice(name)
-
-    def _claim(self, name: str, kind: str, body: BaseModel) -> None:
-        record = encode(Header(kind, "", f"pfo-fs@{socket.gethostname()}"), body)
-        self._files.claim(layout.power_limit(self._key, name), record)
-
-
-def _limit_name(measurement: KnobMeasurement) -> str:
-    return f"{measurement.level}.json"
-
-
-def _choice_name(selector: str) -> str:
-    return f"result-{hashlib.sha256(selector.encode()).hexdigest()[:16]}.json"
+        self._folder.claim(measurement.kind, measurement, f"{measurement.level}.json")

@@ -1,4 +1,4 @@
-"""A folder of records that belong to one training attempt."""
+"""A folder of records, of one training attempt or of none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecordFolder:
 
     Attributes:
         files: The shared directory.
-        path: The folder, below the shared directory.
+        path: The folder, below the shared directory; empty: that itself.
         writer: The name of this process in its records.
         attempt: Random id of the training attempt; only its records are read. None: not known yet.
     """
@@ -40,12 +40,12 @@ class RecordFolder:
 
     def claim(self, kind: str, body: BaseModel, name: str, *, readable: bool = False) -> bool:
         """Writes a record that is not there yet; False if it is there, with another content."""
-        return self.files.claim(f"{self.path}/{name}", self._encode(kind, body, readable))
+        return self.files.claim(self._below(name), self._encode(kind, body, readable))
 
     def replace(self, kind: str, body: BaseModel, name: str) -> None:
         """Replaces a record that only this process writes."""
         self._sequence += 1
-        self.files.publish(f"{self.path}/{name}", self._encode(kind, body, False))
+        self.files.publish(self._below(name), self._encode(kind, body, False))
 
     def read(self, kind: str, model: type[Body], name: str, limit: int = layout.RECORD_LIMIT) -> Body | None:
         """Reads a record of this folder's attempt.
@@ -58,7 +58,7 @@ class RecordFolder:
         """Does the same as `read` for a record of one of several kinds; `models` has the type of the body of each."""
         problem = ""
         for _ in range(3):
-            data = self.files.read(f"{self.path}/{name}", limit)
+            data = self.files.read(self._below(name), limit)
             if data is None:
                 return None
             try:
@@ -66,6 +66,9 @@ class RecordFolder:
             except RecordError as error:
                 problem = str(error)  # the error itself would keep the file's content, in its traceback
         raise RecordError(f"{self.location / name}: {problem}")
+
+    def _below(self, name: str) -> str:
+        return f"{self.path}/{name}" if self.path else name
 
     def _encode(self, kind: str, body: BaseModel, readable: bool) -> bytes:
         return encode(Header(kind, self.attempt or "", self.writer, self._sequence), body, readable=readable)

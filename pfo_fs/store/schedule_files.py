@@ -1,19 +1,17 @@
 """A job's schedules: plan files, the index that commits them, and one file per rank for users.
 
 Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
-commit every rank's plan gets a second name, `<rank>.json`: a hard link, which costs one call to the file server and no
-space, where a copy costs several calls. Some file systems allow few links to one file, so every 32nd rank gets a copy,
-to which the next ones link; without hard links every rank gets a copy.
+commit every rank's plan is also there as `<rank>.json`. Up to 32 ranks with the same plan, a lot, share one file by
+hard links, each of which costs one call to the file server; without hard links every rank gets a copy.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, RankInfo
@@ -26,20 +24,12 @@ _MOST_RANKS_WITH_FILES = 1024
 """A job with more ranks gets no files of single ranks: folders with many names burden file servers."""
 
 
-class _RankFile(NamedTuple):
-    """One rank's file: its name, the plan that it holds, and the file that it is linked to; None: it is a copy."""
-
-    name: str
-    plan: str
-    same_as: str | None
-
-
 @dataclass
 class ScheduleFiles(RecordFolder):
     """The schedules in a job's folder."""
 
     _last_plan: tuple[str, FrequencySchedule] | None = None
-    _unnamed: tuple[int, deque[_RankFile]] = field(default_factory=lambda: (-1, deque()))
+    _unnamed: tuple[int, deque[tuple[str, list[str]]]] = field(default_factory=lambda: (-1, deque()))
 
     def write_schedule(
         self,
@@ -54,7 +44,7 @@ class ScheduleFiles(RecordFolder):
         """Writes schedule `number` and commits it with its index; False if another process committed that number.
 
         Plan files are named after their content, so a restarted or a second coordinator never mixes two plans. This
-        call also names the files of up to 64 ranks; `write_rank_files` names the others.
+        call also makes the files of 64 ranks; `write_rank_files` makes the others.
         """
         self.files.make_folder(f"{self.path}/{layout.schedule(number)}")
         files: dict[str, str] = {}
@@ -75,13 +65,13 @@ class ScheduleFiles(RecordFolder):
         )
         if not self.claim("index", index, layout.index(number)):
             return False
-        self._unnamed = (number, deque(_rank_files(index, rank_infos)))
+        self._unnamed = (number, deque(_lots(index, rank_infos)))
         with suppress(StoreError, RecordError):  # the schedule is committed; a later call continues
             self.write_rank_files(number, rank_infos)
         return True
 
     def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
-        """Makes the files `<rank>.json`, at most `most` of them per call; returns True when all are there.
+        """Makes the files `<rank>.json`, of `most` ranks or some more per call; returns True when all are there.
 
         A coordinator calls this at each poll, for the schedule in force: jobs with many ranks get their files after
         the commit, and so do jobs whose coordinator died between commit and files. Once all are there, a call costs
@@ -92,27 +82,25 @@ class ScheduleFiles(RecordFolder):
         """
         if len(rank_infos) > _MOST_RANKS_WITH_FILES:
             return True
-        if self._unnamed[0] != number:
-            self._unnamed = (number, deque(self._missing_rank_files(number, rank_infos)))
-        waiting = self._unnamed[1]
         folder = f"{self.path}/{layout.schedule(number)}"
-        for _ in range(min(most, len(waiting))):
-            wanted = waiting[0]
-            if wanted.same_as is None or not self.files.link(f"{folder}/{wanted.same_as}", wanted.name):
-                data = self.files.read(f"{folder}/{wanted.plan}", layout.PLAN_LIMIT)
-                if data is not None:
-                    self.files.claim(f"{folder}/{wanted.name}", data)
+        if self._unnamed[0] != number:
+            try:
+                index = self.read_index(number)
+            except RecordError:
+                index = None
+            there = set(self.files.names(folder))
+            missing = [info for info in rank_infos if f"{info.rank}.json" not in there]
+            self._unnamed = (number, deque(_lots(index, missing) if index is not None else ()))
+        waiting = self._unnamed[1]
+        made = 0
+        while waiting and made < most:
+            plan, names = waiting[0]
+            data = self.files.read(f"{folder}/{plan}", layout.PLAN_LIMIT)
+            if data is not None:
+                self.files.claim_each(folder, names, data)
+            made += len(names)
             waiting.popleft()
         return not waiting
-
-    def _missing_rank_files(self, number: int, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
-        try:
-            index = self.read_index(number)
-        except RecordError:
-            return []
-        there = set(self.files.names(f"{self.path}/{layout.schedule(number)}"))
-        wanted = _rank_files(index, rank_infos) if index is not None else []
-        return [file for file in wanted if file.plan in there and file.name not in there]
 
     def schedule_numbers(self) -> list[int]:
         """Numbers that have a folder, committed or not, ascending; those after a large gap are planted and left out."""
@@ -162,23 +150,16 @@ class ScheduleFiles(RecordFolder):
         return [plan.model_copy(update={"rank": rank}) for rank, plan in plans if plan is not None]
 
 
-def _rank_files(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
-    """Returns the files of all ranks that have a plan, each after the file that it is linked to."""
-    files: list[_RankFile] = []
-    newest: dict[str, tuple[str, int]] = {}  # for each plan: the file to link to next, and how many names it has
+def _lots(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> Iterator[tuple[str, list[str]]]:
+    """Yields each plan with the names of ranks that follow it, at most 32 at once."""
+    names: dict[str, list[str]] = {}
     for info in rank_infos:
         plan = index.plan_file(info)
-        if plan is None:
-            continue
-        name = f"{info.rank}.json"
-        same_as, names = newest.get(plan, (plan, 1))
-        if names == b.MOST_NAMES_PER_FILE:
-            files.append(_RankFile(name, plan, None))
-            newest[plan] = (name, 1)
-        else:
-            files.append(_RankFile(name, plan, same_as))
-            newest[plan] = (same_as, names + 1)
-    return files
+        if plan is not None:
+            names.setdefault(plan, []).append(f"{info.rank}.json")
+    for plan, of_plan in names.items():
+        for at in range(0, len(of_plan), b.MOST_NAMES_PER_FILE):
+            yield plan, of_plan[at : at + b.MOST_NAMES_PER_FILE]
 
 
 def _groups(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from pfo_fs.ipc.memory_file import open_memory_file
+from pfo_fs.ipc.optional_calls import open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import start_process

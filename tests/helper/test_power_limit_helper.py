@@ -1,25 +1,30 @@
-"""The helper of a power-limit optimizer over real sockets, with files that hang."""
+"""The helper of a power-limit optimizer over real sockets, with files that hang, and with real ones."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from pfo_fs.helper import power_limit_operations as op
+from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.power_limit_state import PowerLimitState
+from pfo_fs.helper.power_limit_files import PollLevels, PowerLimitFiles
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
+from pfo_fs.store.power_limit_folder import MAX_PROFILE_BYTES
 
 
 class HangingFiles:
-    """Each operation hangs until the test lets it go."""
+    """Each request hangs until the test lets it go."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -27,10 +32,12 @@ class HangingFiles:
         self.done: list[Any] = []
 
     def execute(self, operation: Any) -> Any:
+        if isinstance(operation, op.OpenDirectory):
+            return True
         self.begun.release()
         self.may_end.wait()
         self.done.append(operation)
-        return b"content" if isinstance(operation, op.ReadProfile) else None
+        return [m.ProfileSaved()]
 
 
 @pytest.fixture
@@ -44,7 +51,8 @@ def files() -> Iterator[HangingFiles]:
 def client(files: HangingFiles) -> Iterator[HelperClient]:
     token = secrets.token_hex(8)
     address = f"pfo-fs-test-{token}"
-    loop = HelperLoop(PowerLimitState(token, now_s=time.monotonic()), files)
+    state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
+    loop = HelperLoop(state, files, lambda _: Mock(), lambda _: None)
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
     client = HelperClient(address, "", token, 0, {}, deadline_s=5)
@@ -55,29 +63,14 @@ def client(files: HangingFiles) -> Iterator[HelperClient]:
     assert not thread.is_alive(), "the helper ends when training has gone"
 
 
-def test_a_mount_that_hangs_holds_the_worker_and_training_is_answered(
-    client: HelperClient, files: HangingFiles
-) -> None:
-    client.send(m.OpenPowerLimitFiles(profile_path="/p.json", shared_dir=None, key="key"))
-    assert files.begun.acquire(timeout=10)
-    assert client.request(m.ReadProfile(offset=0), m.ProfilePart, 10).content == b""
-    files.may_end.set()
-    opened = client.wait_for(m.PowerLimitFilesOpened, 10)
-    assert opened == m.PowerLimitFilesOpened(profile="read", profile_bytes=7)
-    assert client.request(m.ReadProfile(offset=3), m.ProfilePart, 10).content == b"tent"
-
-
-def test_the_helper_lets_training_go_when_everything_is_written(client: HelperClient, files: HangingFiles) -> None:
+def test_training_is_told_of_a_profile_when_it_is_written(client: HelperClient, files: HangingFiles) -> None:
     client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
     client.send(m.SaveProfile(path="/p.json", content=b"2", replace=True))
-    client.send(m.Goodbye(reason="finished"))
     assert files.begun.acquire(timeout=10)
-    client.send(m.ReadProfile(offset=0))
-    assert client.wait_for(m.ProfilePart, 10) is not None
-    assert not client.lost, "two profiles are not written yet"
+    assert client.wait_for(m.ProfileSaved, 0.1) is None
     files.may_end.set()
-    assert client.wait_for(m.PowerLimitFilesOpened, 10) is None
-    assert client.lost
+    for _ in range(2):
+        assert client.wait_for(m.ProfileSaved, 10) is not None
     assert [operation.content for operation in files.done] == [b"1", b"2"]
 
 
@@ -86,3 +79,35 @@ def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, fil
     client.close()
     assert files.begun.acquire(timeout=10)
     files.may_end.set()  # the fixture waits for the end of the helper
+
+
+def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(os.urandom(2 * MAX_PROFILE_BYTES))
+    (opened,) = PowerLimitFiles("").execute(m.OpenPowerLimitFiles(profile_path=str(path), key=""))
+    assert isinstance(opened, m.PowerLimitFilesOpened)
+    assert len(opened.content) == MAX_PROFILE_BYTES + 1
+    assert len(transport.encode(opened)) < transport.MAX_PACKET_BYTES
+
+
+def test_a_problem_is_told_once_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
+    files = PowerLimitFiles(str(tmp_path / "missing" / "shared"))
+    opened = files.execute(m.OpenPowerLimitFiles(profile_path=str(tmp_path), key="key"))
+    assert [type(message) for message in opened] == [m.LogLine, m.LogLine, m.PowerLimitFilesOpened]
+    assert opened[-1] == m.PowerLimitFilesOpened(profile="unknown")
+    save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
+    assert [type(message) for message in files.execute(save)] == [m.LogLine, m.ProfileSaved]
+    assert files.execute(save) == [m.ProfileSaved()]
+
+
+def test_what_jobs_share_reaches_each_other(tmp_path: Path) -> None:
+    one, two = PowerLimitFiles(str(tmp_path / "shared")), PowerLimitFiles(str(tmp_path / "shared"))
+    for files in (one, two):
+        assert files.execute(m.OpenPowerLimitFiles(profile_path=None, key="key", knob="clock"))[-1] == (
+            m.PowerLimitFilesOpened(profile="none", shares=True)
+        )
+    one.execute(m.SharedLevels(begun=[1200], measurements=[(1400, 10.0, 2.0)]))
+    told = two.execute(PollLevels())
+    others = [message for message in told if isinstance(message, m.SharedLevels)]
+    assert [found for message in others for found in message.measurements] == [(1400, 10.0, 2.0)]
+    assert [level for message in others for level in message.begun] == [1200]

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import stat
@@ -22,10 +23,10 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
 
 from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError, StoreError
-from pfo_fs.helper.power_limit_operations import write_file
+from pfo_fs.helper.power_limit_files import write_file
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.store import Files
-from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitFolder
+from pfo_fs.store import Files, OffSwitch
+from pfo_fs.store.power_limit_folder import PowerLimitFolder
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -76,7 +77,7 @@ def test_any_text_is_a_profile_or_a_plan_error(text: str | bytes) -> None:
         ('{"measurements": [{"power_limit": 0, "energy": 1, "time": 1}]}', r"measurements\.0\.power_limit"),
         ('{"measurements": [{"power_limit": 1, "energy": NaN, "time": 1}]}', "energy"),
         ('{"measurements": [{"power_limit": 1, "energy": 1}]}', "time: Field required"),
-        ('{"measurements": "' + "x" * (1 << 20) + '"}', "larger than 1 MiB"),
+        ('{"measurements": "' + "x" * (160 << 10) + '"}', "larger than 160 KiB"),
         ("[" * 100_000, "JSON"),
         ('{"measurements": [' + ", ".join(2 * ['{"power_limit": 150, "energy": 1, "time": 1}']) + "]}", "150 W twice"),
     ],
@@ -119,22 +120,24 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
     path = tmp_path / "p.json"
     path.write_text("not a profile")
-    files = FileClient(path, None, "key", timeout_s=0.0)
+    files = FileClient(path, None, "", secrets.token_hex(16), timeout_s=0.0)
     files.save([measured(100)])
     files.close()
     assert path.read_text() == "not a profile"
     path.unlink()
-    files = FileClient(path, None, "key", timeout_s=0.0)
+    files = FileClient(path, None, "", secrets.token_hex(16), timeout_s=0.0)
     files.save([measured(100)])
     files.close()
     assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
 
 
-def test_a_profile_of_thousands_of_measurements_is_read(tmp_path: Path) -> None:
+def test_a_profile_of_a_thousand_measurements_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    measurements = [measured(level, level / 7) for level in range(1, 9001)]
-    path.write_text(json.dumps({"measurements": [m.model_dump() for m in measurements]}))
-    files = FileClient(path, None, "key")
+    measurements = [measured(level, level / 7) for level in range(1, 1001)]
+    path.write_text(pl.profile_text(measurements))
+    files = FileClient(path, None, "", secrets.token_hex(16))
+    files.save(measurements[::-1])
+    assert json.loads(path.read_text())["measurements"][0]["power_limit"] == 1000
     files.close()
     assert files.profile == measurements
 
@@ -193,19 +196,21 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
-    files = FileClient(tmp_path / "p.json", tmp_path / "shared", "key", timeout_s=0.2)
-    (helper,) = files._leaving
+    monkeypatch.setattr("pfo_fs.power_limit.file_client._FIRST_LOOK_S", 0.1)
+    files = FileClient(tmp_path / "p.json", tmp_path / "shared", "key", secrets.token_hex(16), timeout_s=0.2)
+    assert files._helper is not None
+    helper = files._helper.process
     assert files.profile is None
     files.close(0.1)
     assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
-    assert helper.process is not None
-    helper.process.kill()
-    helper.process.wait()
+    assert helper is not None
+    helper.kill()
+    helper.wait()
 
 
 def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
-    files = FileClient(None, tmp_path / "shared", "key")
+    files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
     assert files._helper is not None
     assert files._helper.process is not None
     os.kill(files._helper.process.pid, signal.SIGKILL)
@@ -216,8 +221,22 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
     assert len(caplog.records) == 1
 
 
+def test_after_a_helper_was_killed_another_one_watches_the_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+) -> None:
+    monkeypatch.setattr("pfo_fs.power_limit.file_client._REVIVE_EVERY_S", 0.1)
+    files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
+    assert files._helper is not None
+    assert files._helper.process is not None
+    os.kill(files._helper.process.pid, signal.SIGKILL)
+    OffSwitch(Files(tmp_path / "shared")).turn_off("all")
+    wait_for(lambda: (files.poll(), files.is_off)[1], 30)
+    assert not files.shares
+    files.close()
+
+
 def test_without_files_there_is_no_helper() -> None:
-    assert FileClient(None, None, "key")._helper is None
+    assert FileClient(None, None, "key", "token")._helper is None
 
 
 # ---- the shared directory
@@ -243,17 +262,9 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
     two.publish(measured(300, 2))
     two.publish(measured(250, 3))
     for folder in (one, two):
-        found, _, _ = folder.updates()
+        found, _ = folder.updates()
         assert {m.power_limit: m.energy for m in found} == {300: 1, 250: 3}
-        assert folder.updates() == ([], [], [])
-
-
-def test_a_job_that_publishes_its_choice_gets_the_one_that_came_first(tmp_path: Path) -> None:
-    one, two, three = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
-    first = PowerLimitChoice(selector="Energy()", power_limit=250)
-    assert two.publish_choice("Energy()", 250) == first
-    assert one.publish_choice("Energy()", 300) == first
-    assert three.updates().choices == [first]
+        assert folder.updates() == ([], [])
 
 
 def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
@@ -263,12 +274,9 @@ def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
     os.mkfifo(folder / "170.json")
     one.publish(measured(100))
     one.publish(measured(300))
-    one.publish_choice("Energy()", 300)
     for _ in range(2):
         found = two.updates()
         assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
-    assert two.updates().choices == []
-    assert PowerLimitFolder(Files(tmp_path / "shared", create=True), "key").updates().choices[0].power_limit == 300
 
 
 def test_limits_that_other_jobs_have_begun_with_are_reported(tmp_path: Path) -> None:
@@ -288,6 +296,7 @@ def test_files_that_are_not_records_are_passed_over(tmp_path: Path) -> None:
     (place / "200.json").write_bytes((place / "300.json").read_bytes())  # says 300
     (place / "150.json").write_bytes(b"x" * 64)
     (place / "notes.txt").write_text("for people")
+    (place / "result-0123456789abcdef.json").write_text("{}")  # releases before this one left their choices
     found = folder.updates().measurements
     assert [m.power_limit for m in found] == [300]
 
@@ -327,23 +336,18 @@ def slower_below(gpu: FakeGpu, levels: list[int]) -> Callable[[], tuple[float, f
     return lambda: (1.0, 300.0) if gpu.levels[-1] == max(levels) else (5.0, 1500.0)
 
 
-@pytest.mark.parametrize("planted", ["choice", "measurements", "both"])
 @pytest.mark.parametrize("selector", [pl.MaxSlowdownConstraint(1.0), pl.Energy(), pl.ZeusCost(0.5)], ids=repr)
 @pytest.mark.parametrize("search", ["full", "coarse-to-fine"])
 def test_a_limit_that_another_user_has_invented_stays_for_one_window(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str, selector: pl.OptimumSelector, search: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, selector: pl.OptimumSelector, search: str
 ) -> None:
     first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=selector, search=search)
     key = next((tmp_path / "shared" / "power-limit").iterdir()).name
-    name = first._chooser._key  # type: ignore[union-attr]
     first.close()
     shutil.rmtree(tmp_path / "shared" / "power-limit")
     evil = PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
-    if planted != "choice":
-        for level in (300, 250, 200, 150, 100):
-            evil.publish(pl.PowerLimitMeasurement(power_limit=level, energy=float(level), time=1.0))
-    if planted != "measurements":
-        evil.publish_choice(name, 100)
+    for level in (300, 250, 200, 150, 100):
+        evil.publish(pl.PowerLimitMeasurement(power_limit=level, energy=float(level), time=1.0))
     gpu = FakeGpu()
     monitor = FakeMonitor(slower_below(gpu, [300]))
     options = {**OPTIONS, "shared_dir": tmp_path / "shared", "optimum_selector": selector, "search": search}
@@ -387,25 +391,6 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
         job.close()
 
 
-def test_jobs_that_choose_at_the_same_time_end_with_the_choice_that_came_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_for: WaitFor
-) -> None:
-    folder = tmp_path / "shared" / "power-limit"
-    jobs = [make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())[0] for _ in range(2)]
-    with monkeypatch.context() as deaf:
-        deaf.setattr(FileClient, "poll", lambda _: None)
-        for job, selects_w in zip(jobs, (200, 150), strict=True):  # each has noise of its own
-            deaf.setattr(pl.Energy, "select", lambda _, __, level=selects_w: level)
-            for _ in range(12):
-                job.on_step_begin()
-            wait_for(lambda: list(folder.glob("*/result-*.json")))
-            assert state_of(job)[1] == selects_w, "training goes on at the limit chosen"
-    finish(*jobs)
-    assert [state_of(job) for job in jobs] == [("Done", 200, None)] * 2
-    for job in jobs:
-        job.close()
-
-
 def test_a_full_sweep_is_not_content_with_the_choice_of_a_search_that_measured_less(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -418,30 +403,6 @@ def test_a_full_sweep_is_not_content_with_the_choice_of_a_search_that_measured_l
     assert len(coarse.measurements) < len(full.measurements) == len(full.power_limits)
     coarse.close()
     full.close()
-
-
-def test_choices_of_selectors_without_a_repr_are_not_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Lowest(pl.OptimumSelector):
-        def select(self, measurements: Any) -> int:
-            return min(m.power_limit for m in measurements)
-
-    job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=Lowest())
-    for _ in range(20):
-        job.on_step_begin()
-    job.close()
-    assert state_of(job) == ("Done", 100, None)
-    assert not list(tmp_path.rglob("result-*.json"))
-
-
-def test_a_job_does_not_wait_for_a_directory_that_does_not_answer_its_choice(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
-    monkeypatch.setattr(FileClient, "poll", lambda _: None)
-    monkeypatch.setattr("pfo_fs.power_limit.choosing._ANSWER_S", 0.1)
-    finish(job)
-    assert state_of(job) == ("Done", 150, None)
-    job.close()
 
 
 def test_jobs_of_other_gpus_or_other_steps_do_not_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

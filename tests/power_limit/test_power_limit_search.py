@@ -13,8 +13,8 @@ from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 
 from pfo_fs import power_limit as pl
 from pfo_fs.device.simulated.physics import MODELS, GpuModel
-from pfo_fs.power_limit.drift import DriftWatch
-from pfo_fs.power_limit.search import CoarseToFine, FullSweep, predict
+from pfo_fs.power_limit.search import Search, predict
+from pfo_fs.power_limit.states import DriftWatch
 
 SELECTORS: list[pl.OptimumSelector] = [
     pl.Energy(),
@@ -56,7 +56,7 @@ def search(
     levels: list[int], table: dict[int, pl.PowerLimitMeasurement], selector: pl.OptimumSelector
 ) -> tuple[int, int]:
     """Returns the choice, and the steps it took."""
-    looking = CoarseToFine(WARMUP_STEPS, PROFILE_STEPS)
+    looking = Search("coarse-to-fine", WARMUP_STEPS, PROFILE_STEPS)
     measured: list[pl.PowerLimitMeasurement] = []
     while (level := looking.next_level(levels, measured, selector)) is not None:
         assert level not in {m.power_limit for m in measured}
@@ -97,8 +97,8 @@ def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
     levels = list(range(10 * count, 0, -10))
     dice = random.Random(data.draw(st.integers(0, 1000)))
     selector = data.draw(st.sampled_from(SELECTORS))
-    for kind in (FullSweep, CoarseToFine):
-        looking = kind(warmup_steps, profile_steps)
+    for kind in ("full", "coarse-to-fine"):
+        looking = Search(kind, warmup_steps, profile_steps)
         measured: list[pl.PowerLimitMeasurement] = []
         while (level := looking.next_level(levels, measured, selector)) is not None:
             measured.append(
@@ -106,7 +106,7 @@ def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
             )
         assert len({m.power_limit for m in measured}) == len(measured)
         assert measured[0].power_limit == levels[0]
-        if kind is CoarseToFine and count > 4:
+        if kind != "full" and count > 4:
             steps = len(measured) * (warmup_steps + looking.window_steps)
             assert 2 * steps <= count * (warmup_steps + profile_steps)
 

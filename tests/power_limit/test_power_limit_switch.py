@@ -58,7 +58,7 @@ def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[
     rank.set_level(300)
     rank.hold(True)
     rank.set_level(250)
-    rank.look_at_switch()
+    rank.hold(True)
     assert gpu.calls == [300, None]
     rank.hold(False)
     assert gpu.calls == [300, None, 250]

@@ -16,8 +16,7 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer
 
 from pfo_fs import power_limit as pl
 from pfo_fs.power_limit.rank_gpus import WindowReport
-from pfo_fs.power_limit.same_load import SameLoad
-from pfo_fs.power_limit.window_steps import StepsReport
+from pfo_fs.power_limit.same_load import SameLoad, StepsReport
 from pfo_fs.store import Files
 from pfo_fs.store.power_limit_folder import PowerLimitFolder
 
@@ -52,7 +51,7 @@ class UnevenTraining:
 
     def choose(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> pl.GlobalPowerLimitOptimizer:
         """Trains until a limit is chosen."""
-        monkeypatch.setattr("pfo_fs.power_limit.window_steps.time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr("pfo_fs.power_limit.same_load.time", SimpleNamespace(monotonic=lambda: self.now_s))
         options = {"optimum_selector": pl.MaxSlowdownConstraint(1.04), "pl_step": 50, "profile_steps": 20, **options}
         optimizer, _ = make_optimizer(monkeypatch, self.monitor(), self.gpu, warmup_steps=2, **options)
         step = 0

@@ -186,15 +186,6 @@ def test_of_many_processes_without_links_exactly_one_wins_each_name(tmp_path: Pa
     assert sum(won) == 50
 
 
-def test_a_file_gets_a_second_name_where_links_work(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.publish("a", b"1")
-    assert files.link("a", "b")
-    assert files.link("a", "b"), "again, after a reply that was lost"
-    assert (tmp_path / "b").samefile(tmp_path / "a")
-    assert not Files(tmp_path, calls=NoLinks()).link("a", "c")
-
-
 def leave_behind(folder: Path, name: str, age_s: float) -> None:
     (folder / name).write_bytes(b"half")
     now = time.time()

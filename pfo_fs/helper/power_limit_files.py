@@ -1,0 +1,189 @@
+"""The files of a power-limit optimizer: its profile, and the levels that jobs with the same load share.
+
+The worker carries out what training asks for as it came (`ipc/messages.py`); the result is the messages for training.
+An error of these files is one of them, since training logs it and goes on: no operation is tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pfo_fs.errors import PfoError
+from pfo_fs.ipc import messages as m
+from pfo_fs.store import Files, layout
+from pfo_fs.store.power_limit_folder import KNOBS, MAX_PROFILE_BYTES, Knob, PowerLimitFolder, PowerLimitUpdates
+
+_PER_MESSAGE = 500
+_LOCAL_S, _REMOTE_S = 0.5, 2.0
+"""Seconds between two looks at the levels of other jobs, on a file system of this host and of another one."""
+
+
+@dataclass(frozen=True)
+class PollLevels:
+    """Read what other jobs have written since the last call."""
+
+
+Asked: TypeAlias = m.OpenPowerLimitFiles | m.SaveProfile | m.SharedLevels
+
+
+class PowerLimitFiles:
+    """Carries out what the training process of rank 0 asks for; every call may block.
+
+    Args:
+        root: The shared directory.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._knob: Knob = "power_limit"
+        self._folder: PowerLimitFolder | None = None
+        self._told: list[m.Message] = []
+        self._problem = ""
+
+    def execute(self, asked: Asked | PollLevels) -> list[m.Message]:
+        """Returns the messages for training."""
+        match asked:
+            case m.OpenPowerLimitFiles():
+                self._open(asked)
+            case m.SaveProfile(path=path, content=content, replace=replace):
+                with self._problems_told(f"{path} cannot be written"):
+                    write_file(Path(path), content, replace=replace)
+                self._told.append(m.ProfileSaved())
+            case m.SharedLevels():
+                with self._problems_told("measurements are not shared"):
+                    self._publish(asked)
+                self._poll()
+            case PollLevels():
+                self._poll()
+        told, self._told = self._told, []
+        return told
+
+    def _open(self, asked: m.OpenPowerLimitFiles) -> None:
+        profile: Literal["none", "read", "unknown"] = "none"
+        content: bytes | None = None
+        if asked.profile_path is not None:
+            profile = "unknown"
+            with self._problems_told(f"{asked.profile_path} cannot be read, and will not be written"):
+                content = read_file(Path(asked.profile_path), MAX_PROFILE_BYTES + 1)
+                profile = "none" if content is None else "read"
+        self._knob, self._folder = asked.knob, None
+        if asked.key:
+            with self._problems_told("measurements are not shared"):
+                files = Files(self._root, create=True)
+                self._folder = PowerLimitFolder(files, asked.key, asked.knob)
+                files.make_folder(layout.OFF)  # an NFS client would remember for long that it was not there
+                self._poll()
+        shares = self._folder is not None
+        self._told.append(m.PowerLimitFilesOpened(profile=profile, content=content or b"", shares=shares))
+
+    def _publish(self, levels: m.SharedLevels) -> None:
+        if self._folder is None:
+            return
+        for level in levels.begun:
+            self._folder.announce(level)
+        for level, energy_j, time_s in levels.measurements:
+            self._folder.publish(KNOBS[self._knob].at(level, energy=energy_j, time=time_s))
+
+    def _poll(self) -> None:
+        found = PowerLimitUpdates([], [])
+        with self._problems_told("measurements are not shared"):
+            if self._folder is not None:
+                found = self._folder.updates()
+        measured = [(one.level, one.energy, one.time) for one in found.measurements]
+        for at in range(0, max(len(measured), len(found.begun)), _PER_MESSAGE):
+            lot = slice(at, at + _PER_MESSAGE)
+            self._told.append(m.SharedLevels(measurements=measured[lot], begun=found.begun[lot]))
+
+    @contextmanager
+    def _problems_told(self, what: str) -> Iterator[None]:
+        """Makes of an error of the file system a message to training, unless it is the same as the last one."""
+        try:
+            yield
+        except OSError as error:
+            text = f"{what}: {error.strerror or error}"
+            if text != self._problem:
+                self._problem = text
+                self._told.append(m.LogLine(level=logging.WARNING, message=text))
+
+
+class LevelWatch:
+    """Decides when to look for what other jobs have measured and begun with."""
+
+    def __init__(self) -> None:
+        self._shares = self._is_looking = False
+        self._next_s = 0.0
+
+    def due_s(self) -> float:
+        """Returns when to look next; never while a look is under way, or nothing is shared."""
+        return self._next_s if self._shares and not self._is_looking else math.inf
+
+    def looking(self) -> PollLevels:
+        """Returns the operation that looks."""
+        self._is_looking = True
+        return PollLevels()
+
+    def learn(
+        self, asked: Asked | PollLevels, told: object, error: PfoError | None, now_s: float, *, local_mount: bool
+    ) -> list[m.Message]:
+        """Uses what the worker has found; returns the messages for training."""
+        if isinstance(asked, PollLevels):
+            self._is_looking = False
+        self._next_s = now_s + (_LOCAL_S if local_mount else _REMOTE_S)
+        if not isinstance(told, list):
+            return [m.LogLine(level=logging.WARNING, message=str(error))]
+        for message in told:
+            if isinstance(message, m.PowerLimitFilesOpened):
+                self._shares = message.shares
+        return told
+
+
+def read_file(path: Path, limit: int) -> bytes | None:
+    """Returns the first `limit` bytes of a file; None if there is no file.
+
+    Raises:
+        OSError: The file cannot be read, or is not a plain file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO must not wait for a writer
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file")
+        return file.read(limit)
+
+
+def write_file(path: Path, content: bytes, *, replace: bool) -> None:
+    """Writes a file, complete or not at all.
+
+    Args:
+        path: The file.
+        content: Its bytes.
+        replace: Whether to replace a file that is there.
+
+    Raises:
+        OSError: The file cannot be written, or a file is there that must not be replaced; the old file stays.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
