@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import json
 import os
@@ -275,6 +276,15 @@ def _fills_up(job: Job) -> None:
         file.write(bytes(1 << 20))
 
 
+def _locks(job: Job) -> None:
+    """Somebody holds all locks there are, and does not let go."""
+    for path in [*job.root.rglob("*.lock"), *job.root.rglob(".*lock*")]:
+        with suppress(OSError):
+            file = path.open("rb")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            job.undo.append(file.close)
+
+
 def _garbage(content: bytes, *patterns: str) -> Act:
     """Replaces files again and again, as a member of the group may."""
 
@@ -345,6 +355,7 @@ DIRECTORY = [
             ("directory renamed", _goes_away, lambda: ""),
             ("directory may not be entered", _may_not_be_entered, lambda: ""),
             ("directory hangs", _hangs, _root),
+            ("all locks held", _locks, lambda: ""),
             (
                 "every record is garbage",
                 _garbage(b"\0\xff" * 500_000, "*.json", "jobs/*/*.json", "jobs/*/*/*.json"),

@@ -176,7 +176,8 @@ def in_turn(step: Callable[[int], float | None], numbers: Iterable[int]) -> None
 
 def worker(root: str, size: int, numbers: range) -> None:
     """Runs the hosts of one client process; told what to do by lines on standard input."""
-    counting = bool(os.environ.get("BENCH_COUNTS"))
+    if counting := bool(os.environ.get("BENCH_COUNTS")):
+        common.count_lock_calls()
     hosts = [Host(root, number, size, counting) for number in numbers]
     print("ready", flush=True)
     for line in sys.stdin:

@@ -108,6 +108,7 @@ class Clients:
 
 def main() -> None:
     """One client process."""
+    common.count_lock_calls()
     common.count_everything()
     root, size, per_host, low, high = sys.argv[1], *map(int, sys.argv[2:])
     clients = Clients(root, size, per_host, range(low, high))

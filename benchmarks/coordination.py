@@ -15,13 +15,13 @@ answers only after the time was taken: real ranks open three connections, build 
 adds those, with 8 and 64 ranks as threads here.
 
 pfo-fs: a real daemon on a local directory. Each host of 8 ranks is what the host's helper process runs, its state and
-its operations, so all checks, retries and pauses are the real ones; a few threads in two processes drive all of
+its operations, so all checks, locks, retries and pauses are the real ones; a few threads in two processes drive all of
 them. The sockets between trainers and helper are left out, as is what carries the job id from rank 0 to all others on
 either side (`torch.distributed`).
 
 All ranks share this machine's cores with the daemon or server, which in truth they do not: client CPU is given apart.
 No network and no network file system is measured: no HTTP round trips between hosts, no metadata server. "Calls" are
-those that `Files` makes on the directory.
+those that `Files` makes on the directory, and those of locks in the clients.
 """
 
 from __future__ import annotations
@@ -90,11 +90,12 @@ def show_ours(results: list[dict[str, Any]]) -> None:
     rows = []
     for one in results:
         ranks = one["ranks"]
-        calls = (sum(one["client_calls"].values()), sum(one["daemon_calls"].values()))
+        locks = sum(n for name, n in one["client_calls"].items() if name.startswith("lock:"))
+        calls = (sum(one["client_calls"].values()) - locks, locks, sum(one["daemon_calls"].values()))
         cells = [f"{one['seconds']:.2f}", f"{one['server_cpu_s']:.2f}", f"{one['client_cpu_s'] / ranks * 1e3:.2f}"]
         rows.append([str(ranks), *cells, f"{one['server_peak_mib']:.0f}", *(f"{n / ranks:.1f}" for n in calls)])
     columns = ["ranks", "s", "daemon\nCPU s", "clients\nCPU ms/rank", "daemon\nMiB"]
-    columns += ["calls per rank\nclients", "\ndaemon"]
+    columns += ["calls per rank\nclients", "\ntheir locks", "\ndaemon"]
     common.show("pfo-fs alone", columns, rows)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/scale.py [--ranks 16384] [--per-host 8] [--gluster] [--seconds 60] [--json FILE]
     python benchmarks/scale.py --jobs 1000 [--ranks 8]
 
-Each host is what the host's helper process runs, its state and its operations, so all checks, retries and pauses
+Each host is what the host's helper process runs, its state and its operations, so all checks, locks, retries and pauses
 are the real ones; a few threads in two processes drive all of them. There is no training and no torch, and the sockets
 between trainers and helper are left out. The daemon is a process of its own, with a policy that lets all ranks measure
 one plan (`_scale_policy.py`). With `--gluster` daemon and clients have a mount each of a GlusterFS volume that lies on

@@ -104,8 +104,10 @@ class DaemonPlace(Place):
             self.kill()
 
     def kill(self) -> None:
-        self.daemon = None
+        daemon, self.daemon = self.daemon, None
         self.calls.dead = True
+        if daemon is not None:
+            daemon._leader._release_lock()  # as the kernel does
 
 
 class Operations(op.DirectoryOperations):

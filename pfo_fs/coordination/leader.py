@@ -1,4 +1,4 @@
-"""Carries out what `LeaderLease` decides: claims generations, and writes heartbeats."""
+"""Carries out what `LeaderLease` decides: claims generations, writes heartbeats, acquires and releases the lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 import pfo_fs
 from pfo_fs.coordination.leader_lease import LeaderLease
 from pfo_fs.errors import StoreError
-from pfo_fs.store import SharedDirectory, bodies
+from pfo_fs.store import CourtesyLock, SharedDirectory, bodies
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Leader:
         self._monotonic = monotonic
         self._host = socket.gethostname()
         self._lease = LeaderLease(lease_s, monotonic())
+        self._lock: CourtesyLock | None = None
         self._counter = 0
         self._noted_leader = 0
 
@@ -95,9 +96,11 @@ class Leader:
             return
         newest, next_generation = self._shared.last_and_next_generation()
         leader = self._shared.read_daemon() if self.leadership is None else None
-        step = self._lease.next_step(now, newest, leader)
+        step = self._lease.next_step(now, newest, leader, has_lock=self._lock is not None)
         if self.leadership is None:
             self._note(leader)
+        if step == "lock" and self._take_lock():
+            step = "claim"
         if step == "claim":
             self._claim(newest, next_generation, now)
         elif step == "step down":
@@ -108,6 +111,7 @@ class Leader:
         elif step == "beat":
             self._write(stopped=False)
             self._lease.beat(now)
+            self._take_lock()  # a silent leader that this daemon replaced may have released it since
 
     def _claim(self, newest: int, generation: int, now: float) -> None:
         silent_s = self._lease.silent_s
@@ -115,6 +119,7 @@ class Leader:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self._shared.claim_generation(claim):
+            self._release_lock()
             self._lease.forget_silence(now)  # another daemon was faster
             return
         # From here on this daemon leads, even if the next call fails: the claim is in the directory.
@@ -162,6 +167,7 @@ class Leader:
             self.leadership.end()
         self.leadership = None
         self._lease.stand_by(self._monotonic())
+        self._release_lock()
 
     def resign(self) -> None:
         """Ends the leadership and notifies standby daemons, so that one of them takes over at once.
@@ -175,3 +181,12 @@ class Leader:
                 self._write(stopped=True)
         finally:
             self.step_down()
+
+    def _take_lock(self) -> bool:
+        self._lock = self._lock or self._shared.try_leader_lock()
+        return self._lock is not None
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -3,7 +3,7 @@
 A daemon becomes the leader by claiming the next generation, which only one can. Every `current.json` has the generation
 of its writer and ranks ignore older ones, so two daemons that both lead do no harm. The leader holds a lease: it counts
 as alive for `lease_s` after each change of its counter, timed by the observer's own clock, since clocks of hosts are
-never compared. A leader that was only slow then steps down, which costs nothing.
+never compared. A lock makes a takeover quicker where locks work; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Literal
 
 from pfo_fs.store import bodies
 
+LEASES_WITH_LOCK = 4 / 3
+"""A silent leader whose lock is still held counts as dead after this many lease times: file servers keep the lock of a
+host that is cut off. A leader that was only slow then steps down, which costs nothing."""
 LONGEST_BEAT_S = 1.0
 
-Step = Literal["wait", "claim", "beat", "step down"]
+Step = Literal["wait", "lock", "claim", "beat", "step down"]
 
 
 class LeaderLease:
@@ -52,17 +55,18 @@ class LeaderLease:
             return self._beat_at + self.beat_interval_s
         return -math.inf
 
-    def next_step(self, now: float, newest: int, leader: bodies.DaemonBody | None) -> Step:
+    def next_step(self, now: float, newest: int, leader: bodies.DaemonBody | None, *, has_lock: bool) -> Step:
         """Returns what to do now.
 
         Args:
             now: Monotonic time in s.
             newest: The newest generation that a daemon has claimed; 0 for none.
             leader: The content of `daemon.json`; None if it is missing or damaged.
+            has_lock: Whether this daemon holds the lock.
 
         Returns:
-            `wait`: nothing. `claim`: claim the next generation. `beat`: write the heartbeat. `step down`: another
-            daemon leads.
+            `wait`: nothing. `lock`: try the lock, and claim only with it. `claim`: claim the next generation.
+            `beat`: write the heartbeat. `step down`: another daemon leads.
         """
         if self.generation:
             if newest > self.generation:
@@ -75,7 +79,11 @@ class LeaderLease:
         resigned = leader is not None and leader.stopped and leader.generation == newest
         if resigned or (newest == 0 and leader is None):
             return "claim"
-        return "claim" if self.silent_s >= self._lease_s else "wait"
+        if self.silent_s < self._lease_s:
+            return "wait"
+        if has_lock or self.silent_s >= LEASES_WITH_LOCK * self._lease_s:
+            return "claim"
+        return "lock"
 
     def claimed(self, generation: int) -> None:
         """Notes that this daemon leads in `generation` from now on. Its first heartbeat is due at once."""

@@ -5,6 +5,7 @@ from pfo_fs.store.directory import SharedDirectory
 from pfo_fs.store.file_reader import TEMP_PREFIX
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
+from pfo_fs.store.locks import CourtesyLock
 from pfo_fs.store.mounts import LOCAL_TYPES, Mount, filesystem_type, is_local, mount_of
 from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
 from pfo_fs.store.presence import Presence
@@ -17,6 +18,7 @@ __all__ = [
     "LOCAL_TYPES",
     "NO_HARD_LINKS",
     "TEMP_PREFIX",
+    "CourtesyLock",
     "Files",
     "Header",
     "JobFolder",

@@ -20,6 +20,7 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.leaders import Leaders
+from pfo_fs.store.locks import CourtesyLock, try_lock
 from pfo_fs.store.record_folder import RecordFolder
 from pfo_fs.store.records import Header, encode
 
@@ -199,6 +200,10 @@ class SharedDirectory:
     def write_daemon(self, body: b.DaemonBody) -> None:
         """Writes the leader's heartbeat."""
         self.files.publish(layout.DAEMON, encode(Header("daemon", "", self.writer, body.counter), body))
+
+    def try_leader_lock(self) -> CourtesyLock | None:
+        """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
+        return try_lock(self.files, layout.DAEMON_LOCK)
 
     def last_generation(self) -> int:
         """Returns the newest generation of daemons whose record is valid; 0 before the first. See `Leaders`."""

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from pfo_fs.errors import AlreadyClaimed
+from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
 from pfo_fs.store.system_calls import NO_HARD_LINKS, SystemCalls
 
@@ -127,6 +127,26 @@ class Files(FileReader):
         with self._complete_file(folder, content) as finished:
             self.calls.replace(finished, name, src_dir_fd=folder, dst_dir_fd=folder)
         return content == data
+
+    def open_lock(self, path: str) -> int:
+        """Returns a descriptor of a file that only serves as a lock, made if it is not there; the caller closes it.
+
+        As everywhere, no link is followed on the way and none in its place, and what is there already stays as it is.
+
+        Raises:
+            StoreError, StoreUnavailable: The file cannot be opened, or is not a plain file.
+        """
+
+        def once() -> int:
+            with self._existing_parent(path) as (folder, name):
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+                fd = self.calls.open(name, flags, self._file_mode, dir_fd=folder)
+                if stat.S_ISREG(self.calls.fstat(fd).st_mode):
+                    return fd
+                self.calls.close(fd)
+                raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
+
+        return self._retry(path, once)
 
     def make_folder(self, path: str) -> bool:
         """Makes a folder whose parent exists; False if it was there already.

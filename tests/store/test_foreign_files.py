@@ -119,6 +119,7 @@ def test_what_pfo_fs_writes_into_a_directory_of_a_group_is_read_where_users_are_
     files.publish("published", b"x")
     files.claim("claimed", b"x")
     files.claim_each("", ["one", "two"], b"x")
+    os.close(files.open_lock("lock"))
     for name in ("published", "claimed", "one", "two"):
         assert of_some.read(name, 10) == b"x"
     for path in tmp_path.iterdir():

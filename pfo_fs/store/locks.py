@@ -1,0 +1,132 @@
+"""Locks, by `flock`, for clear messages where locks work. Correctness never depends on one.
+
+On many mounts a lock is silently local to the host, or lost at the next reconnection. So the protocol is also correct
+if no lock here has any effect (`Files.claim`). On others a call never returns (NFS whose lock manager is gone, FUSE):
+so calls are made in a thread, and a process waits for one for a limited time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from pfo_fs.errors import StoreError
+from pfo_fs.store.fs import Files
+
+log = logging.getLogger(__name__)
+
+ANSWERS_WITHIN_S = 2.0
+"""A call of a lock that takes longer is given up; as long as it hangs, no other lock is tried in this process."""
+
+_AGAIN_AFTER_S = 0.05
+
+_hanging: list[threading.Thread] = []
+
+
+class CourtesyLock:
+    """A lock that is held."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        """Releases it, but does not wait for a file system that hangs."""
+        _in_time(lambda: _release(self._fd), ANSWERS_WITHIN_S)
+
+
+@contextmanager
+def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[bool]:
+    """Holds the lock at `path` if it is free within `timeout_s`; otherwise goes on without it."""
+    lock = try_lock(files, path, timeout_s)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> CourtesyLock | None:
+    """Acquires and returns the lock at `path`; None if it is held, or if locks do not work on this file system."""
+    _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
+    if _hanging:
+        return None
+    got: list[int] = []
+    is_late = False
+    handing_over = threading.Lock()
+
+    def acquire() -> None:
+        lock = _acquired(files, path, timeout_s)
+        with handing_over:
+            if lock is not None and not is_late:
+                got.append(lock)
+                return
+        if lock is not None:
+            _release(lock)
+
+    answered = _in_time(acquire, timeout_s + ANSWERS_WITHIN_S)
+    with handing_over:
+        is_late = True
+    if not answered:
+        log.warning("the lock %s does not answer; going on without it", files.root / path)
+    return CourtesyLock(got[0]) if got else None
+
+
+def _acquired(files: Files, path: str, timeout_s: float) -> int | None:
+    """Returns a descriptor that holds the lock; None if it is not free in time, or cannot be had here."""
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        fd = files.open_lock(path)
+    except StoreError as error:  # no such folder, a link, or no rights
+        log.debug("no lock: %s", error.args[-1])
+        return None
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() < deadline_s:
+                time.sleep(_AGAIN_AFTER_S)
+                continue
+        except OSError as error:
+            log.debug("no lock at %s: %s", path, error)
+        os.close(fd)
+        return None
+
+
+def _release(fd: int) -> None:
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
+    with suppress(OSError):
+        os.close(fd)
+
+
+def _in_time(call: Callable[[], None], limit_s: float) -> bool:
+    """Returns whether `call`, in a thread, has ended within `limit_s`; False also if there can be no more threads.
+
+    What `call` raises in that time is raised here.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 (the caller raises it)
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="pfo-fs-lock")
+    try:
+        thread.start()
+    except RuntimeError:  # the limit of processes is reached
+        return False
+    thread.join(limit_s)
+    if thread.is_alive():
+        _hanging.append(thread)
+        return False
+    if errors:
+        raise errors[0]
+    return True

@@ -1,0 +1,152 @@
+"""Locks where locks work, and where their calls never return."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs.store import Files, SharedDirectory, locks
+
+Wait = Callable[..., Any]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Locks whose calls return only once the event is set."""
+    go_on = threading.Event()
+    flock = fcntl.flock
+
+    def hang(fd: int, operation: int) -> None:
+        go_on.wait(30)
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", hang)
+    monkeypatch.setattr(locks, "ANSWERS_WITHIN_S", 0.05)
+    yield go_on
+    go_on.set()
+
+
+def test_a_lock_is_held_by_one_until_it_is_released(files: Files) -> None:
+    first = locks.try_lock(files, "lock")
+    assert first is not None
+    assert locks.try_lock(files, "lock") is None
+    first.release()
+    second = locks.try_lock(files, "lock")
+    assert second is not None
+    second.release()
+
+
+def test_a_lock_that_never_answers_is_given_up(files: Files, hanging: threading.Event) -> None:
+    assert locks.try_lock(files, "lock") is None
+
+
+def test_while_a_lock_hangs_no_other_is_waited_for(files: Files, hanging: threading.Event) -> None:
+    locks.try_lock(files, "lock")
+    threads, began = threading.active_count(), time.monotonic()
+    for _ in range(200):
+        assert locks.try_lock(files, "other") is None
+    assert time.monotonic() - began < 5
+    assert threading.active_count() <= threads
+
+
+def test_a_lock_that_was_given_up_is_released_once_it_answers(
+    files: Files, hanging: threading.Event, wait_for: Wait
+) -> None:
+    assert locks.try_lock(files, "lock") is None
+    hanging.set()
+    wait_for(lambda: (lock := locks.try_lock(files, "lock")) and (lock.release() or True), what="a free lock")
+
+
+def test_without_threads_there_is_no_lock_and_no_error(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert locks.try_lock(files, "lock") is None
+
+
+def test_a_leader_writes_its_heartbeat_though_locks_hang(
+    files: Files, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pfo_fs.coordination.leader import Leader
+
+    shared = SharedDirectory(files)
+    shared.make_folders()
+    leader = Leader(shared, 3.0, "Manual", 1.0, time.monotonic)
+    leader.poll()
+    leader.poll()
+    heartbeat = shared.read_daemon()
+    assert heartbeat is not None
+    assert heartbeat.counter >= 1
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o007, 0o077])
+def test_a_link_in_the_place_of_a_lock_leaves_its_target_as_it_is(files: Files, tmp_path: Path, umask: int) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("my thesis")
+    precious.chmod(0o600)
+    (tmp_path / "lock").symlink_to(precious)
+    before = os.umask(umask)
+    try:
+        assert locks.try_lock(files, "lock") is None
+    finally:
+        os.umask(before)
+    assert precious.read_text() == "my thesis"
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
+
+
+def test_a_hard_link_in_the_place_of_a_lock_leaves_its_file_as_it_is(files: Files, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("my thesis")
+    precious.chmod(0o600)
+    os.link(precious, tmp_path / "lock")
+    lock = locks.try_lock(files, "lock")
+    if lock is not None:
+        lock.release()
+    assert precious.read_text() == "my thesis"
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
+
+
+def test_no_lock_is_made_in_a_folder_outside_that_a_link_leads_to(files: Files, tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-private"
+    outside.mkdir()
+    (tmp_path / "ranks").symlink_to(outside)
+    assert locks.try_lock(files, "ranks/.0.lock") is None
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+def test_what_is_no_plain_file_is_no_lock_and_is_not_waited_for(
+    files: Files, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "lock")
+    assert locks.try_lock(files, "lock", timeout_s=0.1) is None
+
+
+def test_no_folder_is_made_for_a_lock(files: Files, tmp_path: Path) -> None:
+    assert locks.try_lock(files, "missing/lock") is None
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_lock_does_not_leave_descriptors_behind(files: Files) -> None:
+    first = locks.try_lock(files, "lock")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        assert locks.try_lock(files, "lock") is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert first is not None
+    first.release()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
