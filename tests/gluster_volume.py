@@ -51,14 +51,13 @@ end-volume
 
 @contextmanager
 def gluster_volume(
-    root: Path, *, client_options: Sequence[str] = ("--entry-timeout=1", "--attribute-timeout=1"), locks: bool = True
+    root: Path, *, client_options: Sequence[str] = ("--entry-timeout=1", "--attribute-timeout=1")
 ) -> Iterator[Gluster]:
     """Serves `root/brick`, made if it is missing, and mounts it at `root/a` and `root/b`; skips where that cannot be.
 
     Args:
         root: A folder of the test.
         client_options: Options of both mounts.
-        locks: Whether the server has locks.
     """
     if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
         pytest.skip("needs root, glusterfs-server and FUSE")
@@ -67,9 +66,7 @@ def gluster_volume(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server_file = _SERVER.format(
-        root=root, port=port, locks=_LOCKS if locks else "", below="locks" if locks else "posix"
-    )
+    server_file = _SERVER.format(root=root, port=port, locks=_LOCKS, below="locks")
     (root / "server.vol").write_text(server_file)
     (root / "client.vol").write_text(_CLIENT.format(port=port))
 

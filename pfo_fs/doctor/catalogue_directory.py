@@ -61,11 +61,6 @@ OPTIONS = Line(
         "read-only": Outcome(
             False, "No rank can join and no daemon can schedule: all of them write.", "mount it read-write (rw)"
         ),
-        "local-locks": Outcome(
-            None,
-            "Locks hold on this host only. pfo-fs stays correct without locks; other programs may not.",
-            "remove the option if other programs rely on locks",
-        ),
         "soft": Outcome(
             None,
             "When the server is slow, operations fail instead of waiting. pfo-fs tries again later; "
@@ -205,19 +200,6 @@ RENAME = Line(
         ),
     },
 )
-LOCKS = Line(
-    "locks on this host",
-    "flock and fcntl locks are requested twice",
-    {
-        "ok": Outcome(True, "A second process of this host does not get a lock that is held."),
-        "none": Outcome(
-            None, "There are no locks. pfo-fs stays correct without them; other programs may refuse to work."
-        ),
-        "void": Outcome(
-            None, "Locks are granted twice. pfo-fs stays correct without them; other programs may lose data."
-        ),
-    },
-)
 SPACE = Line(
     "space",
     "free bytes and free inodes for this user",
@@ -239,18 +221,6 @@ EVENTS = Line(
             None,
             "No events can be had, so the daemon polls every 0.25 s.",
             "raise fs.inotify.max_user_instances and max_user_watches",
-        ),
-    },
-)
-SERVER_CLOCK = Line(
-    "clock of the file server",
-    "the time of a new file against this host's clock",
-    {
-        "ok": Outcome(True, "Times of files can be compared with this host's clock."),
-        "off": Outcome(
-            None,
-            "Dates of files mislead people. pfo-fs never subtracts times of different clocks.",
-            "let both follow one time service (chrony, ntpd)",
         ),
     },
 )
@@ -299,19 +269,6 @@ PEER_RENAME = Line(
         ),
     },
 )
-PEER_LOCKS = Line(
-    "locks between hosts",
-    "one host holds a lock, the others request it, then it is released",
-    {
-        "ok": Outcome(True, "A lock that one host holds is refused to the others."),
-        "local": Outcome(
-            None,
-            "Each host has locks of its own. pfo-fs stays correct; other programs may lose data.",
-            "mount so that locks are shared (NFS without nolock and local_lock, Lustre with flock)",
-        ),
-        "none": Outcome(None, "There are no locks, or they are not released. pfo-fs stays correct without them."),
-    },
-)
 PEER_DELAY = Line(
     "change seen by other hosts",
     "half the time of a round trip, for a replaced file and for a new name",
@@ -329,28 +286,8 @@ PEER_DELAY = Line(
         ),
     },
 )
-PEER_EVENTS = Line(
-    "events between hosts",
-    "whether a change by another host makes a file-system event here",
-    {
-        "cross": Outcome(True, "Events cross; pfo-fs polls all the same."),
-        "none": Outcome(True, "No event, as usual on network file systems: pfo-fs polls and loses nothing by it."),
-    },
-)
-PEER_CLOCKS = Line(
-    "clocks of the hosts",
-    "the wall clocks of the hosts, compared through the directory",
-    {
-        "ok": Outcome(True, "Dates in names of jobs and in logs can be compared."),
-        "off": Outcome(
-            None,
-            "Dates in names of jobs and in logs mislead people. pfo-fs never subtracts times of different hosts.",
-            "let all hosts follow one time service (chrony, ntpd)",
-        ),
-    },
-)
 
 LINES = (
-    ANSWERS, FILE_SYSTEM, OPTIONS, RIGHTS, FOLDERS, SPACE, WRITE, OWNER, CREATE, LINKS, RENAME, LOCKS, EVENTS,
-    SERVER_CLOCK, PEERS, PEER_CREATE, PEER_RENAME, PEER_LOCKS, PEER_DELAY, PEER_EVENTS, PEER_CLOCKS,
+    ANSWERS, FILE_SYSTEM, OPTIONS, RIGHTS, FOLDERS, SPACE, WRITE, OWNER, CREATE, LINKS, RENAME, EVENTS,
+    PEERS, PEER_CREATE, PEER_RENAME, PEER_DELAY,
 )  # fmt: skip

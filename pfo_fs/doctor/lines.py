@@ -1,7 +1,7 @@
 """The lines that `pfo-fs doctor` prints: what each one looks at, and what each of its results means.
 
 `catalogue_directory.py` and `catalogue_node.py` hold them; docs/doctor.md is made from the same data
-(`tools/make_doctor_page`).
+(`tools/make_commands`).
 """
 
 from __future__ import annotations

@@ -20,9 +20,7 @@ from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
 from pfo_fs.doctor import catalogue_directory, catalogue_node
 from pfo_fs.doctor.directory.answers import check_directory_in_time
-from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_locks
-from pfo_fs.doctor.directory.clocks import judge_host_clocks, judge_server_clock
-from pfo_fs.doctor.directory.locks import judge_locks
+from pfo_fs.doctor.directory.between import judge_claims, judge_delay
 from pfo_fs.doctor.directory.mount import judge_mount
 from pfo_fs.doctor.directory.names import judge_error, judge_owner, judge_reads
 from pfo_fs.doctor.directory.rights import check_rights
@@ -44,12 +42,10 @@ def options_of(kind: str, options: str) -> dict[str, bool | None]:
     ("kind", "options", "outcomes"),
     [
         ("nfs4", "rw,hard,vers=4.2,acregmax=60,local_lock=none", ["ok"]),
-        ("nfs", "rw,nolock,soft,nocto,acdirmax=600", ["local-locks", "soft", "stale", "long-caches"]),
-        ("nfs", "rw,local_lock=flock", ["local-locks"]),
+        ("nfs", "rw,nolock,soft,nocto,acdirmax=600", ["soft", "stale", "long-caches"]),
         ("nfs4", "ro,hard", ["read-only"]),
-        ("lustre", "rw,localflock", ["local-locks"]),
         ("lustre", "rw,flock,lazystatfs", ["ok"]),
-        ("cifs", "rw,cache=loose,nobrl", ["local-locks", "stale"]),
+        ("cifs", "rw,cache=loose,nobrl", ["stale"]),
         ("ext4", "rw,nolock", ["ok"]),
     ],
 )
@@ -100,19 +96,10 @@ def test_results_follow_from_what_was_found() -> None:
         (judge_owner(5, 5, shared=False), True),
         (judge_owner(65534, 0, shared=False), False),
         (judge_owner(65534, 0, shared=True), None),
-        (judge_locks({"flock": ("granted", "held")}), True),
-        (judge_locks({"flock": ("granted", "granted")}), None),
-        (judge_locks({"flock": ("ENOLCK", "ENOLCK")}), None),
-        (judge_server_clock(100.0, 100.4, 101.0), True),
-        (judge_server_clock(100.0, 3700.0, 101.0), None),
-        (judge_host_clocks({"b": 0.2}, 0.1), True),
-        (judge_host_clocks({"b": -3600.0}, 0.1), None),
         (judge_claims([{"O_EXCL": won[:10], "link": []}, {"O_EXCL": won[10:], "link": won}]), True),
         (judge_claims([{"O_EXCL": won}, {"O_EXCL": won[:1], "link": []}]), False),
         (judge_claims([{"O_EXCL": won[1:]}]), False),
         (judge_claims([{"error": "no space"}]), False),
-        (judge_host_locks({"flock": ["granted", "held", "granted"]}), True),
-        (judge_host_locks({"flock": ["granted", "granted/held", "granted"]}), None),
         (judge_delay({"b": {"new name": 0.1}}), True),
         (judge_delay({"b": {"new name": 31.0}}), None),
         (judge_delay({"b": {"new name": 70.0}}), False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -12,13 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pfo_fs.doctor.catalogue_directory import PEER_CREATE, PEER_DELAY, PEER_EVENTS, PEER_LOCKS, PEER_RENAME
+from pfo_fs.doctor.catalogue_directory import PEER_CREATE, PEER_DELAY, PEER_RENAME
 from pfo_fs.doctor.directory.board import Board
-from pfo_fs.doctor.directory.clocks import judge_host_clocks
-from pfo_fs.doctor.directory.locks import LOCK_CALLS, open_lock_file, try_to_lock
 from pfo_fs.doctor.directory.names import content, judge_reads, read_until, replace, shown_reads, write_new
 from pfo_fs.doctor.lines import Check
-from pfo_fs.store import NO_HARD_LINKS, Files, Watcher, layout
+from pfo_fs.store import NO_HARD_LINKS, Files, layout
 
 _NAMES = 20
 _WRITES_S = 1.5
@@ -29,7 +26,6 @@ _DELAY_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
 _SLOW_S, _BROKEN_S = 2.0, 65.0
 _REPLACED, _NEW = _WAYS = ("replaced file", "new name")
-_EVENT_WITHIN_S = 2.0
 
 
 class Peers(NamedTuple):
@@ -58,7 +54,7 @@ def checks_between_hosts(board: Board, files: Files) -> Iterator[Check]:
     """
     peers = Peers(board, files, files.root / layout.DOCTOR)
     try:
-        for check in (check_claims, check_replace, check_host_locks, check_delay, check_host_events):
+        for check in (check_claims, check_replace, check_delay):
             yield from check(peers)
     finally:
         if board.is_first:
@@ -156,143 +152,58 @@ def _wait_until_listed(peers: Peers, path: Path) -> None:
         peers.board.pause()
 
 
-# ---- locks
-
-
-def check_host_locks(peers: Peers) -> Iterator[Check]:
-    """Lets the first host hold locks, which the others request before and after they are released."""
-    board = peers.board
-    fds, mine = _lock_all(peers) if board.is_first else ({}, {})
-    try:
-        first = board.exchange(mine)[board.members[0]]
-        if not board.is_first:
-            fds, mine = _lock_all(peers)
-        held = board.exchange({} if board.is_first else mine)
-    finally:
-        for fd in fds.values():
-            os.close(fd)
-    board.exchange("released")
-    later = board.exchange({} if board.is_first else {name: _lock_soon(peers, name) for name in LOCK_CALLS})
-    yield judge_host_locks({name: [str(first[name]), _of_all(held, name), _of_all(later, name)] for name in LOCK_CALLS})
-
-
-def _lock_all(peers: Peers) -> tuple[dict[str, int], dict[str, str]]:
-    """Requests a lock of each kind; returns the open files and the answers."""
-    fds: dict[str, int] = {}
-    answers: dict[str, str] = {}
-    for name, call in LOCK_CALLS.items():
-        try:
-            fds[name] = open_lock_file(peers.path(f"lock-{name}"))
-        except OSError as error:
-            answers[name] = errno.errorcode.get(error.errno or 0, "error")
-        else:
-            answers[name] = try_to_lock(call, fds[name])
-    return fds, answers
-
-
-def _lock_soon(peers: Peers, name: str) -> str:
-    """Requests a lock until it is granted, for some seconds, and releases it at once."""
-    deadline = time.monotonic() + 5.0
-    while True:
-        fds, answers = _lock_all(peers)
-        for fd in fds.values():
-            os.close(fd)
-        if answers[name] == "granted" or time.monotonic() > deadline:
-            return answers[name]
-        peers.board.pause()
-
-
-def _of_all(answers: dict[str, dict[str, str]], name: str) -> str:
-    """Returns the answers of all hosts that differ, as one text."""
-    return "/".join(sorted({str(answer[name]) for answer in answers.values() if answer}))
-
-
-def judge_host_locks(results: dict[str, list[str]]) -> Check:
-    """Returns the line; `results`: for each kind of lock, the three answers."""
-    text = "; ".join(f"{name}: {first}, others {held}, then {later}" for name, (first, held, later) in results.items())
-    if all(result == ["granted", "held", "granted"] for result in results.values()):
-        return PEER_LOCKS.check("ok", text)
-    local = any(first == "granted" and "granted" in held for first, held, _ in results.values())
-    return PEER_LOCKS.check("local" if local else "none", text)
-
-
-# ---- delay, and the clocks of the hosts
-
-
-class RoundTrip(NamedTuple):
-    """One change that went to another host, and its answer that came back; times in s."""
-
-    sent_s: float
-    answered_s: float
-    """By the wall clock of the other host."""
-    back_s: float
+# ---- delay
 
 
 def check_delay(peers: Peers) -> Iterator[Check]:
     """Measures round trips between the first host and each other host."""
     board = peers.board
     delays: dict[str, dict[str, float]] = {}
-    clocks: dict[str, float] = {}
-    unsure_s = 0.0
     for other in board.members[1:]:
         if board.is_first:
-            trips = {way: _ask(peers, other, way) for way in _WAYS}
-            host = board.label(other)
-            for way, found in trips.items():
-                worst_s = max(((trip.back_s - trip.sent_s) / 2 for trip in found), default=_DELAY_WITHIN_S)
-                delays.setdefault(host, {})[way] = worst_s
-            if trips[_REPLACED]:
-                best = min(trips[_REPLACED], key=lambda trip: trip.back_s - trip.sent_s)
-                unsure_s = max(unsure_s, (best.back_s - best.sent_s) / 2)
-                clocks[host] = best.answered_s - (best.sent_s + best.back_s) / 2
+            delays[board.label(other)] = {
+                way: max((trip_s / 2 for trip_s in _ask(peers, other, way)), default=_DELAY_WITHIN_S) for way in _WAYS
+            }
         elif other == board.me:
             for way in _WAYS:
                 _answer(peers, way)
         board.exchange("next", within_s=4 * _DELAY_WITHIN_S)
-    measured = board.exchange([delays, clocks, unsure_s])[board.members[0]]
-    yield judge_delay(measured[0])
-    yield judge_host_clocks(measured[1], max(float(measured[2]), 0.1))
+    yield judge_delay(board.exchange(delays)[board.members[0]])
 
 
 def _name(way: str, kind: str, other: str, number: int) -> str:
     return f"{kind}-{other}" if way == _REPLACED else f"{kind}-{other}-{number}"
 
 
-def _send(peers: Peers, way: str, kind: str, other: str, number: int) -> float:
-    now_s = time.time()
-    data = json.dumps([number, now_s]).encode()
-    peers.files.publish(peers.board.path(_name(way, kind, other, number)), data)
-    return now_s
+def _send(peers: Peers, way: str, kind: str, other: str, number: int) -> None:
+    peers.files.publish(peers.board.path(_name(way, kind, other, number)), json.dumps(number).encode())
 
 
-def _receive(peers: Peers, way: str, kind: str, other: str, number: int, deadline: float) -> float | None:
-    """Waits until a change is seen; returns the time in it. None: not seen in time."""
+def _is_received(peers: Peers, way: str, kind: str, other: str, number: int, deadline: float) -> bool:
+    """Waits until a change is seen; returns whether it was seen in time."""
     path = peers.board.path(_name(way, kind, other, number))
     while time.monotonic() < deadline:
-        if way == _REPLACED or path.rpartition("/")[2] in peers.files.names(layout.DOCTOR):
-            data = peers.files.read(path, 1000)
-            with suppress(ValueError, TypeError):
-                found, sent_s = json.loads(data or b"")
-                if found == number:
-                    return float(sent_s)
+        listed = way == _REPLACED or path.rpartition("/")[2] in peers.files.names(layout.DOCTOR)
+        if listed and peers.files.read(path, 1000) == json.dumps(number).encode():
+            return True
         peers.board.pause()
-    return None
+    return False
 
 
-def _ask(peers: Peers, other: str, way: str) -> list[RoundTrip]:
-    """Sends changes to another host and waits for its answers."""
-    trips: list[RoundTrip] = []
+def _ask(peers: Peers, other: str, way: str) -> list[float]:
+    """Sends changes to another host and waits for its answers; returns what each round trip took, in s."""
+    trips_s: list[float] = []
     began = time.monotonic()
     for number in range(1, _ROUNDS + 1):
         last = number == _ROUNDS or time.monotonic() - began > _ENOUGH_S
-        sent_s = _send(peers, way, "ask", other, -1 if last else number)
-        answered_s = _receive(peers, way, "say", other, -1 if last else number, time.monotonic() + _DELAY_WITHIN_S)
-        if answered_s is None:
+        sent_s = time.monotonic()
+        _send(peers, way, "ask", other, -1 if last else number)
+        if not _is_received(peers, way, "say", other, -1 if last else number, sent_s + _DELAY_WITHIN_S):
             return []
-        trips.append(RoundTrip(sent_s, answered_s, time.time()))
+        trips_s.append(time.monotonic() - sent_s)
         if last:
             break
-    return trips
+    return trips_s
 
 
 def _answer(peers: Peers, way: str) -> None:
@@ -301,7 +212,7 @@ def _answer(peers: Peers, way: str) -> None:
     deadline = time.monotonic() + 2 * _DELAY_WITHIN_S
     while time.monotonic() < deadline:
         for wanted in (number, -1):
-            if _receive(peers, way, "ask", me, wanted, time.monotonic() + 0.01) is not None:
+            if _is_received(peers, way, "ask", me, wanted, time.monotonic() + 0.01):
                 _send(peers, way, "say", me, wanted)
                 if wanted == -1:
                     return
@@ -317,36 +228,3 @@ def judge_delay(delays: dict[str, dict[str, float]]) -> Check:
         for host, ways in delays.items()
     )
     return PEER_DELAY.check(outcome, f"{text} (the longest of several)")
-
-
-# ---- events
-
-
-def check_host_events(peers: Peers) -> Iterator[Check]:
-    """Lets the first host make a file, and looks whether the others get an event."""
-    board, name = peers.board, peers.path("event.json").name
-    watcher = Watcher(peers.files.root, layout.DOCTOR, "events")
-    if not board.is_first:
-        watcher.start()
-    try:
-        board.exchange("watching")
-        if board.is_first:
-            with suppress(OSError):
-                write_new(peers.path("event.json"), b"1")
-        said = "" if board.is_first else _sees_event(peers, watcher, name)
-    finally:
-        watcher.stop()
-    seen = [answer for answer in board.exchange(said).values() if answer]
-    crossed = bool(seen) and all(answer == "seen" for answer in seen)
-    yield PEER_EVENTS.check("cross" if crossed else "none", "/".join(seen))
-
-
-def _sees_event(peers: Peers, watcher: Watcher, name: str) -> str:
-    if not watcher.uses_events:
-        return "cannot be had"
-    deadline = time.monotonic() + _EVENT_WITHIN_S
-    while time.monotonic() < deadline:
-        if name in watcher.wait(0.05):
-            return "seen"
-        peers.board.pause()
-    return "not seen"

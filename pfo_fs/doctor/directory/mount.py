@@ -17,10 +17,6 @@ _LONG_CACHE_S = 60
 
 # For each harm, the options that do it, as (kinds of file systems, pattern of the option).
 _HARM = (
-    ("local-locks", r"nfs4?", r"nolock|local_lock=(all|flock|posix)"),
-    ("local-locks", r"lustre", r"localflock|noflock"),
-    ("local-locks", r"cifs|smb3", r"nobrl"),
-    ("local-locks", r"ocfs2|gfs2", r"localflocks"),
     ("soft", r"nfs4?|cifs|smb3", r"soft|softerr"),
     ("stale", r"nfs4?", r"nocto"),
     ("stale", r"cifs|smb3", r"cache=loose"),
