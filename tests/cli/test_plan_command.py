@@ -201,7 +201,7 @@ def test_a_driver_that_is_slow_for_many_gpus_means_fewer_changes_and_the_plan_sa
 
 
 def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path, tmp_path: Path) -> None:
-    path = costs_file(tmp_path, latency_s={"1400": 100.0})
+    path = costs_file(tmp_path, latency_s={"1400": 9.0})
     shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"))
     assert shown.returncode == 0, shown.stderr
     assert "one clock for each rank" in shown.stdout
