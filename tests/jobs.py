@@ -46,7 +46,7 @@ def register(folder: JobFolder, infos: list[RankInfo]) -> None:
 
 def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s: float = 1.0) -> None:
     for info in infos:
-        result = ProfilingResult(rank=info.rank, iter_time=[time_s], iter_energy=[100.0])
+        result = ProfilingResult(rank=info.rank, iter_time=[time_s] * 2, iter_energy=[100.0] * 2)
         folder.write_result(number, bodies.ResultBody(result=result))
 
 

@@ -62,23 +62,12 @@ def plan(
     switching: Annotated[
         Path | None, typer.Option(help="What clock changes cost: the file that `pfo-fs doctor --switching` writes.")
     ] = None,
-    switch_time: Annotated[float, typer.Option(help="Seconds that a rank stands still at each clock change.")] = 0.0,
-    driver_time: Annotated[float, typer.Option(help="Seconds that one driver call for one GPU takes.")] = 0.0,
-    latency: Annotated[float, typer.Option(help="Seconds from a driver call until the clock acts.")] = 0.0,
-    late: Annotated[float, typer.Option(help="Seconds by which this differs from change to change.")] = 0.0,
-    acts_late: Annotated[
-        float,
-        typer.Option(help="Seconds that an instruction runs at the clock before, if clocks are not requested early."),
-    ] = 0.0,
     ranks_per_host: Annotated[
         int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)
     ] = 1,
     max_changes: Annotated[
         int | None, typer.Option(help="Most clock changes of an iteration, all ranks together.", min=0)
     ] = None,
-    changes_curve: Annotated[
-        bool, typer.Option(help="Also make plans with fewer changes: saving against number of changes.")
-    ] = False,
     delay: Annotated[float, typer.Option(help="Seconds that a message takes from one rank to the next.")] = 0.0,
     overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.")] = 0.0,
     calibrate: Annotated[
@@ -100,14 +89,14 @@ def plan(
     An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import plan_output, plan_request
-    from pfo_fs.planner import all_maximum, plans_by_changes
+    from pfo_fs.planner import all_maximum
 
     _check_choice("--format", format_, ("yaml", "lowtime"))
     _check_choice("--solver", solver, ("lp", "lowtime", "both"))
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
-    if (max_changes is not None or changes_curve) and (frontier is not None or asked.keys() - {"slowdown", "deadline"}):
-        fail("--max-changes and --changes-curve work with --slowdown and --deadline only")
+    if max_changes is not None and (frontier is not None or asked.keys() - {"slowdown", "deadline"}):
+        fail("--max-changes works with --slowdown and --deadline only")
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
         fail(f"give only one of {', '.join('--' + name for name in names)}")
@@ -124,7 +113,8 @@ def plan(
             overhead,
             calibrate,
             derive,
-            plan_request.Switching(switching, switch_time, driver_time, latency, late, acts_late, ranks_per_host),
+            switching,
+            ranks_per_host,
         )
     )
     for warning in problem.warnings:
@@ -168,12 +158,6 @@ def plan(
         if isinstance(best, str):
             fail(best)
         written = plan_output.write_one(best, output, format_, pictures) if output else []
-        if changes_curve:
-            curve = plans_by_changes(problem, best.deadline_s)
-            if output is not None and pictures:
-                written.append(plan_output.write_changes_picture(all_maximum(problem), curve, output))
-            rows = [*rows[:-1], *((f"{len(found.changes)} changes", found) for found in curve), rows[-1]]
-            shown = rows
     if json_:
         print(json.dumps({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
         return

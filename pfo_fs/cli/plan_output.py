@@ -14,7 +14,6 @@ from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.planner import Plan, Problem, all_maximum, one_frequency, one_per_stage
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.changes_picture import draw_changes
 from pfo_fs.reports.frontier_picture import draw_frontier
 from pfo_fs.reports.pipeline_picture import draw_pipeline
 from pfo_fs.reports.wording import percent
@@ -108,12 +107,6 @@ def write_one(plan: Plan, directory: Path, format_: str, pictures: bool) -> list
         written.append(directory / "pipeline.png")
         draw_pipeline(plan, written[-1])
     return written
-
-
-def write_changes_picture(maximum: Plan, plans: Sequence[Plan], directory: Path) -> Path:
-    """Writes the picture of saving against number of clock changes; returns its path."""
-    draw_changes(maximum, plans, directory / "changes.png")
-    return directory / "changes.png"
 
 
 def describe(plan: Plan) -> str:

@@ -37,59 +37,6 @@ FRONTIER_FILE = "frontier.jsonl"
 
 
 @dataclass(frozen=True)
-class Switching:
-    """The options of `pfo-fs plan` about what clock changes cost; times in s."""
-
-    file: Path | None = None
-    switch_time: float = 0.0
-    driver_time: float = 0.0
-    latency: float = 0.0
-    late: float = 0.0
-    acts_late: float = 0.0
-    ranks_per_host: int = 1
-
-    def costs(self, ranks: int, gpus_per_rank: int) -> SwitchCosts:
-        """Returns the costs for a pipeline of this many ranks.
-
-        Raises:
-            ConfigError: A number is negative, both a file and numbers are given, or GPUs stand still and act late, too.
-            PlanError: The file is not valid.
-        """
-        numbers = {
-            "switch-time": self.switch_time,
-            "driver-time": self.driver_time,
-            "latency": self.latency,
-            "late": self.late,
-            "acts-late": self.acts_late,
-        }
-        for name, value in numbers.items():
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"--{name} is {value}; it cannot be negative")
-        hosts = even_hosts(ranks, self.ranks_per_host)
-        if self.acts_late and (self.switch_time or self.latency or self.late):
-            raise ConfigError(
-                "--acts-late is for clocks that are not requested early, while the GPU computes; leave --switch-time, "
-                "--latency and --late out"
-            )
-        if self.file is None:
-            return SwitchCosts(
-                self.switch_time,
-                self.driver_time * gpus_per_rank,
-                self.latency,
-                self.late,
-                gpus_per_rank,
-                hosts,
-                acts_late_s=self.acts_late,
-            )
-        if any(numbers.values()):
-            raise ConfigError(
-                "--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency, --late "
-                "and --acts-late out"
-            )
-        return costs_of(read_switching(self.file), gpus_per_rank, hosts)
-
-
-@dataclass(frozen=True)
 class Request:
     """The options of `pfo-fs plan`."""
 
@@ -104,7 +51,8 @@ class Request:
     overhead: float = 0.0
     calibrate: Path | None = None
     derive: bool = False
-    switching: Switching = Switching()
+    switching: Path | None = None
+    ranks_per_host: int = 1
 
 
 def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
@@ -135,7 +83,10 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
     )
     names = sorted({instruction.name for instruction in pipeline.instructions})
     profile = _derived(profile, names, request)
-    costs = request.switching.costs(len(pipeline.orders), request.gpus_per_rank)
+    costs = SwitchCosts()
+    if request.switching is not None:
+        hosts = even_hosts(len(pipeline.orders), request.ranks_per_host)
+        costs = costs_of(read_switching(request.switching), request.gpus_per_rank, hosts)
     problem = Problem(pipeline, profile, power_w, request.overhead, costs, request.gpus_per_rank)
     if request.calibrate is None:
         return problem, None

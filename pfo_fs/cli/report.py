@@ -42,12 +42,6 @@ def report(
             help="Plan a frontier of this many points that counts the time of clock changes (slow).", min=2, max=1000
         ),
     ] = None,
-    changes_curve: Annotated[
-        bool,
-        typer.Option(
-            "--changes-curve", help="Also plan with fewer clock changes, and show what such plans save (slow)."
-        ),
-    ] = False,
     trace_csv: Annotated[
         Path | None,
         typer.Option(
@@ -63,19 +57,19 @@ def report(
     if job is None:
         if shared_dir is None:
             wrong_usage("name a job, or a directory by -d (--shared-dir, PFO_FS_SHARED_DIR) for all of its jobs")
-        if output is not None or points is not None or changes_curve or trace_csv is not None:
+        if output is not None or points is not None or trace_csv is not None:
             wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
         _report_directory(shared_dir, json_)
         return
     if trace_csv is not None:
-        if output is not None or points is not None or changes_curve:
-            wrong_usage("--trace-csv writes no page: leave out --output, --points and --changes-curve")
+        if output is not None or points is not None:
+            wrong_usage("--trace-csv writes no page: leave out --output and --points")
         _write_trace_csv(find_job(job, shared_dir, archived=True), trace_csv, json_)
         return
     output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier ..."):
-        page = render_page(collect_job(folder), points, changes_curve)
+        page = render_page(collect_job(folder), points)
     try:
         with output_file(output) as file:
             file.write(page)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import TypeVar
 
 from pfo_fs.errors import RecordError, StoreError
@@ -32,6 +32,7 @@ class Measured:
         time_s: Mean duration of an iteration, in s, its end (gradient reduction, optimizer) included.
         energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or if
             GPUs do not measure it.
+        time_spread, energy_spread: Standard deviation of these over the iterations, relative; None for one iteration.
     """
 
     ranks: int
@@ -40,6 +41,8 @@ class Measured:
     spans_s: dict[int, float]
     time_s: float
     energy_j: float | None
+    time_spread: float | None = None
+    energy_spread: float | None = None
 
     @property
     def span_s(self) -> float:
@@ -266,7 +269,15 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
         spans_s={pipeline: max(values) for pipeline, values in spans.items()},
         time_s=median(fmean(result.iter_time) for result in firsts.values()),
         energy_j=total_j if complete else None,
+        time_spread=_spread([result.iter_span or result.iter_time for result in firsts.values()], max),
+        energy_spread=_spread([body.result.iter_energy for body in results.values()], sum) if complete else None,
     )
+
+
+def _spread(by_rank: Sequence[Sequence[float]], of_step: Callable[[Iterable[float]], float]) -> float | None:
+    """The relative standard deviation of a job's iterations, from those of its ranks; None for one iteration."""
+    steps = [of_step(values) for values in zip(*by_rank, strict=False)]
+    return stdev(steps) / fmean(steps) if len(steps) > 1 and fmean(steps) > 0 else None
 
 
 def _orders(data: JobData, quietly: _Quietly) -> dict[int, StagedOrder]:

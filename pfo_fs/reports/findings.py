@@ -9,7 +9,6 @@ from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Point
 from pfo_fs.errors import PfoError
-from pfo_fs.planner import Plan
 from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.forecast import (
     Curve,
@@ -17,7 +16,6 @@ from pfo_fs.reports.forecast import (
     Predicted,
     forecast_of,
     frontier_of,
-    plans_with_fewer_changes,
     quiet_predictions,
 )
 from pfo_fs.reports.load_advice import LoadAdvice, load_advice
@@ -31,22 +29,19 @@ class Findings:
     forecast: Forecast | None = None
     predictions: Mapping[int, Predicted] = field(default_factory=dict)
     curve: Curve | None = None
-    by_changes: list[Plan] = field(default_factory=list)
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     advice: LoadAdvice | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def work_out(data: JobData, points: int | None, changes_curve: bool) -> Findings:
-    """Predicts and plans as far as the job's data allow; `points` and `changes_curve` as in `render_page`."""
+def work_out(data: JobData, points: int | None) -> Findings:
+    """Predicts and plans as far as the job's data allow; `points` as in `render_page`."""
     found = Findings(data)
     try:
         found.forecast = forecast_of(data)
         found.points = found.forecast.points
         found.predictions = quiet_predictions(data, found.forecast)
         found.curve = frontier_of(found.forecast, points)
-        if changes_curve:
-            found.by_changes = plans_with_fewer_changes(data, found.forecast)
     except PfoError as error:
         found.missing["model"] = str(error.args[-1])
     if not found.points and data.profile_csv is not None:

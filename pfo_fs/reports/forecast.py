@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -23,7 +22,6 @@ from pfo_fs.planner import (
     even_deadlines,
     even_hosts,
     plan_of_orders,
-    plans_by_changes,
 )
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import dag_of
@@ -216,18 +214,6 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
         if plan.lower_bound_j is not None
     )
     return Curve(planned, bound, with_changes and not problem.switch_costs.none)
-
-
-def plans_with_fewer_changes(data: JobData, forecast: Forecast) -> list[Plan]:
-    """Returns plans that are as fast as the one in force, by rising number of clock changes and falling energy.
-
-    They are as fast as the highest clocks if the schedule in force cannot be predicted.
-    """
-    deadline_s = all_maximum(forecast.problem).iteration_time_s
-    if data.in_force is not None:
-        with suppress(PlanError, KeyError):  # a schedule by hand, at a clock that was not measured
-            deadline_s = max(deadline_s, forecast.plan_of(data, data.in_force).iteration_time_s)
-    return plans_by_changes(forecast.problem, deadline_s)
 
 
 def _switch_costs(model: bodies.ModelBody, ranks: int) -> SwitchCosts:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
+from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.forecast import Curve, Forecast, Predicted
 
 _ON_FRONTIER = 0.03
 """Relative: a schedule whose energy is above the least at its time by at most this counts as a plan."""
+_EQUAL_WORK = 0.03
+"""Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: means of
+ten such iterations differ by 1 % by chance, about what a plan may be wrong by."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,15 @@ class Figures:
         time_s: Time in s until the end of the step.
         energy_j: Energy over all GPUs, in J.
         origin: How these figures were found, as text.
+        time_error, energy_error: Relative standard errors of the means; None: not known.
     """
 
     span_s: float
     time_s: float
     energy_j: float
     origin: str
+    time_error: float | None = None
+    energy_error: float | None = None
 
     @property
     def power_w(self) -> float:
@@ -45,6 +53,8 @@ class Headline:
         predicted: The model's figures for the schedule in force; None without a model.
         predicted_baseline: The model's figures for the highest clocks; None without a model.
         same_since: The first step at which the clocks were the present ones; they may have changed meanwhile.
+        work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
+            0: their work is equal, or it is not known.
     """
 
     baseline: Figures | None
@@ -52,6 +62,19 @@ class Headline:
     predicted: Figures | None
     predicted_baseline: Figures | None
     same_since: int | None
+    work_differs: float = 0.0
+    same_work: bool = False
+    """Whether the baseline is the work of the measured iterations, so that its errors are those of the comparison."""
+
+    def change_errors(self) -> tuple[float | None, float | None]:
+        """Two standard errors of the changes of time and energy from `against` to `best`, as the scheduler's status
+        tells them; None: not known."""
+        best, against = self.best, self.against()
+        if best is None or against is None:
+            return None, None
+        if self.same_work:
+            return _twice(against.time_error), _twice(against.energy_error)
+        return _twice(best.time_error, against.time_error), _twice(best.energy_error, against.energy_error)
 
     @property
     def best(self) -> Figures | None:
@@ -64,7 +87,12 @@ class Headline:
 
 
 def headline_of(data: JobData, forecast: Forecast | None, predictions: Mapping[int, Predicted]) -> Headline:
-    """Returns the headline of a job."""
+    """Returns the headline of a job.
+
+    Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
+    the work of the measured iterations at the highest clocks. Otherwise the means of two windows are compared, unless
+    iterations differ in work: two windows then had different work, and there is no baseline.
+    """
     after_s = forecast.after_s if forecast is not None else 0.0
     window = data.in_force
 
@@ -77,12 +105,49 @@ def headline_of(data: JobData, forecast: Forecast | None, predictions: Mapping[i
     measured = next((found for other in reversed(alike) if (found := _figures(other)) is not None), None)
     # At the highest clocks, any difference from an earlier window is an error of the energy counters.
     saves_nothing = window is not None and measured is not None and is_highest(data, window)
+    differs = work_differs(data)
+    same_work = None if saves_nothing else _same_work(data, measured)
+    if saves_nothing or same_work is not None:
+        baseline = same_work or measured
+    else:
+        baseline = None if differs and measured is not None else _baseline(data)
     return Headline(
-        baseline=measured if saves_nothing else _baseline(data),
+        baseline=baseline,
         measured=measured,
         predicted=as_figures(predictions.get(window.number)) if window is not None else None,
         predicted_baseline=as_figures(forecast.all_maximum()) if forecast is not None else None,
         same_since=alike[0].index.start_step if alike else None,
+        work_differs=differs,
+        same_work=same_work is not None,
+    )
+
+
+def work_differs(data: JobData) -> float:
+    """Returns by how much iterations under one schedule scatter, relative; 0 if equal work scatters as much."""
+    spreads = [w.measured.time_spread for w in data.windows if w.measured and w.measured.time_spread is not None]
+    typical = median(spreads) if spreads else 0.0
+    return typical if typical > _EQUAL_WORK else 0.0
+
+
+def _same_work(data: JobData, measured: Figures | None) -> Figures | None:
+    """The work of the measured iterations at the highest clocks, as the scheduler believes of the plan in force."""
+    model, window = data.model, data.in_force
+    if model is None or measured is None or window is None or window.index.steps:
+        return None  # a schedule for measuring is not what the scheduler's figures are about
+    known = model.energy_saved, model.more_time, model.energy_saved_error, model.more_time_error
+    if window.index.source.kind != "scheduler" or any(figure is None or not math.isfinite(figure) for figure in known):
+        return None
+    saved, more, saved_error, more_error = (figure or 0.0 for figure in known)
+    if saved >= 1 or more <= -1:
+        return None
+    span_s = measured.span_s / (1 + more)
+    return Figures(
+        span_s,
+        span_s + measured.time_s - measured.span_s,
+        measured.energy_j / (1 - saved),
+        "the same work at the highest clocks, by what the scheduler has measured",
+        more_error / (1 + more),
+        saved_error / (1 - saved),
     )
 
 
@@ -93,7 +158,17 @@ def _figures(window: Window) -> Figures | None:
     origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
     origin += "s" if measured.iterations != 1 else ""
     origin += "" if any(_clocks(window)) else "; clocks were left alone, which counts as the highest"
-    return Figures(measured.span_s, measured.time_s, measured.energy_j, origin)
+    errors = (_error_of_mean(spread, measured.iterations) for spread in (measured.time_spread, measured.energy_spread))
+    return Figures(measured.span_s, measured.time_s, measured.energy_j, origin, *errors)
+
+
+def _twice(*errors: float | None) -> float | None:
+    known = [error for error in errors if error is not None]
+    return TIMES_THE_ERROR * math.hypot(*known) if len(known) == len(errors) else None
+
+
+def _error_of_mean(spread: float | None, iterations: int) -> float | None:
+    return None if spread is None else spread / math.sqrt(iterations)
 
 
 def _baseline(data: JobData) -> Figures | None:
@@ -111,11 +186,14 @@ def _baseline(data: JobData) -> Figures | None:
             change = model.power_drift_factor - 1
             word = "more" if change > 0 else "less"
             origin += f"; GPUs draw {abs(change):.1%} {word} power now than then, which is counted"
+        found = _figures(highest) if highest is not None else None
         return Figures(
             model.full_time_s,
             model.full_time_s + max(0.0, after_s),
             model.full_energy_j * model.power_drift_factor,
             origin,
+            found.time_error if found is not None else None,
+            found.energy_error if found is not None else None,
         )
     window = highest or next((w for w in candidates if not any(_clocks(w))), None)
     return _figures(window) if window is not None else None

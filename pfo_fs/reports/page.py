@@ -21,13 +21,12 @@ from pfo_fs.reports.summary import headline_section, messages
 from pfo_fs.reports.wording import end_text
 
 
-def render_page(data: JobData, points: int | None = None, changes_curve: bool = False) -> str:
+def render_page(data: JobData, points: int | None = None) -> str:
     """Returns the page.
 
     Args:
         data: The job.
         points: Number of plans of the frontier, which then count the time of clock changes; None: a fast default.
-        changes_curve: Whether the page shows what plans with fewer clock changes save (slow).
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -39,7 +38,7 @@ def render_page(data: JobData, points: int | None = None, changes_curve: bool = 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = work_out(data, points, changes_curve)
+    found = work_out(data, points)
     headline = headline_of(data, found.forecast, found.predictions)
     style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -59,7 +58,6 @@ def render_page(data: JobData, points: int | None = None, changes_curve: bool = 
         messages=messages(found, headline),
         last_step=sections.last_step(found),
         frontier=sections.frontier(found, headline),
-        changes=sections.changes(found),
         pipeline=pipeline(found),
         life=sections.life(found),
         stragglers=sections.stragglers(found),

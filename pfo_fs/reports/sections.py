@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.planner import all_maximum
-from pfo_fs.reports.changes_picture import changes_svg
 from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.frontier_picture import Dot, frontier_svg
 from pfo_fs.reports.headline import Headline, above_frontier, purpose
@@ -76,21 +74,6 @@ def frontier(found: Findings, headline: Headline) -> dict[str, Any]:
     keys += [("k-other", "other schedules, measured")]
     pictures = [picture_markup(frontier_svg(curve, dots, width, kind)) for kind, width in _WIDTHS.items()]
     return {"lead": lead, "missing": missing, "pictures": pictures, "keys": keys}
-
-
-def changes(found: Findings) -> dict[str, Any]:
-    """Returns what plans with fewer clock changes save; empty if that was not asked for or there is no model."""
-    if found.forecast is None or not found.by_changes:
-        return {"lead": "", "pictures": [], "keys": []}
-    maximum, plans = all_maximum(found.forecast.problem), found.by_changes
-    pictures = [picture_markup(changes_svg(maximum, plans, width, kind)) for kind, width in _WIDTHS.items()]
-    seconds = seconds_text(max(plan.deadline_s for plan in plans) / found.forecast.scale)
-    lead = (
-        "What plans save by the model against the highest clocks, by the number of clock changes of an iteration of "
-        f"one pipeline, within {seconds} and with what changes cost."
-    )
-    keys = [("k-planned", "plans found"), ("k-bound", "no plan with so many changes saves more")]
-    return {"lead": lead, "pictures": pictures, "keys": keys}
 
 
 def life(found: Findings) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.models import Target
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.findings import Findings
@@ -18,7 +19,15 @@ from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.totals import JobTotal, total_of
-from pfo_fs.reports.wording import difference_text, duration_text, end_text, energy_text, signed_percent
+from pfo_fs.reports.wording import (
+    difference_text,
+    duration_text,
+    end_text,
+    energy_text,
+    percent,
+    signed_percent,
+    with_error,
+)
 from pfo_fs.store.loads_known import LoadsKnown
 
 
@@ -26,32 +35,36 @@ def headline_section(data: JobData, headline: Headline, predictions: Mapping[int
     """Returns savings against everything at the highest clocks, measured beside predicted."""
     window, best, against = data.in_force, headline.best, headline.against()
     cards: list[dict[str, Any]] = []
-    if best is not None and against is not None:
-        how = "measured" if headline.measured is not None else "predicted, not measured yet"
-        observed = observed_span_s(data) if headline.measured is None else None
+    time_error, energy_error = headline.change_errors()
+    has_error = headline.measured is None or energy_error is not None
+    if best is not None and against is not None and has_error:
+        how = "measured" if headline.measured is not None else "predicted, not measured yet; its error is not known"
+        if headline.same_work:
+            how = "measured, for the same work"
+        observed = observed_span_s(data) if headline.measured is None and not headline.work_differs else None
         span_s, span_how = (best.span_s, how) if observed is None else (observed, "measured; its energy is not yet")
         cards = [
             _card(
-                "energy per iteration", best.energy_j / against.energy_j - 1, "J", against.energy_j, best.energy_j, how
+                "energy per iteration",
+                with_error(signed_percent(best.energy_j / against.energy_j - 1), energy_error),
+                f"{best.energy_j:,.0f} J instead of {against.energy_j:,.0f} J",
+                how,
+                "good" if best.energy_j < (1 - (energy_error or 0.0005)) * against.energy_j else "even",
             ),
             _card(
                 "time per iteration",
-                span_s / against.span_s - 1,
-                "s",
-                against.span_s,
-                span_s,
+                with_error(signed_percent(span_s / against.span_s - 1, 2), time_error, 2),
+                f"{seconds_text(span_s)} instead of {seconds_text(against.span_s)}",
                 span_how,
-                digits=2,
-                bad=missed_target(data, headline) is not None,
+                "bad" if missed_target(data, headline) is not None else "even",
             ),
-            _card("average power", best.power_w / against.power_w - 1, "W", against.power_w, best.power_w, how),
         ]
     elif best is not None:
         how = "measured" if headline.measured is not None else "predicted"
+        errors = best.time_error, best.energy_error
         cards = [
-            _plain_card("energy per iteration", f"{best.energy_j:,.0f} J", how),
-            _plain_card("time per iteration", seconds_text(best.span_s), how),
-            _plain_card("average power", f"{best.power_w:,.0f} W", how),
+            _plain_card("energy per iteration", f"{best.energy_j:,.0f} J", _plus_minus(errors[1]), how),
+            _plain_card("time per iteration", seconds_text(best.span_s), _plus_minus(errors[0]), how),
         ]
     if window is not None:
         since = f"since step {window.index.start_step}"
@@ -64,13 +77,21 @@ def headline_section(data: JobData, headline: Headline, predictions: Mapping[int
     missing = ""
     if best is None:
         missing = "No energies yet: there are neither complete results of all ranks nor a model of the job."
+    elif headline.work_differs and headline.measured is not None and against is None:
+        missing = (
+            f"Iterations differ in work: their times scatter by {percent(headline.work_differs, 0)} under one "
+            "schedule, so those of two schedules are not compared. The scheduler, which compares the same work, has no "
+            "figures for this schedule."
+        )
     elif against is None:
         missing = (
             "Nothing to compare with: no iteration with everything at the highest clocks, or with clocks left alone, "
             "was measured."
         )
+    elif not has_error:
+        missing = "One iteration alone has no error, so nothing is compared yet."
     total = total_of(data, headline, predictions)
-    title = "Against everything at the highest clocks" if against is not None else "An iteration"
+    title = "Against everything at the highest clocks" if against is not None and has_error else "An iteration"
     saved = _saved(data, headline)
     if data.loads is not None:
         title, saved, missing = "Clocks from loads, against the highest clocks", data.loads.text, ""
@@ -79,32 +100,24 @@ def headline_section(data: JobData, headline: Headline, predictions: Mapping[int
         "title": title,
         "cards": cards,
         "saved": saved,
-        "missing": missing if against is None else "",
-        "comparison": _comparison(headline),
+        "missing": missing,
+        "comparison": _comparison(headline) if data.loads is None else None,
         "total": _total(total),
-        "total_how": _how_total(total),
+        "total_how": _how_total(total, headline),
     }
 
 
-def _card(
-    title: str,
-    change: float,
-    unit: str,
-    before: float,
-    now: float,
-    how: str,
-    *,
-    digits: int = 1,
-    bad: bool = False,
-) -> dict[str, Any]:
-    now_text, before_text = (seconds_text(v) if unit == "s" else f"{v:,.0f} {unit}" for v in (now, before))
-    return {
-        "title": title,
-        "kind": "bad" if bad else "good" if change < -0.0005 else "even",
-        "big": signed_percent(change, digits),
-        "small": [f"{now_text} instead of {before_text}"],
-        "how": how,
-    }
+def _card(title: str, big: str, small: str, how: str, kind: str) -> dict[str, Any]:
+    return {"title": title, "kind": kind, "big": big, "small": [small], "how": how}
+
+
+def _with_unsure(value: float, error: float | None, digits: int) -> str:
+    text = f"{value:,.{digits}f}"
+    return text if error is None else f"{text} ± {TIMES_THE_ERROR * error * value:,.{digits}f}"
+
+
+def _plus_minus(error: float | None) -> str:
+    return "" if error is None else f"± {percent(TIMES_THE_ERROR * error, 1)}"
 
 
 def _load_cards(known: LoadsKnown) -> list[dict[str, Any]]:
@@ -140,11 +153,13 @@ def _saved(data: JobData, headline: Headline) -> str:
         return ""
     steps = data.last_step - window.index.start_step + 1
     saved_j = (against.energy_j - best.energy_j) * steps
-    if steps < 1 or saved_j <= 0:
+    error = headline.change_errors()[1]
+    if steps < 1 or saved_j <= (error or 0.0) * against.energy_j * steps or (headline.measured and error is None):
         return ""
+    unsure = f" (± {energy_text((error or 0.0) * against.energy_j * steps, saved_j)})"
     return (
-        f"About {energy_text(saved_j)} of GPU energy saved in the {steps:,} iterations under schedule {window.number} "
-        "so far (extrapolated from the measured ones)."
+        f"About {energy_text(saved_j)}{unsure} of GPU energy saved in the {steps:,} iterations under schedule "
+        f"{window.number} so far (extrapolated from the measured ones)."
         if headline.measured is not None
         else f"About {energy_text(saved_j)} of GPU energy saved under schedule {window.number} so far, if predictions "
         "hold."
@@ -164,7 +179,13 @@ def _comparison(headline: Headline) -> dict[str, Any] | None:
         "caption": "Measured and predicted figures of an iteration",
         "head": ["iteration", "time s", "energy J", "power W", "how"],
         "rows": [
-            [name, f"{figures.span_s:.4f}", f"{figures.energy_j:,.0f}", f"{figures.power_w:,.0f}", figures.origin]
+            [
+                name,
+                _with_unsure(figures.span_s, figures.time_error, 4),
+                _with_unsure(figures.energy_j, figures.energy_error, 0),
+                f"{figures.power_w:,.0f}",
+                figures.origin,
+            ]
             if figures is not None
             else [name, "–", "–", "–", "not known"]
             for name, figures in rows
@@ -259,12 +280,16 @@ def _total(total: JobTotal | None) -> dict[str, Any] | None:
     }
 
 
-def _how_total(total: JobTotal | None) -> str:
+def _how_total(total: JobTotal | None, headline: Headline) -> str:
     if total is None:
         return ""
+    alone = ""
+    if headline.work_differs:
+        alone = " Iterations differ in work, so these sums are not compared with the highest clocks."
     return (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."
+        f"{alone}"
     )
 
 

@@ -67,7 +67,8 @@ def total_of(data: JobData, headline: Headline, predictions: Mapping[int, Predic
     if not known_figures or not spans:
         return None
     guess = fmean(time_s for time_s, _ in known_figures), fmean(energy_j for _, energy_j in known_figures)
-    against = headline.against()
+    # Iterations that differ in work are not those that were measured at the highest clocks.
+    against = None if headline.work_differs else headline.against()
     profiling, other, known = Part(), Part(), 0
     for window, count in spans:
         found = figures[window.number] if window is not None else None

@@ -23,6 +23,12 @@ def signed_percent(share: float, digits: int = 1) -> str:
     return f"{text.replace('-', '−')} %"
 
 
+def with_error(text: str, error: float | None, digits: int = 1) -> str:
+    """Returns a figure with its relative error: "−3.0 %" and 0.004 are "−3.0 % ± 0.4"; without one, only the
+    figure."""
+    return text if error is None else f"{text} ± {max(100 * error, 10.0**-digits):.{digits}f}"
+
+
 def percent(share: float, digits: int = 2) -> str:
     """Returns a share as text without a plus: 0.0302 is "3.02%"; what rounds to zero never has a minus."""
     text = f"{share:.{digits}%}"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
 from pfo_fs.errors import PlanError
-from pfo_fs.planner import all_maximum
 from pfo_fs.reports import JobData
 from pfo_fs.reports.forecast import (
     Forecast,
     forecast_of,
     frontier_of,
-    plans_with_fewer_changes,
     quiet_predictions,
 )
 
@@ -79,18 +76,3 @@ def test_plans_of_the_forecast_count_the_costs_of_clock_changes_that_the_model_n
     assert costs.wrong_clock_s == pytest.approx(0.0175)
     assert costs.hosts == ((0, 1), (2, 3))
     assert costs.max_calls_per_s == float("inf")
-
-
-@pytest.mark.slow
-def test_plans_with_fewer_changes_save_less_and_are_not_slower_than_the_schedule_in_force(
-    data: JobData, forecast: Forecast
-) -> None:
-    assert data.in_force is not None
-    in_force = forecast.plan_of(data, data.in_force)
-    plans = plans_with_fewer_changes(data, forecast)
-    assert len(plans) > 2
-    for fewer, more in pairwise(plans):
-        assert len(fewer.changes) < len(more.changes)
-        assert fewer.energy_j > more.energy_j
-    slowest_s = max(plan.iteration_time_s for plan in plans)
-    assert slowest_s <= max(in_force.iteration_time_s, all_maximum(forecast.problem).iteration_time_s) * (1 + 1e-9)

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.reports import JobData
+from pfo_fs.reports.collect import Window
 from pfo_fs.reports.directory import collect_directory, sums
 from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.headline import headline_of, is_highest
 from pfo_fs.reports.life_picture import clock_bounds, edges_of
-from pfo_fs.reports.summary import messages, missed_target
+from pfo_fs.reports.summary import headline_section, messages, missed_target
 from pfo_fs.reports.totals import total_of
 from pfo_fs.reports.wording import duration_text, end_text, energy_text, less_or_more, percent, signed_percent
 from pfo_fs.store import Files, SharedDirectory
@@ -92,6 +93,42 @@ def test_a_job_at_the_highest_clocks_saves_nothing_whatever_the_energy_counters_
     assert headline.measured is not None
     assert against is not None
     assert headline.measured.energy_j == against.energy_j
+
+
+def spread(data: JobData, spread: float) -> list[Window]:
+    """The windows of a job as if its iterations scattered by this, relative."""
+    return [
+        replace(window, measured=replace(window.measured, time_spread=spread)) if window.measured else window
+        for window in data.windows
+    ]
+
+
+def test_iterations_that_differ_in_work_are_not_compared_by_two_windows(data: JobData) -> None:
+    assert data.model is not None
+    unknown = data.model.model_copy(update={"energy_saved": None})
+    headline = headline_of(replace(data, windows=spread(data, 0.2), model=unknown), None, {})
+    assert headline.measured is not None
+    assert headline.against() is None
+    assert headline_of(replace(data, windows=spread(data, 0.01), model=unknown), None, {}).against() is not None
+
+
+def test_where_iterations_differ_in_work_the_page_says_why_nothing_is_compared(data: JobData) -> None:
+    assert data.model is not None
+    unknown = data.model.model_copy(update={"energy_saved": None})
+    job = replace(data, windows=spread(data, 0.2), model=unknown)
+    section = headline_section(job, headline_of(job, None, {}), {})
+    assert "20% under one schedule" in section["missing"]
+    assert not any("instead of" in text for card in section["cards"] for text in card["small"])
+    assert "not compared with the highest clocks" in section["total_how"]
+
+
+def test_what_the_scheduler_knows_of_the_same_work_is_the_headline_even_if_iterations_differ(data: JobData) -> None:
+    assert data.model is not None
+    figures = {"energy_saved": 0.1, "energy_saved_error": 0.01, "more_time": 0.002, "more_time_error": 0.001}
+    job = replace(data, windows=spread(data, 0.2), model=data.model.model_copy(update=figures))
+    energy, time = headline_section(job, headline_of(job, None, {}), {})["cards"][:2]
+    assert energy["big"].startswith("−10.0 % ± 2.")
+    assert time["big"] == "+0.20 % ± 0.20"
 
 
 def test_a_missed_target_is_the_first_warning(data: JobData) -> None:
