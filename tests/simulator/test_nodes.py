@@ -142,11 +142,11 @@ def test_calls_of_the_gpus_of_a_node_wait_for_each_other() -> None:
     work = one_rank([0.1] * 4)
     nodes = nodes_of(Exact(*EXACT), gpus_per_rank=8)
     run(nodes, work, [[900] * 4], 3)
-    latency = nodes.latency_of(0)
-    assert latency.queue_ns == pytest.approx(7 * EXACT.call_s * 1e9, rel=0.15)
+    calls = nodes.latencies_of(0).calls
+    assert calls.queue_ns == pytest.approx(7 * EXACT.call_s * 1e9, rel=0.15)
     alone = nodes_of(Exact(*EXACT._replace(serial=False)), gpus_per_rank=8)
     run(alone, work, [[900] * 4], 3)
-    assert alone.latency_of(0).queue_ns == 0
+    assert alone.latencies_of(0).calls.queue_ns == 0
 
 
 def test_more_changes_than_the_drivers_have_room_for_are_left_out() -> None:
@@ -190,5 +190,5 @@ def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: 
     for mhz in CLOCKS_MHZ:
         run(nodes, work, [[mhz] * 12], 7)
     for mhz in CLOCKS_MHZ[1:]:
-        learned_s = nodes.latency_of(0).learned_s[mhz]
+        learned_s = nodes.latencies_of(0).learned_s[mhz]
         assert learned_s == pytest.approx(PRESETS[name].settle_s(mhz), abs=0.005)
