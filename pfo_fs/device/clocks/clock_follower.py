@@ -1,14 +1,13 @@
 """Decides which clock to request when, so that it acts at the moment at which the device needs it.
 
-A change of the clock acts some milliseconds after it was requested (`switch_latency.py`). The order of a step's
+A change of the clock acts some milliseconds after it was requested (`latency_model.py`). The order of a step's
 instructions is known and the same step runs again and again, so the follower learns how long each instruction takes
 and requests a change before the boundary at which it is needed:
 
-- Early up: a higher clock is requested so early that it acts at the boundary at the latest; a clock that comes late
-  would cost time.
-- Late down: a lower clock is requested so that it acts at the boundary at the earliest; one that comes early would
-  slow down the instruction that still runs. Where durations vary by more than a change takes, it is requested when the
-  instruction has ended.
+- Early up, late down: a clock is asked for at the time at which being late and being early, by their probabilities,
+  cost least together. A higher clock that comes late costs time, and a lower one that comes early, too; the other side
+  costs only energy (`_ask_ns`). Where durations vary by more than a change takes, a lower clock is requested when the
+  instruction before has ended.
 - The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
 - The default clock after a step is requested so that it most likely acts at the end: nothing of the step runs after it.
 - Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
@@ -192,26 +191,22 @@ class ClockFollower:
         asked for when the costly side, late up or early down, has the probability 1/6: a standard error away from the
         time at which it most likely acts at the boundary. After the last instruction neither side costs time.
         """
-        expected_ns, latencies = plan.expected_soon_ns(self._at, change), self._latencies
-        to_mhz, calls = plan.clock_from[change], latencies.calls
+        expected_ns, to_mhz = plan.expected_soon_ns(self._at, change), plan.clock_from[change]
         if expected_ns < 0:
             return NEVER
-        latency, up = latencies.latency(to_mhz), _above(to_mhz, mhz)
-        lead_ns = calls.call_ns + latency.middle_ns
+        calls, latency, up = self._latencies.calls, self._latencies.latency(to_mhz), _above(to_mhz, mhz)
+        lead_ns = self._latencies.lead_ns(to_mhz)
         when_ns = self._at_ns + expected_ns - lead_ns
-        if change == len(plan.codes) - 1 and up:
-            pass
-        elif up:
+        if up and change < len(plan.codes) - 1:
             error_ns = hypot(latency.high_ns - latency.middle_ns, plan.error_ns, calls.call_ns / _CALL_SPREAD)
             when_ns -= round(error_ns) + calls.queue_ns
-        elif change > self._at + 1:
-            return NEVER  # the instruction before has not begun yet: it could still be waiting then
-        elif plan.error_ns >= lead_ns:
-            return NEVER  # its end is known no better than by waiting for it
-        else:
+        elif not up:
+            # Before the instruction has begun, its end may still be far away; or it is known no better than by waiting.
+            if change > self._at + 1 or plan.error_ns >= lead_ns:
+                return NEVER
             when_ns += round(hypot(latency.middle_ns - latency.low_ns, plan.error_ns))
         if up and not _above(to_mhz, self._requested):
-            return when_ns - latencies.lead_ns(mhz)  # not worth going down and up again
+            return when_ns - self._latencies.lead_ns(mhz)  # not worth going down and up again
         # A request that comes before the last one has acted would replace it; a clock that goes down is not needed.
         return max(when_ns, self._acts_ns) if self._goes_up or not up else when_ns
 

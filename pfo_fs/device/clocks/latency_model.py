@@ -10,7 +10,7 @@ as the other clocks are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.clock_latency import (
@@ -33,6 +33,8 @@ _LIKE_CLOCKS = 2.0
 """What is known beforehand of a clock counts as much as this many other clocks."""
 _REMEMBERED = 64
 """About so many changes to a clock count, so that a throttled GPU is forgotten."""
+_MOST_CHANGES = 64
+"""So many changes are kept, more than a driver makes within an instruction."""
 SETTLED_NS = GRID_NS[-1]
 """After this time a clock acts in any case."""
 _SURELY = 2.0
@@ -156,6 +158,7 @@ class LatencyModel:
         goes_up = mhz == 0 or (last.mhz != 0 and mhz > last.mhz)
         since_ns = returned_ns + (others_ns - waited_ns if goes_up else -waited_ns)
         self._timeline.append(_Change(last.number + 1, mhz, since_ns))
+        del self._timeline[:-_MOST_CHANGES]
 
     def ran(self, kind: int, began_ns: int, ended_ns: int, unsure_ns: int = 0) -> None:
         """Learns from an instruction.
@@ -165,57 +168,52 @@ class LatencyModel:
             began_ns, ended_ns: When the device began and ended it.
             unsure_ns: It may have begun so much earlier.
         """
-        took_ns = ended_ns - began_ns
-        if took_ns <= 0:
+        if ended_ns <= began_ns:
             return
         self._forget(began_ns)
-        changes = [change for change in self._timeline[1:] if self._soonest_ns(change) < ended_ns]
-        open_ = [change for change in changes if self._surely_ns(change) > began_ns]
-        in_force = changes[-len(open_) - 1] if len(changes) > len(open_) else self._timeline[0]
-        if not open_:
-            self.durations.add(kind, in_force.mhz, took_ns)
-            if not changes:
-                return
+        first, *later = self._timeline
+        changes = [first, *(change for change in later if self._soonest_ns(change) < ended_ns)]
+        last = max(at for at, change in enumerate(changes) if at == 0 or self._surely_ns(change) <= began_ns)
+        if last == len(changes) - 1:
+            self.durations.add(kind, changes[last].mhz, ended_ns - began_ns)
             # A latency that seems sure is not left alone: this may have taken as long as at the clock before.
-            open_, in_force = [in_force], self._timeline[self._timeline.index(in_force) - 1]
-        takes = [
-            self.durations.of(kind, in_force.mhz),
-            *(self.durations.of(kind, change.mhz, _NEAR) for change in open_),
-        ]
-        place = max(range(len(open_)), key=lambda at: self.latency(open_[at].mhz).error_ns)
-        target, errors_ns = open_[place], [self.latency(change.mhz).error_ns for change in open_]
-        if (
-            unsure_ns > _SEEN_LATE_NS
-            or None in takes
-            or any(error > _KNOWN_NS for at, error in enumerate(errors_ns) if at != place)
-        ):
-            return  # it shows nothing, or several clocks at once
+            last = max(0, last - 1)
+        if last < len(changes) - 1 and unsure_ns <= _SEEN_LATE_NS:
+            self._learn(kind, began_ns, ended_ns - began_ns, changes[last].mhz, changes[last + 1 :])
+
+    def _learn(self, kind: int, began_ns: int, took_ns: int, from_mhz: int, changes: Sequence[_Change]) -> None:
+        """Learns from an instruction that began at a clock, and within which others may have acted."""
+        takes = [self.durations.of(kind, from_mhz), *(self.durations.of(kind, one.mhz, _NEAR) for one in changes)]
         known = [one for one in takes if one is not None]
-        old, own = known[place], known[place + 1]
+        latencies = [self.latency(change.mhz) for change in changes]
+        place = max(range(len(changes)), key=lambda at: latencies[at].error_ns)
+        others = [at for at in range(len(changes)) if at != place]
+        if len(known) < len(takes) or any(latencies[at].error_ns > _KNOWN_NS for at in others):
+            return  # it shows nothing, or several clocks at once
+        old, own, target = known[place], known[place + 1], changes[place]
         if abs(own.took_ns / old.took_ns - 1) < LEAST_DIFFERENCE:
             return
+        after_ns = [change.since_ns - began_ns for change in changes]
 
         def expected_ns(latency_ns: int) -> float:
-            acts_ns = [change.since_ns - began_ns + self.latency(change.mhz).middle_ns for change in open_]
-            acts_ns[place] = target.since_ns - began_ns + latency_ns
-            # A call that returns before the last clock has acted replaces it.
-            replaced = [after.since_ns - began_ns < at_ns for at_ns, after in zip(acts_ns, open_[1:], strict=False)]
-            steps = zip(acts_ns, known[1:], [*replaced, False], strict=True)
-            return took(known[0].took_ns, [(at_ns, one.took_ns) for at_ns, one, gone in steps if not gone])
+            acts_ns = [since + one.middle_ns for since, one in zip(after_ns, latencies, strict=True)]
+            acts_ns[place] = after_ns[place] + latency_ns
+            # A call that returns before the clock before has acted replaces it.
+            acts = [at <= next_ns for at, next_ns in zip(acts_ns, [*after_ns[1:], acts_ns[-1]], strict=True)]
+            steps = zip(acts_ns, known[1:], acts, strict=True)
+            return took(known[0].took_ns, [(at_ns, one.took_ns) for at_ns, one, does in steps if does])
 
         # The errors of usual durations are the same each time: they must not become smaller by observing often.
         same = old.error_ns**2 + own.error_ns**2 + (_USUAL_ERROR * own.took_ns) ** 2
         variance = (self.durations.scatter * took_ns) ** 2 + _SEEN_NS**2
-        for at, error_ns in enumerate(errors_ns):
-            if at != place:
-                variance += (error_ns * (1 - known[at + 1].took_ns / known[at].took_ns)) ** 2
         variance += min(_REMEMBERED, 1 + self._changes.get(target.mhz, 0)) * same
-        latency = self.latency(target.mhz)
-        off_ns = expected_ns(latency.middle_ns) - took_ns
-        if latency.error_ns < _PRECISE_NS and off_ns * off_ns < _SURELY**2 * variance:
+        for at in others:
+            variance += (latencies[at].error_ns * (1 - known[at + 1].took_ns / known[at].took_ns)) ** 2
+        off_ns = expected_ns(latencies[place].middle_ns) - took_ns
+        if latencies[place].error_ns < _PRECISE_NS and off_ns * off_ns < _SURELY**2 * variance:
             return
         found = costs(lambda latency_ns: (expected_ns(latency_ns), variance), took_ns)
-        if target.since_ns > began_ns and (took_ns - expected_ns(0)) * (own.took_ns - old.took_ns) > 0:
+        if after_ns[place] > 0 and (took_ns - expected_ns(0)) * (own.took_ns - old.took_ns) > 0:
             found[0] = min(found)  # it acted before the call returned
         self._add(target, found)
 
