@@ -43,8 +43,8 @@ from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
 from pfo_fs.device.metering.meter import StepMeter
-from pfo_fs.device.metering.readings import Readings
 from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import SwitchingReport
