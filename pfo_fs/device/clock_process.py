@@ -36,9 +36,8 @@ from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
 from pfo_fs.device.clocks.priority import raise_priority
-from pfo_fs.device.clocks.reset_only import reset_only
 from pfo_fs.device.clocks.stops import Stops, has_ended
-from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
+from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_only, state_of, take_over
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
