@@ -60,7 +60,7 @@ class LateClocks:
 
 
 def _expected(old: Point, own: Point, error_s: float) -> Callable[[int], tuple[float, float]]:
-    """Returns what an instruction takes if its clock acts after a latency, and the variance of a mean of such ones."""
+    """Returns, by the latency of the clock, what an instruction takes and the variance of its measured mean."""
     old_ns, own_ns = float(old.time_s) * 1e9, float(own.time_s) * 1e9
     known = (error_s * 1e9) ** 2 + (_MODEL_ERROR * own_ns) ** 2
 

@@ -17,7 +17,7 @@ BUSY_SHARE = 0.8
 _BURST = 8
 """Most calls that may be saved up, per GPU."""
 _CALLS, _WAITS = 15, 64
-"""A call takes the median of so many, and waits as long as nine of ten of so many did."""
+"""The last durations of calls, of which the median counts, and the last waits, of which nine of ten are no longer."""
 
 
 class DriverCalls:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 _FIRST_USUAL_NS = 200_000_000.0
 """Assumed duration of an instruction before any was seen."""
 _SAMPLES = 64
-"""So many durations of an instruction at one clock are kept, the latest ones."""
+"""Durations of an instruction at one clock that are kept, the latest ones."""
 _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
 _FIRST_SCATTER = 0.005
 """Relative deviation of durations before it was measured."""
 _FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
-"""The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
+"""The assumed deviation counts like four measured ones; the measured ones count in a mean over about the last 64."""
 _MIDDLE_ERROR = 1.1
 """The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
 

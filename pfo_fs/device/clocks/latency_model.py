@@ -30,15 +30,15 @@ from pfo_fs.device.clocks.durations import Durations
 _PRIOR = prior(5e6)
 """Most clocks act within a few ms, some late."""
 _LIKE_CLOCKS = 2.0
-"""What is known beforehand of a clock counts as much as this many other clocks."""
+"""What is known beforehand of a clock counts as much as two other clocks."""
 _REMEMBERED = 64
-"""About so many changes to a clock count, so that a throttled GPU is forgotten."""
+"""About the last 64 changes to a clock count, so that what a throttled GPU has shown is forgotten."""
 _MOST_CHANGES = 64
-"""So many changes are kept, more than a driver makes within an instruction."""
+"""Changes that are kept: more than a driver makes within an instruction."""
 SETTLED_NS = GRID_NS[-1]
 """After this time a clock acts in any case."""
 _SURELY = 2.0
-"""A clock has acted so many standard errors after its likely latency, and not so many before it."""
+"""Standard errors: a clock has acted when these have passed after its likely latency, and has not before these."""
 _KNOWN_NS = 4_000_000
 """A latency counts as known if its standard error is smaller."""
 _KNOWN = 0.05
@@ -166,7 +166,7 @@ class LatencyModel:
         Args:
             kind: The same number for the same instruction.
             began_ns, ended_ns: When the device began and ended it.
-            unsure_ns: It may have begun so much earlier.
+            unsure_ns: By how much earlier it may have begun.
         """
         if ended_ns <= began_ns:
             return
