@@ -90,14 +90,6 @@ def _no_hosts(results: Any, infos: Any) -> SwitchCosts | None:
     return replace(found, max_calls_per_s=float("inf"), hosts=())
 
 
-def _usual_lead(self: Any, mhz: int, *, up: bool = False) -> int:
-    return int(self.usual_lead_ns(mhz))
-
-
-def _lead_and_error(self: Any, plan: Any, mhz: int) -> int:
-    return int(self._leads.lead_ns(mhz, up=True) + plan.error_ns)
-
-
 _SWITCHING = "planner.switching_planner"
 
 _PLANNER_PLANS = (
@@ -161,68 +153,20 @@ _DEVICE_CLOCKS = (
     (
         "all latencies",
         "when each clock acts is learned",
-        "device.clocks.latency_estimate:LatencyEstimates.add",
+        "device.clocks.latency_model:LatencyModel._add",
         _always(None),
-    ),
-    (
-        "clocks may be alike",
-        "what is known of one clock tells of all",
-        "device.clocks.latency_estimate:LatencyEstimates._alike",
-        _always(0.0),
     ),
     (
         "clocks like others",
         "the prior of a clock is the distribution of the others",
-        "device.clocks.latency_estimate:_LIKE_CLOCKS",
+        "device.clocks.latency_model:_LIKE_CLOCKS",
         1000000.0,
-    ),
-    (
-        "late requests",
-        "an unknown clock is requested late, so that it shows",
-        "device.clocks.switch_latency:SwitchLatency.explores",
-        _always(False),
-    ),
-    (
-        "instruction before",
-        "learns from the instruction before a change",
-        "device.clocks.switch_latency:SwitchLatency.ran_before",
-        _always(None),
-    ),
-    (
-        "instructions after",
-        "learns from further instructions after a change",
-        "device.clocks.switch_latency:SwitchLatency.ran_on",
-        _always(None),
-    ),
-    (
-        "next clock acts early",
-        "counts that the next clock acts before the end",
-        "device.clocks.clock_follower:ClockFollower._next",
-        _always((0, 0.0, 0.0)),
     ),
     (
         "durations between clocks",
         "limits of a duration from those at other clocks",
-        "device.clocks.steady_durations:SteadyDurations._between",
+        "device.clocks.durations:Durations._between",
         _always(None),
-    ),
-    (
-        "up early, down late",
-        "leads are long for changes up and short for those down",
-        "device.clocks.switch_latency:SwitchLatency.lead_ns",
-        _usual_lead,
-    ),
-    (
-        "room for the queue",
-        "changes up are earlier by the driver's queue and an eighth of a call",
-        "device.clocks.clock_follower:ClockFollower._early_ns",
-        _lead_and_error,
-    ),
-    (
-        "calls of other GPUs",
-        "tensor-parallel GPUs are called one after another",
-        "device.clocks.switch_latency:SwitchLatency._calls_ns",
-        lambda self, mhz, from_mhz, call_ns: call_ns,
     ),
     (
         "clock stays between steps",
@@ -231,27 +175,15 @@ _DEVICE_CLOCKS = (
         _always(0),
     ),
     (
-        "no short trip down",
-        "not down where up is due before it acts",
-        "device.clocks.clock_follower:ClockFollower._up_is_due",
-        _always(False),
-    ),
-    (
         "budget of calls",
         "no change down without room for one up",
-        "device.clocks.switch_latency:SwitchLatency.allows_down",
-        _always(True),
-    ),
-    (
-        "waits to show",
-        "an unknown clock waits for the one before",
-        "device.clocks.clock_follower:ClockFollower._would_show",
+        "device.clocks.driver_calls:DriverCalls.allows_down",
         _always(True),
     ),
     ("odd times are doubted", "one stall is not a new duration", "device.clocks.followed_plan:_ODD", 1000000000.0),
 )
 _DEVICE_LOOP = (
-    ("roughly known", "a rough latency is reported", "device.clocks.switch_latency:_ROUGHLY_AFTER", 10**9),
+    ("roughly known", "a rough latency is reported", "device.clocks.latency_model:_KNOWN", 0.0),
     ("enough ticks", "windows wait for ticks of the energy counter", "device.metering.window_ticks:_ENOUGH_TICKS", 2),
 )
 _AUTOTUNE_LOOP = (

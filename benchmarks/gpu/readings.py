@@ -68,7 +68,7 @@ def measure() -> Iterator[dict[str, Any]]:
     """Reads with an idle GPU that this process does not use yet, then under a matrix product."""
     import pynvml
 
-    from pfo_fs.device.gpu.nvml import visible_uuids
+    from pfo_fs.device.gpu.find_gpu import visible_uuids
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(visible_uuids()[0])

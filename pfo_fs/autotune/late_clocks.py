@@ -1,34 +1,24 @@
 """How late clocks act where no clock process sees the device: learned from what instructions take after changes.
 
-If the clock changes from b to c only d seconds after an instruction has begun, the instruction has done d / t_b of its
-work by then and takes
-
-    y = d + (1 - d / t_b) * t_c
-
-where t_b and t_c are its durations at the two clocks. The iteration begins at the highest clock, so that already the
-first window at a lower one tells something.
+The law is that of `pfo_fs/clock_latency.py`; the latency counts from the begin of an instruction, and is the same for
+all clocks. The iteration begins at the highest clock, so that already the first window at a lower one tells something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from pfo_fs.clock_latency import LEAST_DIFFERENCE, costs, latency_of, prior, probabilities, took
 
 if TYPE_CHECKING:
     from pfo_fs.autotune.instruction_runs import Kind
     from pfo_fs.autotune.samples import Point
 
-_GRID_S = (*(0.0005 * step for step in range(60)), *(0.002 * step for step in range(15, 101)))
-"""The latencies that are told apart."""
-_USUAL_S = 0.01
-"""Half of all clocks act within this time, as far as nothing is known."""
+_PRIOR = prior(10e6)
+"""Half of all clocks act within 10 ms, as far as nothing is known."""
 _MODEL_ERROR = 0.001
 """Relative: durations differ from what is known of them by this much for other reasons."""
-_LEAST_DIFFERENCE = 0.01
-"""Durations at two clocks that differ by less show no latency."""
-_FREEDOM = 4.0
-"""Degrees of freedom of Student's distribution of the differences: some have another cause."""
 
 
 class _Runs(NamedTuple):
@@ -59,31 +49,24 @@ class LateClocks:
         Args:
             points: What is known of each instruction at each clock.
         """
-        import numpy as np
-
-        grid = np.array(_GRID_S)
-        ends = [0.0, *((below + above) / 2 for below, above in pairwise(_GRID_S)), _GRID_S[-1]]
-        logs = np.log([_usual(above) - _usual(below) for below, above in pairwise(ends)])
+        logs = [0.0] * len(_PRIOR)
         for (kind, from_mhz, mhz), runs in self._runs.items():
             old, own = points.get(kind, {}).get(from_mhz), points.get(kind, {}).get(mhz)
-            if old is None or own is None or abs(own.time_s / old.time_s - 1) < _LEAST_DIFFERENCE:
+            if old is None or own is None or abs(own.time_s / old.time_s - 1) < LEAST_DIFFERENCE:
                 continue
-            share = np.minimum(1.0, grid / old.time_s)
-            off_s = share * old.time_s + (1 - share) * own.time_s - runs.mean_s
-            error2 = (share * old.time_error * old.time_s) ** 2 + ((1 - share) * own.time_error * own.time_s) ** 2
-            error2 += runs.error_s**2 + (_MODEL_ERROR * own.time_s) ** 2
-            logs -= (_FREEDOM + 1) / 2 * np.log1p(off_s**2 / (_FREEDOM * error2)) + np.log(error2) / 2
-        likely = np.exp(logs - logs.max()).cumsum()
-        return _at(likely.tolist(), ends)
+            unlikely = costs(_expected(old, own, runs.error_s), runs.mean_s * 1e9)
+            logs = [log - cost for log, cost in zip(logs, unlikely, strict=True)]
+        return latency_of(probabilities(_PRIOR, logs)).middle_ns / 1e9
 
 
-def _usual(to_s: float) -> float:
-    return to_s / (to_s + _USUAL_S)
+def _expected(old: Point, own: Point, error_s: float) -> Callable[[int], tuple[float, float]]:
+    """Returns, by the latency of the clock, what an instruction takes and the variance of its measured mean."""
+    old_ns, own_ns = float(old.time_s) * 1e9, float(own.time_s) * 1e9
+    known = (error_s * 1e9) ** 2 + (_MODEL_ERROR * own_ns) ** 2
 
+    def expected(latency_ns: int) -> tuple[float, float]:
+        share = min(1.0, latency_ns / old_ns)
+        variance = known + (share * old.time_error * old_ns) ** 2 + ((1 - share) * own.time_error * own_ns) ** 2
+        return took(old_ns, [(latency_ns, own_ns)]), variance
 
-def _at(sums: Sequence[float], ends: Sequence[float]) -> float:
-    """Returns the median of a distribution, interpolated within the ranges of the grid."""
-    half = sums[-1] / 2
-    place = next(place for place, total in enumerate(sums) if total >= half)
-    before = sums[place - 1] if place else 0.0
-    return ends[place] + (half - before) / (sums[place] - before) * (ends[place + 1] - ends[place])
+    return expected

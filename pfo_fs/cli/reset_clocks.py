@@ -28,7 +28,7 @@ def reset_clocks(
     command looks whether the GPU shows the change, where the driver can tell, and tries again until it does. Exit
     status: 0 if all GPUs are reset, 1 if not.
     """
-    from pfo_fs.device.gpu.visible_gpus import visible_uuids
+    from pfo_fs.device.gpu.find_gpu import visible_uuids
     from pfo_fs.errors import DeviceError
 
     if not gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):

@@ -31,19 +31,19 @@ from typing import Any
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, DriverCalls
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
 from pfo_fs.device.clocks.priority import raise_priority
-from pfo_fs.device.clocks.reset_only import reset_only
 from pfo_fs.device.clocks.stops import Stops, has_ended
-from pfo_fs.device.clocks.switch_latency import FIRST_CALL_NS, SwitchLatency
-from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
+from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_only, state_of, take_over
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
 from pfo_fs.device.metering.meter import StepMeter
-from pfo_fs.device.metering.readings import Readings
 from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import SwitchingReport
@@ -107,18 +107,15 @@ class ClockLoop:
         self._words = words = shared.words
         self._max_calls_per_s = max_clock_calls_per_s
         self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
-        self._latency = latency = SwitchLatency(
-            settle_ns,
-            FIRST_CALL_NS if call_ns is None else call_ns,
-            top_mhz=max(gpu.supported_clocks_mhz(), default=0),
-            calls_per_s=max_clock_calls_per_s,
-            tp_degree=tp_degree,
-        )
-        self._requests = ClockRequests(words, latency)
-        readings = Readings(words, max(gpu.supported_clocks_mhz(), default=0) if not why_clocks_stay else 0)
+        calls = DriverCalls(FIRST_CALL_NS if call_ns is None else call_ns, max_clock_calls_per_s)
+        top_mhz = max(gpu.supported_clocks_mhz(), default=0)
+        self._latencies = latencies = LatencyModel(calls, settle_ns, top_mhz, tp_degree)
+        self._requests = ClockRequests(words, latencies)
+        readings = Readings(words, top_mhz if not why_clocks_stay else 0)
 
         def clock_was_set(t_ns: int, mhz: int) -> None:
-            meter.clock_acts(t_ns + latency.settle_ns(mhz), mhz)
+            latencies.clock_was_set(t_ns, mhz)
+            meter.clock_acts(t_ns + latencies.latency(mhz).middle_ns, mhz)
             readings.clock_set(t_ns, mhz)
 
         self._setter = ClockSetter(
@@ -199,23 +196,22 @@ class ClockLoop:
         if not self._setter.controls:
             return None
         mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
-        ahead_us, latency = self._words[shared_page.LEAD_US], self._latency
-        made = latency.calls_made > 0
+        ahead_us, calls = self._words[shared_page.LEAD_US], self._latencies.calls
         return SwitchingReport(
             mode=mode,
             ahead_s=None if ahead_us < 0 else ahead_us / 1e6,
-            call_s=round(latency.call_ns / 1e9, 6) if made else None,
-            wait_s=round(latency.queue_ns / 1e9, 6) if made else None,
-            latency_s=latency.longest_settle_s,
-            gpus=latency.gpus,
+            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
+            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
+            latency_s=self._latencies.longest_s,
+            gpus=calls.gpus,
             max_calls_per_s=self._max_calls_per_s,
-            latencies_s=latency.learned_s if each_clock else {},
+            latencies_s=self._latencies.learned_s if each_clock else {},
         )
 
     def _called(self, took_ns: int, waited_ns: int) -> None:
-        self._latency.called(took_ns, waited_ns)
+        self._latencies.called(took_ns, waited_ns)
         if self._driver is not None:
-            self._latency.gpus = self._driver.gpus
+            self._latencies.calls.gpus = self._driver.gpus
 
     def _apply(self) -> bool:
         """Sets the clock that is wanted now; returns whether the clock has changed."""

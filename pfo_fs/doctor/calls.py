@@ -12,7 +12,7 @@ from threading import Barrier, Event
 from typing import TypeVar
 
 from pfo_fs.device import Gpu
-from pfo_fs.device.clocks.call_budget import BUSY_SHARE
+from pfo_fs.device.clocks.driver_calls import BUSY_SHARE
 
 T = TypeVar("T")
 

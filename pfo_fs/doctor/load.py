@@ -7,7 +7,7 @@ import time
 from typing import Any, Protocol
 
 from pfo_fs.device import SimulatedKernels
-from pfo_fs.device.gpu.visible_gpus import uuid_of_visible_device
+from pfo_fs.device.gpu.find_gpu import uuid_of_visible_device
 from pfo_fs.doctor.change_moment import Kernel
 from pfo_fs.errors import DeviceError
 

@@ -36,7 +36,7 @@ def gpu_specs(most: int | None = None) -> list[str]:
         raise DeviceError("PFO_FS_GPU=none asks for no GPU; unset it")
     if asked:
         return [asked]
-    from pfo_fs.device.gpu.visible_gpus import visible_uuids
+    from pfo_fs.device.gpu.find_gpu import visible_uuids
 
     specs = [f"nvml:{uuid}" for uuid in visible_uuids()][:most]
     if not specs:

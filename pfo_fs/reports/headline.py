@@ -14,8 +14,8 @@ from pfo_fs.reports.forecast import Curve, Forecast, Predicted
 _ON_FRONTIER = 0.03
 """Relative: a schedule whose energy is above the least at its time by at most this counts as a plan."""
 _EQUAL_WORK = 0.03
-"""Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: means of
-ten such iterations differ by 1 % by chance, about what a plan may be wrong by."""
+"""Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: the
+means of ten such iterations differ by 1 % by chance, about what a plan may be wrong by."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-from pfo_fs.device.clocks.switch_latency import SwitchLatency
+from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.kernel_tables import KernelTables
@@ -175,20 +175,21 @@ class Cluster:
         """Returns what the clock process of a rank reports about changes of its clock; None without `nodes`."""
         if self.nodes is None:
             return None
-        latency = self._nodes[pipeline].latency_of(rank)
+        latencies = self._nodes[pipeline].latencies_of(rank)
+        calls = latencies.calls
         return SwitchingReport(
             mode=self.nodes.mode,
-            call_s=latency.call_ns / 1e9 if latency.calls_made else None,
-            wait_s=latency.queue_ns / 1e9 if latency.calls_made else None,
-            latency_s=latency.longest_settle_s,
-            gpus=latency.gpus,
-            latencies_s=latency.learned_s,
+            call_s=calls.call_ns / 1e9 if calls.made else None,
+            wait_s=calls.queue_ns / 1e9 if calls.made else None,
+            latency_s=latencies.longest_s,
+            gpus=calls.gpus,
+            latencies_s=latencies.learned_s,
         )
 
     def settle_s(self, pipeline: int, rank: int, mhz: int) -> float:
         """Returns what a clock process believes about the time from a call's return until the clock acts, in s."""
-        latency = SwitchLatency() if not self._nodes else self._nodes[pipeline].latency_of(rank)
-        return latency.settle_ns(mhz) / 1e9
+        latencies = LatencyModel() if not self._nodes else self._nodes[pipeline].latencies_of(rank)
+        return latencies.latency(mhz).middle_ns / 1e9
 
     def run(self, clocks: Any) -> Played:
         """Simulates the next iteration at the given clocks (`clocks_of`)."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pfo_fs.device.clocks.clock_follower import NEVER, ClockFollower
 from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
-from pfo_fs.device.clocks.switch_latency import SwitchLatency
+from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.shared_page import IDLE
 from pfo_fs.device.simulated.node_physics import NodePhysics
 
@@ -84,7 +84,7 @@ class _Rank:
 
     gpus: list[_Gpu]
     follower: ClockFollower
-    latency: SwitchLatency
+    latencies: LatencyModel
     place: int = 0
     node: int = -1
     left: float = 0.0
@@ -140,10 +140,10 @@ class SimulatedNodes:
         self._ranks = []
         for rank in range(ranks):
             settle_ns = {mhz: round(settings.physics.settle_s(mhz) * 1e9) for mhz in known_mhz}
-            latency = SwitchLatency(settle_ns, top_mhz=top_mhz, tp_degree=settings.gpus_per_rank)
-            latency.gpus = settings.gpus_per_rank * settings.ranks_per_node
+            latencies = LatencyModel(None, settle_ns, top_mhz, settings.gpus_per_rank)
+            latencies.calls.gpus = settings.gpus_per_rank * settings.ranks_per_node
             gpus = [_Gpu(rank) for _ in range(settings.gpus_per_rank)]
-            self._ranks.append(_Rank(gpus, ClockFollower(latency), latency))
+            self._ranks.append(_Rank(gpus, ClockFollower(latencies), latencies))
         self._drivers: list[deque[_Gpu]] = [deque() for _ in range(-(-ranks // settings.ranks_per_node))]
         self._driver_busy = [False] * len(self._drivers)
         self._turn = 0
@@ -152,9 +152,9 @@ class SimulatedNodes:
         self._count = 0
         self._plans: dict[tuple[int, tuple[int, ...]], FollowedPlan] = {}
 
-    def latency_of(self, rank: int) -> SwitchLatency:
+    def latencies_of(self, rank: int) -> LatencyModel:
         """Returns what the clock process of a rank has learned."""
-        return self._ranks[rank].latency
+        return self._ranks[rank].latencies
 
     def run(self, work: Work, clocks_mhz: Sequence[Sequence[int]], factors: Sequence[float]) -> NodeIteration:
         """Simulates one iteration until its last instruction has ended.
@@ -352,7 +352,8 @@ class SimulatedNodes:
             gpu.set_mhz = mhz
             rank = self._ranks[gpu.rank]
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
-                rank.latency.called(round(call_s * 1e9), waited_ns)
+                rank.latencies.called(round(call_s * 1e9), waited_ns)
+                rank.latencies.clock_was_set(self._now_ns(), mhz)
             lowest_mhz = min((one.set_mhz for one in rank.gpus if one.set_mhz), default=0)
             if lowest_mhz != rank.lowest_mhz:
                 rank.lowest_mhz = lowest_mhz

@@ -19,7 +19,8 @@ import pytest
 from power_limit_fakes import limits_set
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
-from pfo_fs.device.gpu.interface import DryRunGpu, NoGpu
+from pfo_fs.device.gpu.dry_run import DryRunGpu
+from pfo_fs.device.gpu.interface import NoGpu
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A40, A100, MODELS

@@ -9,7 +9,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_follower import NEVER
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.followed_plan import START
-from pfo_fs.device.clocks.switch_latency import SwitchLatency
+from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TARGET, TURN_SHIFT, TURNS
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
@@ -34,8 +34,8 @@ class Device:
 
     def __init__(self, clocks: FakeClocks, queue: Queue) -> None:
         self.clocks, self.queue = clocks, queue
-        latency = SwitchLatency(dict.fromkeys((0, 900, 1005, 1200, 1410), 0))
-        self.requests = ClockRequests(clocks.words, latency)
+        latencies = LatencyModel(known_ns=dict.fromkeys((0, 900, 1005, 1200, 1410), 0))
+        self.requests = ClockRequests(clocks.words, latencies)
         self.now_ns = MS
 
     def reach(self, points: int = 1) -> int:
@@ -282,7 +282,7 @@ def test_progress_that_was_not_looked_at_yet_keeps_the_clock_process_awake(
 
 
 def test_while_clocks_follow_the_callbacks_the_clock_process_waits_for_the_doorbell(clocks: FakeClocks) -> None:
-    requests = ClockRequests(clocks.words, SwitchLatency())
+    requests = ClockRequests(clocks.words, LatencyModel())
     clocks.words[TARGET] = 900
     assert requests.wanted(MS) == 900
     assert requests.waits()

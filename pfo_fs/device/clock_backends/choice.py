@@ -134,9 +134,9 @@ class BackedGpu:
                 self._held_by = step.name
             return step
         if name == "none":
-            from pfo_fs.device.clock_backends.none import measures_only
-
-            return measures_only()
+            return MeasuresOnly(
+                "clock_backend is 'none': clocks and power limits are left alone, and training is measured"
+            )
         return self._make_setting(name)
 
     def _make_setting(self, name: str) -> ClockBackend:

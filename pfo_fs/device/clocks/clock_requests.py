@@ -5,7 +5,7 @@ from __future__ import annotations
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_follower import NEVER, ClockFollower
 from pfo_fs.device.clocks.followed_plan import FollowedPlan
-from pfo_fs.device.clocks.leads import Leads
+from pfo_fs.device.clocks.latency_model import LatencyModel
 
 _LEFT_OPEN_NS, _TIMES_LONGER = 10_000_000_000, 5
 """A step with one clock that lasts for ten seconds and for five times as long as the one before counts as left open."""
@@ -18,12 +18,12 @@ class ClockRequests:
 
     Args:
         words: The page that is shared with training.
-        leads: How long changes of the clock take on this GPU.
+        latencies: How long changes of the clock take on this GPU.
     """
 
-    def __init__(self, words: memoryview, leads: Leads) -> None:
+    def __init__(self, words: memoryview, latencies: LatencyModel) -> None:
         self._words = words
-        self._follower = ClockFollower(leads)
+        self._follower = ClockFollower(latencies)
         self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # of each slot, with its version
         self._progress = words[shared_page.PROGRESS]
         self._since_ns = self._lasted_ns = 0

@@ -1,14 +1,13 @@
-"""The interface of a GPU: its clocks, its power limit and its energy counter.
+"""The interface of a GPU: its clocks, its power limit and its energy counter; and what it is set to.
 
-The clock process imports this module, so it is small. Real and simulated GPUs have modules of their own; `gpu_spec.py`
+The clock process imports this module, so it is small. Real and simulated GPUs have modules of their own; `spec.py`
 opens them.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pfo_fs.device.gpu.action_log import ActionLog
 from pfo_fs.errors import DeviceError
 
 
@@ -135,80 +134,39 @@ class NoGpu:
         """Does nothing."""
 
 
-class DryRunGpu:
-    """Reads everything from a real GPU and changes nothing on it (`PFO_FS_DRY_RUN=1`).
+class GpuSettings(NamedTuple):
+    """Clock and power limit in force, read without changing them.
 
-    It serves machines where clocks may not be changed: it only records the clocks and power limits that it would set.
-
-    Args:
-        gpu: The real GPU.
-        log_path: File that gets a line for each change that was not made; None for no file.
+    Attributes:
+        locked_mhz: The clock that the GPU is locked at, in MHz; 0 if it is not locked.
+        limit_w: The power limit, in W; 0 if the GPU has none.
+        default_limit_w: The power limit after a restart, in W.
+        processes: Processes that compute on the GPU.
+        lock_is_sure: Whether `locked_mhz` is known, not concluded from the clock of a GPU without processes.
     """
 
-    def __init__(self, gpu: Gpu, log_path: str | None = None) -> None:
-        self._gpu = gpu
-        self.clock_backend = "dry run"
-        self._log = ActionLog(log_path) if log_path else None
-        self.name = f"{gpu.name} (dry run)"
-        self.uuid = gpu.uuid
-        self.actions: list[tuple[str, float]] = []
-
-    def supported_clocks_mhz(self) -> list[int]:
-        """Returns the real GPU's clocks, in MHz."""
-        return self._gpu.supported_clocks_mhz()
-
-    def why_clocks_stay(self) -> str:
-        """Returns an empty string, so that a dry run does everything but the changes."""
-        return ""
-
-    def lock_clock_mhz(self, mhz: int) -> None:
-        """Records the change only."""
-        self._record("lock", mhz)
-
-    def reset_clocks(self) -> None:
-        """Records the reset only."""
-        self._record("reset", 0)
-
-    def shows_clock(self, mhz: int) -> bool | None:
-        """Returns None: no clock was locked."""
-        return None
-
-    def power_limit_range_w(self) -> tuple[float, float]:
-        """Returns the real GPU's range, in watts."""
-        return self._gpu.power_limit_range_w()
-
-    def power_limit_w(self) -> float:
-        """Returns the real GPU's limit, in watts, whatever was recorded."""
-        return self._gpu.power_limit_w()
-
-    def set_power_limit_w(self, limit_w: float) -> None:
-        """Records the limit only."""
-        if len(self.actions) < 10_000:
-            self.actions.append(("limit", limit_w))
-        if self._log is not None:
-            self._log.write_limit(limit_w)
-
-    def _record(self, action: str, mhz: int) -> None:
-        if len(self.actions) < 10_000:
-            self.actions.append((action, mhz))
-        if self._log is not None:
-            self._log.write(action, mhz)
-
-    def energy_j(self) -> float:
-        """Returns the real GPU's counter, in joules."""
-        return self._gpu.energy_j()
+    locked_mhz: int
+    limit_w: float
+    default_limit_w: float
+    processes: int = 0
+    lock_is_sure: bool = True
 
     @property
-    def energy_breaks(self) -> int:
-        """Those of the real GPU."""
-        return self._gpu.energy_breaks
+    def limit_differs(self) -> bool:
+        """Whether the power limit is not the default one."""
+        return abs(self.limit_w - self.default_limit_w) > 0.5
 
-    def throttled(self) -> str:
-        """Returns the answer of the real GPU."""
-        return self._gpu.throttled()
+    @property
+    def differs(self) -> bool:
+        """Whether anything is not at its default."""
+        return self.locked_mhz > 0 or self.limit_differs
 
-    def close(self) -> None:
-        """Ends the use of the real GPU."""
-        self._gpu.close()
-        if self._log is not None:
-            self._log.close()
+    @property
+    def text(self) -> str:
+        """What differs."""
+        parts = []
+        if self.locked_mhz:
+            parts.append(f"clock {'locked at' if self.lock_is_sure else 'stays at'} {self.locked_mhz} MHz")
+        if self.limit_differs:
+            parts.append(f"power limit {self.limit_w:g} W instead of {self.default_limit_w:g} W")
+        return ", ".join(parts) or "at its defaults"

@@ -6,10 +6,9 @@ from contextlib import suppress
 
 from pfo_fs.device.clock_backends.interface import GpuPlace
 from pfo_fs.device.gpu.energy_counter import EnergyCounter
-from pfo_fs.device.gpu.gpu_settings import GpuSettings
-from pfo_fs.device.gpu.nvml_calls import call, pynvml, text_of
+from pfo_fs.device.gpu.interface import GpuSettings
+from pfo_fs.device.gpu.nvml_calls import call, mig_divides, pynvml, text_of
 from pfo_fs.device.gpu.pauses import patiently
-from pfo_fs.device.gpu.visible_gpus import mig_divides
 from pfo_fs.errors import DeviceError, NotOffered
 
 # NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.

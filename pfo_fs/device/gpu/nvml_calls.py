@@ -87,3 +87,11 @@ def call(what: str, name: str, *args: Any) -> Any:
 def text_of(value: str | bytes) -> str:
     """Returns a text of NVML, which older packages return as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def mig_divides(handle: object) -> bool:
+    """Returns whether MIG divides a GPU; False if the driver does not say."""
+    try:
+        return bool(call("reading the MIG mode", "nvmlDeviceGetMigMode", handle)[0])
+    except DeviceError:
+        return False

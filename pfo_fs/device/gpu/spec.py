@@ -11,11 +11,12 @@ import os
 from typing import TYPE_CHECKING
 
 from pfo_fs.device.clock_backends.interface import NAMES
-from pfo_fs.device.gpu.interface import DryRunGpu, Gpu, NoGpu
+from pfo_fs.device.gpu.dry_run import DryRunGpu
+from pfo_fs.device.gpu.interface import Gpu, NoGpu
 from pfo_fs.errors import DeviceError
 
 if TYPE_CHECKING:
-    from pfo_fs.device.gpu.gpu_settings import GpuSettings
+    from pfo_fs.device.gpu.interface import GpuSettings
 
 
 def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:

@@ -10,7 +10,8 @@ clock process must start fast and the unknowns are few.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -70,30 +71,29 @@ class PowerFit:
 
     def forget_before(self, t_ns: int) -> None:
         """Drops clocks that had ended before `t_ns`."""
-        last = 0
-        while last + 1 < len(self._clocks) and self._clocks[last + 1][0] <= t_ns:
-            last += 1
-        del self._clocks[:last]
+        del self._clocks[: self._place_at(t_ns)]
 
-    def mean_clocks(self, instructions: Sequence[tuple[str, int, int]]) -> Iterator[int]:
-        """Yields the mean clock in MHz of each instruction: (name, begin, end in ns), ordered by begin; 0: the default.
+    def _place_at(self, t_ns: int) -> int:
+        """Returns the place of the clock that acts at a time."""
+        return max(0, bisect_right(self._clocks, t_ns, key=lambda clock: clock[0]) - 1)
+
+    def _parts(self, begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """Returns for how many ns each clock acts between two times: (ns, MHz)."""
+        first, last = self._place_at(begin_ns), self._place_at(end_ns)
+        ends_ns = [*(acts_ns for acts_ns, _ in self._clocks[first + 1 : last + 1]), end_ns]
+        clocks = self._clocks[first : last + 1]
+        return [(until - max(acts, begin_ns), mhz) for (acts, mhz), until in zip(clocks, ends_ns, strict=True)]
+
+    def mean_clocks(self, instructions: Iterable[tuple[str, int, int]]) -> Iterator[int]:
+        """Yields the mean clock in MHz of each instruction: (name, begin, end in ns); 0: the default.
 
         The default clock has no known MHz: an instruction that ran at it for a part has it for all.
         """
-        clocks, at = self._clocks, 0
         for _, begin_ns, end_ns in instructions:
-            while at + 1 < len(clocks) and clocks[at + 1][0] <= begin_ns:
-                at += 1
-            parts: list[tuple[int, int]] = []  # ns, MHz
-            for place in range(at, len(clocks)):
-                acts_ns, mhz = clocks[place]
-                if acts_ns >= end_ns:
-                    break
-                until_ns = clocks[place + 1][0] if place + 1 < len(clocks) else end_ns
-                parts.append((min(until_ns, end_ns) - max(acts_ns, begin_ns), mhz))
+            parts = self._parts(begin_ns, end_ns)
             total_ns = sum(ns for ns, _ in parts)
             if total_ns <= 0:
-                yield max((mhz for _, mhz in parts), default=0)
+                yield max(mhz for _, mhz in parts)
             elif sum(ns for ns, mhz in parts if not mhz) > _DEFAULT_SHARE * total_ns:
                 yield 0
             else:
@@ -110,12 +110,10 @@ class PowerFit:
         Yields:
             None every 64 ticks, so that the caller can do more urgent work.
         """
-        clocks, clock_at, at = self._clocks, 0, 0
+        at = 0
         for number, ((begin_ns, begin_j), (end_ns, end_j)) in enumerate(pairwise(ticks)):
             if number % _TICKS_BETWEEN_YIELDS == 0:
                 yield None
-            while clock_at + 1 < len(clocks) and clocks[clock_at + 1][0] <= begin_ns:
-                clock_at += 1
             while at < len(instructions) and instructions[at][2] <= begin_ns:
                 at += 1
             shares: dict[_Key, float] = {}
@@ -125,12 +123,7 @@ class PowerFit:
                     break
                 first_ns, last_ns = max(t0, begin_ns), min(t1, end_ns)
                 waiting_ns -= last_ns - first_ns
-                for place in range(clock_at, len(clocks)):
-                    acts_ns, mhz = clocks[place]
-                    until_ns = clocks[place + 1][0] if place + 1 < len(clocks) else last_ns
-                    if acts_ns >= last_ns:
-                        break
-                    ran_ns = min(until_ns, last_ns) - max(acts_ns, first_ns)
+                for ran_ns, mhz in self._parts(first_ns, last_ns):
                     if ran_ns > 0:
                         shares[name, mhz] = shares.get((name, mhz), 0.0) + ran_ns / 1e9
             if waiting_ns > 0:

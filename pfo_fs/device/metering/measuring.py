@@ -18,8 +18,8 @@ from pfo_fs.device.clocks.undo import UndoState
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.pauses import Pauses
 from pfo_fs.device.metering.meter import StepMeter
-from pfo_fs.device.metering.readings import Readings
 from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import MarkReader
 from pfo_fs.ipc.messages import SwitchingReport
 

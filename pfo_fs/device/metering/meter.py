@@ -18,7 +18,7 @@ from pfo_fs.device.metering.instruction_power import Power, PowerFit
 from pfo_fs.device.metering.marked_steps import EndedStep, MarkedSteps
 from pfo_fs.device.metering.window_ticks import WindowTicks
 
-_INSTRUCTIONS_BETWEEN_YIELDS = 32
+_INSTRUCTIONS_BETWEEN_YIELDS = 16
 """Some 50 us of work."""
 _MAX_PACE = 64
 _MOST_TIMES = 8

@@ -1,19 +1,63 @@
-"""What the last steps took, from the readings that the clock process leaves in the shared page: memory only."""
+"""Readings of energy and clock in the shared page: the clock process leaves them, training averages them over steps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from pfo_fs.device.shared_page import UNDO_FAILURES, Reading, newest_reading
+from pfo_fs.device.shared_page import UNDO_FAILURES, Reading, newest_reading, write_reading
 
 _OLD_NS = 5_000_000_000
 _AT_TOP = 0.995
 """An average clock of this share of the highest one counts as the highest."""
+_INT64 = (1 << 63) - 1
+_BREAK_UJ = 10**15
+"""A break sets the counter back by so much: more than a GPU consumes in weeks."""
+
+
+class Readings:
+    """The clock process's side: writes each reading of the energy counter, and the sum of the clock over time.
+
+    Args:
+        words: The page that is shared with training.
+        top_mhz: The highest clock, in MHz, which the default clock counts as; 0 if clocks are not set.
+    """
+
+    def __init__(self, words: memoryview, top_mhz: int) -> None:
+        self._words = words
+        self._top_mhz = self._mhz = top_mhz
+        self._since_ns = time.monotonic_ns()
+        self._sum_mhz_ns = 0
+        self._energy_uj = 0
+        self._base_uj = 0
+
+    def clock_set(self, t_ns: int, mhz: int) -> None:
+        """Notes that the clock was set to `mhz` (0: the default) at `t_ns`."""
+        self._add(t_ns)
+        self._mhz = mhz or self._top_mhz
+
+    def write(self, t_ns: int, energy_j: float) -> None:
+        """Writes a reading of the energy counter."""
+        self._energy_uj = round(energy_j * 1e6)
+        self._write(t_ns)
+
+    def break_off(self, t_ns: int) -> None:
+        """Writes a reading below all earlier ones: what was consumed since the last reading is not known."""
+        self._base_uj -= _BREAK_UJ
+        self._write(t_ns)
+
+    def _write(self, t_ns: int) -> None:
+        self._add(t_ns)
+        energy_uj = max(-_INT64, min(self._energy_uj + self._base_uj, _INT64))
+        write_reading(self._words, Reading(t_ns, energy_uj, self._sum_mhz_ns // 1000))
+
+    def _add(self, t_ns: int) -> None:
+        self._sum_mhz_ns += self._mhz * max(0, t_ns - self._since_ns)
+        self._since_ns = max(self._since_ns, t_ns)
 
 
 class StepMetrics:
-    """Counts steps, and averages energy, power and clock over those since the last call of `since_last`.
+    """Training's side: counts steps, and averages energy, power and clock over those since the last `since_last`.
 
     The clock process reads the energy counter ten times a second, so the average of short intervals is rough; where no
     reading has come since the last call, power and clock are those of the call before. They are not known where the

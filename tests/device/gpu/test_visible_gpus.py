@@ -9,7 +9,7 @@ from fake_nvml import UUIDS, FakeNvml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.device.gpu.visible_gpus import uuid_of_visible_device, visible_uuids
+from pfo_fs.device.gpu.find_gpu import uuid_of_visible_device, visible_uuids
 from pfo_fs.errors import DeviceError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pfo_fs.device.metering import step_metrics
-from pfo_fs.device.metering.readings import Readings
-from pfo_fs.device.metering.step_metrics import StepMetrics
+from pfo_fs.device.metering.step_metrics import Readings, StepMetrics
 from pfo_fs.device.shared_page import WORDS
 
 S = 1_000_000_000

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from math import sqrt
+from math import hypot, sqrt
 from typing import NamedTuple
 
 _FIRST_USUAL_NS = 200_000_000.0
 """Assumed duration of an instruction before any was seen."""
 _SAMPLES = 64
-"""So many durations of an instruction at one clock are kept, the latest ones."""
+"""Durations of an instruction at one clock that are kept, the latest ones."""
 _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
 _FIRST_SCATTER = 0.005
 """Relative deviation of durations before it was measured."""
 _FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
-"""The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
+"""The assumed deviation counts like four measured ones; the measured ones count in a mean over about the last 64."""
 _MIDDLE_ERROR = 1.1
 """The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
 
@@ -36,21 +36,17 @@ class _Steady:
         self.took_ns = 0.0
 
 
-class SteadyDurations:
+class Durations:
     """The durations of one GPU's instructions.
-
-    Args:
-        top_mhz: The default clock; 0 if unknown.
 
     Attributes:
         scatter: Relative standard deviation of a duration.
         usual_ns: The usual duration of an instruction.
     """
 
-    def __init__(self, top_mhz: int) -> None:
+    def __init__(self) -> None:
         self.scatter = _FIRST_SCATTER
         self.usual_ns = _FIRST_USUAL_NS
-        self._top_mhz = top_mhz
         self._deviations = _FIRST_DEVIATIONS
         self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
 
@@ -70,31 +66,25 @@ class SteadyDurations:
 
         Args:
             kind: The number of the instruction.
-            mhz: The clock; 0 is the default clock.
+            mhz: The clock; 0 is one that is not known.
             within: The duration may follow from that at the nearest clock, if it is within this share.
         """
-        table = self._steady.get(kind)
-        if not table:
+        table = self._steady.get(kind, {})
+        if mhz in table:
+            return Duration(table[mhz].took_ns, self._scatter_ns(table[mhz]))
+        known = [other for other in table if other]
+        if not mhz or not known:
             return None
-        mhz = mhz if mhz in table else mhz or self._top_mhz
-        nearest = mhz
-        if mhz not in table:
-            known = [other for other in table if other]
-            if not mhz or not known:
-                return None
-            between = self._between(table, mhz)
-            if between is not None:
-                return between
-            nearest = min(known, key=lambda other: abs(other - mhz))
-            if abs(nearest / mhz - 1) > within:
-                return None
-        steady = table[nearest]
-        scatter_ns = self._scatter_ns(steady)
-        if nearest == mhz:
-            return Duration(steady.took_ns, scatter_ns)
-        ratio = nearest / mhz
+        between = self._between(table, mhz)
+        if between is not None:
+            return between
+        nearest = min(known, key=lambda other: abs(other - mhz))
+        steady, ratio = table[nearest], nearest / mhz
+        if abs(ratio - 1) > within:
+            return None
         guessed_ns = steady.took_ns * (_SENSITIVITY * ratio + 1 - _SENSITIVITY)
-        return Duration(guessed_ns, sqrt(scatter_ns**2 + (_SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns) ** 2))
+        error_ns = hypot(self._scatter_ns(steady), _SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns)
+        return Duration(guessed_ns, error_ns)
 
     def _between(self, table: Mapping[int, _Steady], mhz: int) -> Duration | None:
         """Returns the duration at a clock between two that are known, from the limits that those of others set.
@@ -114,7 +104,7 @@ class SteadyDurations:
                 error_ns = (1 + 2 * reach) * max(self._scatter_ns(table[other]) for other in side[:2])
                 least_ns = max(least_ns, _on_line(table, mhz, *side[:2]) - error_ns)
         least_ns = min(least_ns, most_ns)
-        return Duration((most_ns + least_ns) / 2, sqrt(scatter_ns**2 + ((most_ns - least_ns) / 2) ** 2))
+        return Duration((most_ns + least_ns) / 2, hypot(scatter_ns, (most_ns - least_ns) / 2))
 
     def _scatter_ns(self, steady: _Steady) -> float:
         """Returns the standard error of a duration."""
