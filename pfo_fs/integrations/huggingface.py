@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import inspect
 import os
-from types import TracebackType
 from typing import Any, Literal
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import CopiedUnstarted, made_with_base
+from pfo_fs.integrations.callback_base import FrameworkCallback
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.selectors import OptimumSelector
 
-
-def load_base() -> type:
-    """Returns the class of callbacks."""
-    from transformers import TrainerCallback
-
-    base: type = TrainerCallback
-    return base
-
-
 _OPTIONS = frozenset(inspect.signature(GlobalPowerLimitOptimizer.__init__).parameters) - {"self"}
 
 
-class HFGlobalPowerLimitOptimizer(CopiedUnstarted):
+class HFCallback(FrameworkCallback):
+    """A `transformers.TrainerCallback` whose metrics go along with the losses that the Trainer logs."""
+
+    needs = "transformers: pip install 'pfo-fs[huggingface]'"
+
+    @staticmethod
+    def load_base() -> type:
+        """See `FrameworkCallback`."""
+        from transformers import TrainerCallback
+
+        base: type = TrainerCallback
+        return base
+
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call."""
+        raise NotImplementedError
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
+        """The Trainer logs a loss; `metrics()` goes along."""
+        if logs is not None and "loss" in logs:
+            found = self.metrics()
+            logs.update(found)
+            if state.log_history:
+                state.log_history[-1].update(found)
+
+
+class HFGlobalPowerLimitOptimizer(HFCallback):
     """`GlobalPowerLimitOptimizer` as a `transformers.TrainerCallback`.
 
         HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05)).attach(trainer)
@@ -45,11 +61,6 @@ class HFGlobalPowerLimitOptimizer(CopiedUnstarted):
     """
 
     _optimizer: GlobalPowerLimitOptimizer | None
-
-    def __new__(cls, *_args: Any, **_options: Any) -> HFGlobalPowerLimitOptimizer:
-        install = "transformers: pip install 'pfo-fs[huggingface]'"
-        made: HFGlobalPowerLimitOptimizer = made_with_base(cls, load_base, install)
-        return made
 
     def __init__(
         self,
@@ -150,13 +161,9 @@ class HFGlobalPowerLimitOptimizer(CopiedUnstarted):
         """A batch was evaluated."""
         self.optimizer.pause_measurement()
 
-    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
-        """The Trainer logs a loss; `metrics()` goes along."""
-        if logs is not None and "loss" in logs:
-            found = self.optimizer.metrics()
-            logs.update(found)
-            if state.log_history:
-                state.log_history[-1].update(found)
+    def metrics(self) -> dict[str, float]:
+        """See `GlobalPowerLimitOptimizer`."""
+        return self.optimizer.metrics()
 
     def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
         """Training ends; the earlier levels are restored."""
@@ -170,11 +177,3 @@ class HFGlobalPowerLimitOptimizer(CopiedUnstarted):
                 del trainer.train
             trainer.remove_callback(self)
         self.optimizer.close()
-
-    def __enter__(self) -> HFGlobalPowerLimitOptimizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,8 +8,7 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.guard import Guard
-from pfo_fs.integrations.callback_base import made_with_base
-from pfo_fs.integrations.huggingface import load_base
+from pfo_fs.integrations.huggingface import HFCallback
 from pfo_fs.loads import from_batch
 from pfo_fs.training.load_clocks import LoadClocks
 
@@ -33,7 +32,7 @@ class WithLoad:
         return batch
 
 
-class HFLoadClocks:
+class HFLoadClocks(HFCallback):
     """`LoadClocks` for a `transformers.Trainer` that trains with DistributedDataParallel.
 
         HFLoadClocks("/shared/pfo").attach(trainer)
@@ -52,15 +51,13 @@ class HFLoadClocks:
         ConfigError: transformers is not installed.
     """
 
-    def __new__(cls, *_args: Any, **_options: Any) -> HFLoadClocks:
-        install = "transformers: pip install 'pfo-fs[huggingface]'"
-        made: HFLoadClocks = made_with_base(cls, load_base, install)
-        return made
-
     def __init__(
         self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
     ) -> None:
-        self._shared_dir, self._read, self._options = shared_dir, loads, options
+        self._prepare({"shared_dir": shared_dir, "loads": loads, **options})
+
+    def _prepare(self, options: dict[str, Any]) -> None:
+        self._options = options
         self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
         self._loads: list[Any] | None = None
         self._undo: list[Callable[[], None]] = []
@@ -79,7 +76,8 @@ class HFLoadClocks:
 
             def train_loader(*args: Any, **kwargs: Any) -> Any:
                 collate = trainer.data_collator
-                trainer.data_collator = WithLoad(collate, self._read)  # of this loader only: evaluations have their own
+                # Of this loader only: evaluations have their own.
+                trainer.data_collator = WithLoad(collate, self._options["loads"])
                 try:
                     return make_loader(*args, **kwargs)
                 finally:
@@ -93,7 +91,8 @@ class HFLoadClocks:
                 lambda: delattr(trainer, "get_batch_samples"),
                 lambda: trainer.remove_callback(self),
             ]
-            self.clocks = LoadClocks(self._shared_dir, model=trainer.model, **self._options)
+            options = {name: value for name, value in self._options.items() if name != "loads"}
+            self.clocks = LoadClocks(model=trainer.model, **options)
         return self
 
     def _took(self, found: Any) -> Any:
@@ -108,13 +107,9 @@ class HFLoadClocks:
             loads, self._loads = self._loads, None
             self.clocks.step(loads)
 
-    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
-        """The Trainer logs a loss; `metrics()` goes along."""
-        if self.clocks is not None and logs is not None and "loss" in logs:
-            found = self.clocks.metrics()
-            logs.update(found)
-            if state.log_history:
-                state.log_history[-1].update(found)
+    def metrics(self) -> dict[str, float]:
+        """See `LoadClocks`."""
+        return {} if self.clocks is None else self.clocks.metrics()
 
     def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
         """Training ends: default clocks."""

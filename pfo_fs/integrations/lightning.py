@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
-from pfo_fs.integrations.callback_base import CopiedUnstarted, made_with_base
+from pfo_fs.integrations.callback_base import FrameworkCallback
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 
 
-def load_base() -> type:
-    """Returns the class of callbacks."""
-    try:
-        from lightning import Callback
-    except ImportError:
-        from pytorch_lightning import Callback
-    base: type = Callback
-    return base
+class LightningCallback(FrameworkCallback):
+    """A `lightning.Callback`."""
+
+    needs = "Lightning: pip install 'pfo-fs[lightning]'"
+
+    @staticmethod
+    def load_base() -> type:
+        """See `FrameworkCallback`."""
+        try:
+            from lightning import Callback
+        except ImportError:
+            from pytorch_lightning import Callback
+        base: type = Callback
+        return base
 
 
-class LightningPowerLimitOptimizer(CopiedUnstarted):
+def log_metrics(trainer: Any, metrics: Callable[[], dict[str, float]]) -> None:
+    """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
+    if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+        found = metrics()
+        for logger in trainer.loggers:
+            logger.log_metrics(found, step=trainer.global_step)
+
+
+class LightningPowerLimitOptimizer(LightningCallback):
     """`GlobalPowerLimitOptimizer` as a `lightning.Callback`.
 
         Trainer(..., callbacks=[LightningPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
@@ -38,12 +52,6 @@ class LightningPowerLimitOptimizer(CopiedUnstarted):
     Raises:
         ConfigError: Lightning is not installed.
     """
-
-    def __new__(cls, **_options: Any) -> LightningPowerLimitOptimizer:
-        made: LightningPowerLimitOptimizer = made_with_base(
-            cls, load_base, "Lightning: pip install 'pfo-fs[lightning]'"
-        )
-        return made
 
     def __init__(self, **options: Any) -> None:
         self._prepare(options)
@@ -73,10 +81,7 @@ class LightningPowerLimitOptimizer(CopiedUnstarted):
         if self.optimizer is None or trainer.global_step == self._step:
             return
         self.optimizer.on_step_end()
-        if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
-            found = self.optimizer.metrics()
-            for logger in trainer.loggers:
-                logger.log_metrics(found, step=trainer.global_step)
+        log_metrics(trainer, self.optimizer.metrics)
 
     def on_train_epoch_end(self, *_args: Any) -> None:
         """An epoch ends; what is being measured goes on in the next one."""
@@ -106,11 +111,3 @@ class LightningPowerLimitOptimizer(CopiedUnstarted):
         """Restores the earlier levels and finishes writing."""
         if self.optimizer is not None:
             self.optimizer.close()
-
-    def __enter__(self) -> LightningPowerLimitOptimizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

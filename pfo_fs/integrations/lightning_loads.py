@@ -10,8 +10,7 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.guard import Guard
-from pfo_fs.integrations.callback_base import CopiedUnstarted, made_with_base
-from pfo_fs.integrations.lightning import load_base
+from pfo_fs.integrations.lightning import LightningCallback, log_metrics
 from pfo_fs.loads import from_batch
 from pfo_fs.training.load_clocks import LoadClocks
 
@@ -65,7 +64,7 @@ class LoaderWithLoads:
             return error
 
 
-class LightningLoadClocks(CopiedUnstarted):
+class LightningLoadClocks(LightningCallback):
     """`LoadClocks` as a `lightning.Callback`, for training with `DDPStrategy`.
 
         Trainer(..., strategy="ddp", callbacks=[LightningLoadClocks("/shared/pfo")])
@@ -86,10 +85,6 @@ class LightningLoadClocks(CopiedUnstarted):
     Raises:
         ConfigError: Lightning is not installed.
     """
-
-    def __new__(cls, *_args: Any, **_options: Any) -> LightningLoadClocks:
-        made: LightningLoadClocks = made_with_base(cls, load_base, "Lightning: pip install 'pfo-fs[lightning]'")
-        return made
 
     def __init__(
         self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
@@ -143,12 +138,8 @@ class LightningLoadClocks(CopiedUnstarted):
 
     def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
         """A micro-batch ends; that of a step which is logged takes `metrics()` along."""
-        if self.clocks is None or self._left or not trainer.loggers:
-            return
-        if trainer.global_step % trainer.log_every_n_steps == 0:
-            found = self.clocks.metrics()
-            for logger in trainer.loggers:
-                logger.log_metrics(found, step=trainer.global_step)
+        if self.clocks is not None and not self._left:
+            log_metrics(trainer, self.clocks.metrics)
 
     def on_train_end(self, *_args: Any) -> None:
         """Training ends: default clocks."""

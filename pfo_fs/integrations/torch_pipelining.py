@@ -202,14 +202,11 @@ class _Brackets:
     def around(self, run: Callable[..., Any], name: str, stage: int) -> Callable[..., Any]:
         """Returns `run`, bracketed as an instruction."""
 
+        bracketed = self._marks.around(run, name, stage)
+
         def run_instruction(*arguments: Any, **options: Any) -> Any:
             self._end_forward()
-            began = self._marks.begin(name, stage)
-            try:
-                return run(*arguments, **options)
-            finally:
-                if began:
-                    self._marks.end(name)
+            return bracketed(*arguments, **options)
 
         return run_instruction
 

@@ -196,7 +196,7 @@ def test_validation_and_training_are_given_all_their_batches_where_clocks_cannot
     module = Line()
     fit_alone(module, LightningLoadClocks(tmp_path / "pfo"), loader_of(3), loader_of(7))
     assert (module.trained, module.validated) == (3, 2 + 7)  # two to see that validation works
-    assert "there is one rank" in caplog.text
+    assert "there is one data-parallel rank" in caplog.text
 
 
 def test_several_loaders_for_training_are_refused(tmp_path: Path) -> None:
