@@ -22,14 +22,6 @@ from pfo_fs.training.parallel_dims import find_parallel_dims
 
 log = logging.getLogger("pfo_fs")
 
-_NAMES = {
-    "FORWARD": "forward",
-    "FULL_BACKWARD": "backward",
-    "BACKWARD_INPUT": "backward_input",
-    "BACKWARD_WEIGHT": "backward_weight",
-    "OVERLAP_F_B": "overlapped_forward_backward",
-}
-"""Names of the actions that compute, by torch's names of their types."""
 _OF_SCHEDULE = ("step", "_loss_fn", "_has_backward")
 _NOT_SPLIT = ("target", "losses", "return_outputs", "loss_kwargs")
 """Arguments of a schedule's step that are none of its model's."""
@@ -88,16 +80,12 @@ class TorchPipeline:
                 f"the {type(schedule).__name__} has no loss_fn, so its steps have no backward and are not followed; "
                 "give attach() the schedule that trains"
             )
-        if any(kind.name == "OVERLAP_F_B" for kind in self._own_functions()):
+        own_functions = getattr(schedule, "_comp_type_to_function_map", {})  # of the user, in place of actions
+        if any(kind.name == "OVERLAP_F_B" for kind in own_functions):
             raise ConfigError(
                 f"a function registered with this {type(schedule).__name__} runs a forward and a backward at once, and "
                 "pfo-fs cannot plan a clock for the two together; remove its register_custom_function(OVERLAP_F_B, ...)"
             )
-
-    def _own_functions(self) -> dict[Any, Callable[..., Any]]:
-        """Functions of the user that run in place of actions of the schedule; only some schedules have such."""
-        functions: dict[Any, Callable[..., Any]] = getattr(self._schedule, "_comp_type_to_function_map", {})
-        return functions
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, and its device, as arguments of `PFOFileOptimizer`; a collective call of all ranks.
@@ -164,24 +152,7 @@ class TorchPipeline:
             wraps.replace(stage, "backward_one_chunk", brackets.backward(stage.backward_one_chunk, number))
             weight = brackets.around(stage.backward_weight_one_chunk, "backward_weight", number)
             wraps.replace(stage, "backward_weight_one_chunk", weight)
-
-        functions = self._own_functions()
-        for kind, function in list(functions.items()):
-            functions[kind] = brackets.action(kind, function)
-        if hasattr(schedule, "register_custom_function"):
-            register = schedule.register_custom_function
-
-            def register_bracketed(computation_type: Any, custom_function: Callable[..., Any]) -> None:
-                register(computation_type, brackets.action(computation_type, custom_function))
-
-            wraps.replace(schedule, "register_custom_function", register_bracketed)
-
-        def take_off() -> None:
-            wraps.undo()
-            for kind, function in functions.items():
-                functions[kind] = brackets.bracketed.get(function, function)
-
-        return take_off
+        return wraps.undo
 
 
 class _Brackets:
@@ -189,13 +160,9 @@ class _Brackets:
 
     A schedule computes the loss after the forward of the last stage has returned. With a large vocabulary that is much
     of the stage's work, so such a forward is kept open until the loss is there.
-
-    Attributes:
-        bracketed: The functions of the user in their brackets, as keys, and as they were.
     """
 
     def __init__(self, marks: PipelineMarks) -> None:
-        self.bracketed: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._marks = marks
         self._awaits_loss = False
 
@@ -252,18 +219,6 @@ class _Brackets:
             return bracketed(*arguments, full_backward=full_backward, **options)
 
         return run_instruction
-
-    def action(self, kind: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of the user that runs in place of an action, bracketed if it computes."""
-        name = _NAMES.get(kind.name)
-        if name is None:
-            return function
-
-        def run_action(action: Any, context: Any) -> Any:
-            return self.around(function, name, action.stage_index)(action, context)
-
-        self.bracketed[run_action] = function
-        return run_action
 
 
 def _micro_batches(schedule: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterable[Any]:
