@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.planner import make_pipeline
 from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK, TOKEN_BYTES, StepBegun, pack_row
+from pfo_fs.training.load_messages import CLOCK, MOST_BYTES, TOKEN_BYTES, StepBegun, pack_row
 from pfo_fs.training.load_processes import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
@@ -84,7 +84,7 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
 def told(calls: int = 20_000) -> float:
     """Returns what training pays for a step's packet, in us."""
     loads = [(12_000.0, 9e6)] * 4
-    training, beside = socket.socketpair()
+    training, beside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     training.setblocking(False)
     began_s = time.perf_counter()
     for step in range(calls):
@@ -92,7 +92,8 @@ def told(calls: int = 20_000) -> float:
         training.send(packet)
         if step % 50 == 49:
             paused_s = time.perf_counter()
-            beside.recv(1 << 20)
+            for _ in range(50):
+                beside.recv(MOST_BYTES)
             began_s += time.perf_counter() - paused_s
     took_s = time.perf_counter() - began_s
     training.close()

@@ -27,12 +27,12 @@ from pfo_fs.loads import step_rows
 from pfo_fs.training.load_messages import (
     CLOCK,
     HELLO,
-    STEP_BYTES,
+    MOST_BYTES,
     TOKEN_BYTES,
     StepBegun,
-    loads_bytes,
     pack_row,
     proof,
+    step_begun,
 )
 
 _CONNECTS_WITHIN_S = 60.0
@@ -183,11 +183,10 @@ def _serve(client: LoadClient, training: socket.socket, deciding: socket.socket,
         while True:
             for key, _ in ready.select():
                 if key.fileobj is training:
-                    packet = received(training, STEP_BYTES)
-                    if not packet:
+                    message = training.recv(MOST_BYTES)
+                    if not message:
                         return
-                    packet += received(training, loads_bytes(packet))
-                    row, changes = client.begun(StepBegun.unpacked(packet))
+                    row, changes = client.begun(step_begun(message))
                     if changes:
                         os.write(doorbell, _ONE)
                     if row is not None:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import Any
 
-from pfo_fs.training.load_messages import CLOCK, HELLO, ROW_BYTES, TOKEN_BYTES, loads_bytes, proof, unpack_row
+from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, next_row, proof
 
 _MOST_OPEN = 64
 """So many steps may be open at once; a rank that tells more is wrong."""
@@ -148,12 +148,9 @@ class Decider:
         if of.rank < 0 and (not piece or not self._greets(of)):
             self._drop(of)
             return True
-        while of.rank >= 0 and len(of.pending) >= ROW_BYTES:
-            size = ROW_BYTES + loads_bytes(of.pending)
-            if len(of.pending) < size:
-                break
-            packet, of.pending = of.pending[:size], of.pending[size:]
-            complete = self._rounds.add(of.rank, unpack_row(packet))
+        while of.rank >= 0 and (found := next_row(of.pending)) is not None:
+            row, of.pending = found
+            complete = self._rounds.add(of.rank, row)
             if complete is not None:
                 self._decide(*complete)
         return bool(piece)

@@ -1,7 +1,6 @@
 """What training, the process beside it that exchanges loads, and the process that decides tell each other.
 
-All are numbers of 64 bits. Training writes a packet in a microsecond; no side waits. A packet with loads has a fixed
-part, which says how many numbers of loads follow.
+Training writes a message in a microsecond; no side waits. Between hosts, all are numbers of 64 bits.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pfo_fs.loads.step_rows import FIXED, MOST_ENDED, MOST_NUMBERS
+import msgspec
 
-_STEP = struct.Struct(f"<Hqqqqdq{2 * MOST_ENDED}d")
-STEP_BYTES = _STEP.size
-_ROW = struct.Struct(f"<H{FIXED}d")
-ROW_BYTES = _ROW.size
+from pfo_fs.loads.step_rows import FIXED, MOST_NUMBERS
+
 _COUNT = struct.Struct("<H")
-"""Of numbers of loads; each packet with loads begins with it."""
+"""Of the numbers of a row, which follow it."""
 CLOCK = struct.Struct("<qq")
 """(step, MHz) of a rank's decided clock."""
 TOKEN_BYTES = 32
@@ -37,34 +34,26 @@ def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
     return hmac.digest(token, challenge + rank.to_bytes(8, "little", signed=True), "sha256")
 
 
-def loads_bytes(packet: bytes) -> int:
-    """Returns how many bytes of loads follow the fixed part of a packet.
-
-    Raises:
-        ValueError: More than a packet may have.
-    """
-    (count,) = _COUNT.unpack_from(packet)
-    if count > MOST_NUMBERS:
-        raise ValueError(f"a packet with {count} numbers of loads")
-    return 8 * int(count)
-
-
 def pack_row(row: Sequence[float]) -> bytes:
     """Returns the packet of a rank's row (`step_rows.make_row`)."""
-    return _ROW.pack(len(row) - FIXED, *row[:FIXED]) + _numbers(row[FIXED:])
+    return _COUNT.pack(len(row)) + struct.pack(f"<{len(row)}d", *row)
 
 
-def unpack_row(packet: bytes) -> list[float]:
-    """Returns the row of a whole packet."""
-    return [*_ROW.unpack_from(packet)[1:], *_loads_in(packet[ROW_BYTES:])]
+def next_row(received: bytes) -> tuple[list[float], bytes] | None:
+    """Returns the row with which these bytes begin, and the bytes after it; None while it is not complete.
 
-
-def _numbers(load: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(load)}d", *load)
-
-
-def _loads_in(packet: bytes) -> tuple[float, ...]:
-    return struct.unpack(f"<{len(packet) // 8}d", packet)
+    Raises:
+        ValueError: It has fewer or more numbers than a row may have.
+    """
+    if len(received) < _COUNT.size:
+        return None
+    (count,) = _COUNT.unpack_from(received)
+    if not FIXED <= count <= FIXED + MOST_NUMBERS:
+        raise ValueError(f"a row of {count} numbers")
+    end = _COUNT.size + 8 * count
+    if len(received) < end:
+        return None
+    return list(struct.unpack_from(f"<{count}d", received, _COUNT.size)), received[end:]
 
 
 class StepBegun(NamedTuple):
@@ -85,20 +74,20 @@ class StepBegun(NamedTuple):
     turn: int
     mhz: int
     at_s: float
-    load: Sequence[float]
-    ended: Sequence[tuple[int, float]]
+    load: tuple[float, ...]
+    ended: list[tuple[int, float]]
 
     def packed(self) -> bytes:
-        """Returns the packet."""
-        ended = self.ended[-MOST_ENDED:]
-        flat = [number for one in ended for number in one] + [0.0] * (2 * (MOST_ENDED - len(ended)))
-        fixed = (len(self.load), self.posts, self.runs, self.turn, self.mhz, self.at_s, len(ended), *flat)
-        return _STEP.pack(*fixed) + _numbers(self.load)
+        """Returns the message, of at most `MOST_BYTES`."""
+        return _ENCODER.encode(self)
 
-    @classmethod
-    def unpacked(cls, packet: bytes) -> StepBegun:
-        """Returns what a whole packet says."""
-        _, posts, runs, turn, mhz, at_s, count, *flat = _STEP.unpack_from(packet)
-        flat = flat[: 2 * count]
-        ended = [(int(step), seconds) for step, seconds in zip(flat[::2], flat[1::2], strict=True)]
-        return cls(posts, runs, turn, mhz, at_s, _loads_in(packet[STEP_BYTES:]), ended)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(StepBegun)
+MOST_BYTES = 65_536
+"""Each number takes at most 9 bytes, and there are at most `MOST_NUMBERS` in `load`."""
+
+
+def step_begun(message: bytes) -> StepBegun:
+    """Returns what a message says."""
+    return _DECODER.decode(message)

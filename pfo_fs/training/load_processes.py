@@ -35,7 +35,7 @@ class _Beside:
     """A process that ends when this object closes its end of a socket pair, or this process ends."""
 
     def __init__(self, module: str, given: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = start_process(module, given, fds={**fds, "socket_fd": theirs.fileno()})
         ours.setblocking(False)

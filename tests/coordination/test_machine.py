@@ -310,7 +310,8 @@ class Cluster(RuleBasedStateMachine):
         history = self.history()
         if not history.made:
             return
-        ranks = RankRegistry(self.folder, INFOS)
+        ranks = RankRegistry(self.folder)
+        ranks.by_rank = {info.rank: info for info in INFOS}
         scheduler = Learner(self.job.job_info, INFOS, self.settings)
         scheduler.request()
         results = Results(self.folder, ranks)

@@ -185,13 +185,20 @@ def test_a_record_of_very_many_lists_or_values_is_refused_before_it_is_parsed() 
         decode(data, "results", bodies.ResultsBody)
 
 
+def registry_of(folder: JobFolder, infos: list[RankInfo]) -> RankRegistry:
+    """A registry that has read these ranks."""
+    registry = RankRegistry(folder)
+    registry.by_rank = {info.rank: info for info in infos}
+    return registry
+
+
 def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_first_pipelines_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     infos = rank_infos(2, dp=8)
     folder = make_job(tmp_path, 2, dp=8)
     register(folder, infos)
-    ranks = RankRegistry(folder, infos)
+    ranks = registry_of(folder, infos)
     one = windowed(0)
     monkeypatch.setattr(results, "MOST_RESULT_BYTES", 8 * len(one.model_dump_json()))
     reader = results.Results(folder, ranks)
@@ -208,7 +215,7 @@ def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_fir
 def test_results_are_kept_as_text_and_read_as_they_were(tmp_path: Path) -> None:
     infos = rank_infos(2)
     folder = make_job(tmp_path, 2)
-    ranks = RankRegistry(folder, infos)
+    ranks = registry_of(folder, infos)
     folder.write_results(0, [bodies.ResultBody(result=windowed(rank)) for rank in (0, 1)])
     assert list(results.Results(folder, ranks).read(0)) == [windowed(0), windowed(1)]
 
@@ -216,7 +223,7 @@ def test_results_are_kept_as_text_and_read_as_they_were(tmp_path: Path) -> None:
 def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(tmp_path: Path) -> None:
     infos = [*rank_infos(1, clocks=list(range(4096, 0, -1))), *rank_infos(1, clocks=[1410, 1397, 213])]
     infos[1] = infos[1].model_copy(update={"rank": 1, "pp_rank": 1})
-    planned = RankRegistry(make_job(tmp_path, 2), infos).planned_infos
+    planned = registry_of(make_job(tmp_path, 2), infos).planned_infos
     clocks = planned[0].available_frequencies
     assert len(clocks) <= 258
     assert (max(clocks), min(clocks)) == (4096, 1)
@@ -227,7 +234,7 @@ def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(t
 
 def test_usual_clocks_all_reach_the_policy(tmp_path: Path) -> None:
     infos = rank_infos(2)
-    assert RankRegistry(make_job(tmp_path, 2), infos).planned_infos == infos
+    assert registry_of(make_job(tmp_path, 2), infos).planned_infos == infos
 
 
 def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refused(tmp_path: Path) -> None:
@@ -240,7 +247,7 @@ def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refuse
     job = folder.read_job()
     assert job is not None
     with pytest.raises(PlanError, match="different lists of clocks"):
-        RankRegistry(folder, None).poll(job.job_info)
+        RankRegistry(folder).poll(job.job_info)
 
 
 def test_ranks_with_millions_of_different_instructions_are_refused(
@@ -248,7 +255,7 @@ def test_ranks_with_millions_of_different_instructions_are_refused(
 ) -> None:
     monkeypatch.setattr("pfo_fs.coordination.instruction_orders.MOST_INSTRUCTIONS", 50)
     folder, infos = make_job(tmp_path, 8), rank_infos(8)
-    registry = RankRegistry(folder, infos)
+    registry = registry_of(folder, infos)
     for info in infos[:4]:  # equal ones count once
         folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[("forward", None)] * 20))
     assert registry.orders([])[0] is registry.orders([])[3]

@@ -20,7 +20,7 @@ from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.step_rows import EndedStep, Reading, make_row
 from pfo_fs.training.load_client import LoadClient, connect, connect_beside, received
 from pfo_fs.training.load_decider import Decider, read_state
-from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, StepBegun, pack_row, proof
+from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, StepBegun, pack_row, proof, step_begun
 
 TOKEN = secrets.token_bytes(TOKEN_BYTES)
 
@@ -145,7 +145,7 @@ def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    training, theirs = socket.socketpair()
+    training, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     training.sendall(b"a packet that waits")
 
     def end_training() -> None:
@@ -183,7 +183,7 @@ def test_what_training_tells_arrives_as_it_was(
     posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
 ) -> None:
     told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
-    assert StepBegun.unpacked(told.packed()) == told
+    assert step_begun(told.packed()) == told
 
 
 def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:
