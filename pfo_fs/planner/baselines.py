@@ -9,7 +9,6 @@ from itertools import permutations
 from typing import Any
 
 from pfo_fs.errors import Impossible
-from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 
@@ -124,10 +123,6 @@ class StageClocks:
             self._of_stage[stage][name] = dict(zip(choices.frequencies_mhz, choices.times_s, strict=True))
         self.clocks_mhz = [sorted(set.intersection(*(set(t) for t in of.values()))) for of in self._of_stage]
 
-    @cached_property
-    def _paths(self) -> LongestPaths:
-        return LongestPaths(self._problem)
-
     def evaluate(self, clocks_mhz: Sequence[Sequence[int]]) -> tuple[Any, Any]:
         """Returns the effective energy in J and the iteration time in s of each combination."""
         import numpy as np
@@ -144,9 +139,9 @@ class StageClocks:
                 lost_s[1:] = (numbers[1:] != numbers[:-1]) * stands_still_s
                 lost_s[list(self._problem.pipeline.first_nodes[:-1])] = 0.0
             kind = self._kind[:, None]
-            ends_s = self._paths.ends(self._times_s[kind, numbers], lost_s=lost_s, shares=False).ends_s
+            ends_s = self._problem.paths.ends(self._times_s[kind, numbers], lost_s=lost_s).ends_s
             costs.append(self._costs_j[kind, numbers].sum(axis=0))
-            times.append(ends_s[self._paths.last].max(axis=0) + self._problem.overhead_s)
+            times.append(ends_s[self._problem.paths.last].max(axis=0) + self._problem.overhead_s)
         return np.concatenate(costs), np.concatenate(times)
 
     @cached_property

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.choices import MIN_OPTIONS, Choices, choices_of
+from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.planner.pipeline import Pipeline
 from pfo_fs.planner.profile import Kind, Profile
 from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, switch_load
@@ -96,20 +97,23 @@ class Problem:
         return [self.choices_by_kind[i.stage, i.name] for i in self.pipeline.instructions]
 
     @cached_property
-    def before(self) -> list[list[tuple[int, float]]]:
-        """For each node, (node, delay in s) of those that it waits for."""
-        before: list[list[tuple[int, float]]] = [[] for _ in self.pipeline.instructions]
-        for first, then, delay_s in self.pipeline.edges:
-            before[then].append((first, delay_s))
-        return before
+    def paths(self) -> LongestPaths:
+        """The longest paths through the DAG."""
+        return LongestPaths(self.pipeline.topological, self.pipeline.edges)
 
     @cached_property
-    def after(self) -> list[list[tuple[int, float]]]:
+    def _neighbours(self) -> tuple[Neighbours, Neighbours]:
+        return neighbours(len(self.pipeline.instructions), self.pipeline.edges)
+
+    @property
+    def before(self) -> Neighbours:
+        """For each node, (node, delay in s) of those that it waits for."""
+        return self._neighbours[0]
+
+    @property
+    def after(self) -> Neighbours:
         """For each node, (node, delay in s) of those that wait for it."""
-        after: list[list[tuple[int, float]]] = [[] for _ in self.pipeline.instructions]
-        for first, then, delay_s in self.pipeline.edges:
-            after[first].append((then, delay_s))
-        return after
+        return self._neighbours[1]
 
     @property
     def waiting_power_w(self) -> float:
@@ -159,26 +163,22 @@ class Problem:
             times_s: Duration of each node.
             changes: Nodes before which their rank changes its clock, for which it stands still; or how long for each.
         """
-        lost = self._lost_s(changes)
-        before = self.before
-        starts = [0.0] * len(times_s)
-        ends = [0.0] * len(times_s)
-        for node in self.pipeline.topological:
-            start = 0.0
-            for first, delay_s in before[node]:
-                ready = ends[first] + delay_s
-                if first == node - 1 and node in lost:
-                    ready += lost[node]
-                if ready > start:
-                    start = ready
-            starts[node] = start
-            ends[node] = start + times_s[node]
-        return Timing(starts, max(ends) + self.overhead_s)
+        import numpy as np
 
-    def _lost_s(self, changes: Sequence[int] | Mapping[int, float]) -> Mapping[int, float]:
-        if isinstance(changes, Mapping):
-            return changes
-        return dict.fromkeys(changes, self.switch_costs.stands_still_s)
+        times: Any = np.array(times_s)[:, None]
+        ends = self.paths.ends(times, lost_s=self._lost_s(changes)).ends_s
+        return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
+
+    def _lost_s(self, changes: Sequence[int] | Mapping[int, float]) -> Any:
+        """For how long the rank of each node stands still before it, in s, (nodes, 1); None: never."""
+        import numpy as np
+
+        lost = changes if isinstance(changes, Mapping) else dict.fromkeys(changes, self.switch_costs.stands_still_s)
+        if not any(lost.values()):
+            return None
+        lost_s: Any = np.zeros((len(self.pipeline.instructions), 1))
+        lost_s[list(lost), 0] = list(lost.values())
+        return lost_s
 
     def latest_starts(
         self, times_s: Sequence[float], changes: Sequence[int] | Mapping[int, float], end_s: float
@@ -190,13 +190,12 @@ class Problem:
             changes: As in `timing`.
             end_s: When the last node must have ended, in s, without the fixed overhead.
         """
-        lost = self._lost_s(changes)
-        latest = [end_s - seconds for seconds in times_s]
-        for node in reversed(self.pipeline.topological):
-            for later, delay_s in self.after[node]:
-                change_s = lost.get(later, 0.0) if later == node + 1 else 0.0
-                latest[node] = min(latest[node], latest[later] - delay_s - change_s - times_s[node])
-        return latest
+        import numpy as np
+
+        times: Any = np.array(times_s)[:, None]
+        latest = self.paths.latest(times, end_s, self._lost_s(changes))
+        found: list[float] = (latest - times)[:, 0].tolist()
+        return found
 
     def times_at(self, frequencies_mhz: Sequence[int]) -> list[float]:
         """Duration in s of each node at its clock in MHz, one of those that were measured."""

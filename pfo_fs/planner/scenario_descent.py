@@ -271,10 +271,10 @@ class ScenarioDescent:
 
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
-        longest = longest or scenarios.paths.ends(times_s, lost_s=lost_s, shares=False)
+        longest = longest or scenarios.paths.ends(times_s, lost_s=lost_s)
         spans_s = longest.ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
-        ends = scenarios.paths.ends(times_s, blur_s, lost_s)
+        ends = scenarios.paths.ends(times_s, blur_s, lost_s, shares=True)
         last = ends.ends_s[scenarios.paths.last].reshape(shape)
         shares = np.exp((last - last.max(axis=(0, 2), keepdims=True)) / blur_s)
         shares /= shares.sum(axis=(0, 2), keepdims=True) * scenarios.iterations

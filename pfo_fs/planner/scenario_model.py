@@ -148,10 +148,10 @@ class Scenarios:
         found: Any = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
         return found
 
-    @cached_property
+    @property
     def paths(self) -> LongestPaths:
-        """The DAG."""
-        return LongestPaths(self.problem)
+        """The longest paths through the DAG."""
+        return self.problem.paths
 
     @cached_property
     def busy_s(self) -> Any:
@@ -356,7 +356,8 @@ class Scenarios:
 
     def paths_weights(self, played: Played) -> Any:
         """Returns by how much the mean iteration time grows per second of each node, (nodes, columns)."""
-        last = played.ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
+        ends = self.paths.ends(played.times_s, lost_s=played.lost_s, shares=True)
+        last = ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
         longest = last >= last.max(axis=(0, 2), keepdims=True) - _TOLERANCE_S
         shares = longest / longest.sum(axis=(0, 2), keepdims=True) / self.iterations
-        return self.paths.weights(played.ends, shares.reshape(len(last), -1))
+        return self.paths.weights(ends, shares.reshape(len(last), -1))
