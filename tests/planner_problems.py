@@ -70,7 +70,8 @@ def least_energy_by_trying_all(problem: Problem, deadline_s: float, straggler: b
         length_s = problem.iteration_time_of(assignment)
         if length_s <= deadline_s:
             over_s = deadline_s if straggler else length_s
-            best = min(best, problem.cost_at(problem.frequencies_of(assignment)) + problem.waiting_power_w * over_s)
+            effective_j = sum(c.costs_j[k] for c, k in zip(problem.choices, assignment, strict=True))
+            best = min(best, effective_j + problem.waiting_power_w * over_s)
     return best
 
 

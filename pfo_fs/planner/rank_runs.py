@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.switch_costs import lower_clock_cost_j
 
 BUCKETS = 16
 """Number of different ends that are kept for each clock."""
@@ -65,56 +64,31 @@ class RankRuns:
         import numpy as np
 
         first, end = problem.pipeline.first_nodes[rank : rank + 2]
-        kinds = [(i.stage, i.name) for i in problem.pipeline.instructions[first:end]]
-        tables = {kind: problem.measured_by_kind[kind] for kind in sorted(set(kinds))}
-        number_of = {kind: number for number, kind in enumerate(tables)}
-        useful = {c.frequencies_mhz[k] for c in tables.values() for k in c.hull}
-        useful |= {max(c.frequencies_mhz) for c in tables.values()}
-        useful |= set(present_mhz)
-        self.clocks_mhz = clocks = sorted(useful)
-        self._costs = problem.switch_costs
-        self.wrong_s = wrong_s
-        self.lost_s = problem.switch_costs.stands_still_s
-        self.kind = [number_of[kind] for kind in kinds]
-        shape = len(tables), len(clocks)
-        times: Any = np.full(shape, _NEVER)
-        costs: Any = np.full(shape, _NEVER)
-        too_much: Any = np.zeros((*shape, len(clocks)))  # kind, its clock, the higher clock: energy of a change
-        for row, choices in enumerate(tables.values()):
-            for low, mhz in enumerate(clocks):
-                if mhz not in choices.option_at:
-                    continue
-                at = choices.option_at[mhz]
-                times[row, low], costs[row, low] = choices.times_s[at], choices.costs_j[at]
-                for high in range(low + 1, len(clocks)) if wrong_s else ():
-                    too_much[row, low, high] = lower_clock_cost_j(choices, mhz, clocks[high], wrong_s)
-        self.times, self.energies = times[self.kind], costs[self.kind]
-        up: Any = np.triu(np.ones((len(clocks), len(clocks)), bool), 1)
-        # [kind before, kind]: energy of a change from the clock of the row to that of the column.
-        self.change_j = np.where(up, too_much[:, None], np.where(up.T, too_much.transpose(0, 2, 1)[None], 0.0))
+        table, costs = problem.table, problem.switch_costs
+        tables = [problem.measured_by_kind[i.stage, i.name] for i in dict.fromkeys(problem.pipeline.orders[rank])]
+        useful = {c.frequencies_mhz[k] for c in tables for k in c.hull} | {max(c.frequencies_mhz) for c in tables}
+        self.clocks_mhz = sorted(useful | set(present_mhz))
+        self._costs, self.wrong_s, self.lost_s = costs, wrong_s, costs.stands_still_s
+        clocks: Any = np.array([table.number[mhz] for mhz in self.clocks_mhz])
+        kinds, kind = np.unique(table.kind[first:end], return_inverse=True)
+        self.kind: list[int] = kind.tolist()
+        self.times: Any = table.time_s[table.kind[first:end]][:, clocks]
+        self.energies: Any = table.cost_j[table.kind[first:end]][:, clocks]
+        up: Any = clocks[:, None] < clocks  # from the clock of the row to that of the column
+        high_s, more_j = table.wrong(kinds[:, None, None], np.minimum(clocks[:, None], clocks), np.maximum(clocks[:, None], clocks))
+        wrong_j = np.minimum(1.0, wrong_s / high_s) * more_j
+        # [kind before, kind, clock before, clock]: the instruction at the lower clock runs at the higher one for a while.
+        self.change_j = np.where(up, wrong_j[:, None], wrong_j[None])
         self.late_s: Any = None
         self.late_j: Any = None
-        if self._costs.acts_late_s:
-            self.late_s, self.late_j = self._late(times, costs)
+        if costs.acts_late_s:
+            own = table.nearest[kinds[:, None, None], clocks]
+            share, more_s, more_j = table.late(kinds[:, None, None], clocks[:, None], own, costs.acts_late_s)
+            self.late_s, self.late_j = np.minimum(1.0, share) * more_s, np.minimum(1.0, share) * more_j
         self.only_up, self.only_down = (np.where(which, 0.0, _NEVER)[..., None] for which in (up, up.T))
         self.only_other = np.minimum(self.only_up, self.only_down)
         self.fastest_s: list[float] = self.times.min(axis=1).tolist()
         self.needed = [self._nodes_needed(lowered) for lowered in (False, True)]
-
-    def _late(self, times: Any, costs: Any) -> tuple[Any, Any]:
-        """Returns `late_s` and `late_j`; a clock that was not measured for a kind counts like the nearest one."""
-        import numpy as np
-
-        mhz: Any = np.array(self.clocks_mhz)
-        late: list[Any] = []
-        for times_s, costs_j in zip(times, costs, strict=True):
-            known = np.flatnonzero(np.isfinite(times_s))
-            nearest = known[np.abs(mhz[:, None] - mhz[known]).argmin(axis=1)]
-            old_s, old_j = times_s[nearest][:, None], costs_j[nearest][:, None]
-            share = np.minimum(1.0, self._costs.acts_late_s / old_s)
-            own = np.isfinite(times_s)
-            late.append([share * (old - np.where(own, new, 0.0)) for old, new in ((old_s, times_s), (old_j, costs_j))])
-        return np.array([each[0] for each in late]), np.array([each[1] for each in late])
 
     def _nodes_needed(self, lowered: bool) -> list[int]:
         """For each instruction, how many instructions a run must have that begins there, even at the fastest clocks.

@@ -7,8 +7,7 @@ prices of time that fall to nothing for a first plan (`round_plan`), and then wi
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
+from pfo_fs.planner.scenario_model import Played
 
 _PINS = (1.0, 0.0, 0.5)
 """Where the other ranks are pinned in one sweep after the other: 0 is their earliest begin, 1 their latest."""
@@ -79,15 +79,17 @@ class RankSweeps:
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
             change_price_j: For each rank, the price of a change beyond its energy, in J.
         """
-        problem, changes = self._problem, self._problem.changes(clocks_mhz)
-        times_s = problem.times_at(clocks_mhz)
-        timing = problem.timing(times_s, changes)
-        if timing.iteration_time_s > length_s:
+        return self._value(self._problem.played(clocks_mhz), length_s, waiting_w, change_price_j)
+
+    def _value(self, played: Played, length_s: float, waiting_w: float, change_price_j: Sequence[float]) -> Value:
+        import numpy as np
+
+        if played.mean_s > length_s:
             return LATE
-        load = problem.switch_load_of(clocks_mhz, times_s, timing)
-        prices_j = sum(change_price_j[bisect_right(problem.pipeline.first_nodes, node) - 1] for node in changes)
-        energy_j = problem.cost_at(clocks_mhz) + load.energy_j + waiting_w * timing.iteration_time_s + prices_j
-        return Value(len(load.overloaded) + load.too_short, energy_j)
+        changed = self._problem.alike.changed(played.clocks)[:, 0]
+        counts = np.add.reduceat(changed, [first for first, _ in self._spans], dtype=int)
+        prices_j = float(counts @ np.array(change_price_j))
+        return Value(played.impossible, played.effective_j + waiting_w * played.mean_s + prices_j)
 
     def cheapest(self, price_w: Sequence[float], change_price_j: Sequence[float]) -> list[int]:
         """Returns each rank's cheapest clocks (MHz), wherever other ranks are.
@@ -129,19 +131,21 @@ class RankSweeps:
             RankRuns(self._problem, rank, self._wrong_s[rank], clocks[first:end])
             for rank, (first, end) in enumerate(self._spans)
         ]
-        best = self.value(clocks, length_s, waiting_w, counted_price_j)
+        present = self._problem.played(clocks)
+        best = self._value(present, length_s, waiting_w, counted_price_j)
         for number in range(sweeps):
             last = best
             for rank, (first, end) in enumerate(self._spans):
-                times_s, changes = self._problem.times_at(clocks), self._problem.changes(clocks)
-                window = self._window(times_s, changes, first, end, length_s, _PINS[number % len(_PINS)])
+                pin = _PINS[number % len(_PINS)]
+                window = self._window(present.times_s, present.lost_s, first, end, length_s, pin)
                 found = runs[rank].best(window, change_price_j[rank])
                 if found is None or found == clocks[first:end]:
                     continue
                 tried = [*clocks[:first], *found, *clocks[end:]]
-                value = self.value(tried, length_s, waiting_w, counted_price_j)
+                played = self._problem.played(tried)
+                value = self._value(played, length_s, waiting_w, counted_price_j)
                 if value < best:
-                    clocks, best = tried, value
+                    clocks, best, present = tried, value, played
             if best.impossible == last.impossible and last.energy_j - best.energy_j <= _SAVES * last.energy_j:
                 break
         return clocks
@@ -160,48 +164,44 @@ class RankSweeps:
             length_s: The longest iteration time, in s.
             change_price_j: For each rank, the price of a change beyond its energy, in J.
         """
-        problem, spans = self._problem, self._spans
-        times_s, clocks = list(times_s), list(self._max_clocks)
-        stands_still_s: dict[int, float] = {}  # for how long ranks with real clocks stand still before nodes
+        import numpy as np
+
+        alike, spans = self._problem.alike, self._spans
+        mixed_s: Any = np.array(times_s)[:, None]
+        lost_s: Any = np.zeros(mixed_s.shape)  # for how long ranks with real clocks stand still before nodes
+        clocks = list(self._max_clocks)
         rounded: set[int] = set()
         for number, (share, pin) in enumerate(_ROUNDS):
             odd = number % 2
             for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
                 first, end = spans[rank]
-                window = self._window(times_s, stands_still_s, first, end, length_s, pin)
+                window = self._window(mixed_s, lost_s, first, end, length_s, pin)
                 window = replace(window, price_w=share * price_w[first:end])
                 found = self._runs[rank].best(window, change_price_j[rank])
                 if found is None and rank in rounded:
                     continue
                 rounded.add(rank)
                 clocks[first:end] = found or self._max_clocks[first:end]
-                times_s[first:end] = problem.times_at(clocks)[first:end]
-                for node in range(first + 1, end):
-                    changed = clocks[node] != clocks[node - 1]
-                    stands_still_s[node] = problem.switch_costs.stands_still_s if changed else 0.0
+                real_s, still_s = alike.times(alike.numbers([clocks]))
+                mixed_s[first:end] = real_s[first:end]
+                if still_s is not None:
+                    lost_s[first:end] = still_s[first:end]
         return clocks
 
-    def _window(
-        self,
-        times_s: Sequence[float],
-        changes: Sequence[int] | Mapping[int, float],
-        first: int,
-        end: int,
-        length_s: float,
-        pin: float,
-    ) -> Window:
+    def _window(self, times_s: Any, lost_s: Any, first: int, end: int, length_s: float, pin: float) -> Window:
         """What the other ranks leave to the rank with the nodes from `first` to `end`."""
         import numpy as np
 
         problem = self._problem
         end_s = length_s - problem.overhead_s
-        earliest = problem.timing(times_s, changes).starts_s
-        latest = problem.latest_starts(times_s, changes, end_s)
-        pinned = [soon + pin * (late - soon) for soon, late in zip(earliest, latest, strict=True)]
+        earliest = problem.paths.ends(times_s, lost_s=lost_s).ends_s[:, 0]
+        latest = problem.paths.latest(times_s, end_s, lost_s)[:, 0]
+        pinned = earliest + pin * (latest - earliest)  # when nodes end
+        begins = pinned - times_s[:, 0]
         release, due = [], []
         for node in range(first, end):
-            before = [pinned[n] + times_s[n] + delay_s for n, delay_s in problem.before[node] if not first <= n < end]
-            after = [pinned[n] - delay_s for n, delay_s in problem.after[node] if not first <= n < end]
+            before = [pinned[n] + delay_s for n, delay_s in problem.before[node] if not first <= n < end]
+            after = [begins[n] - delay_s for n, delay_s in problem.after[node] if not first <= n < end]
             release.append(max(before, default=0.0))
             due.append(min(after, default=end_s))
         return Window(np.array(release), np.array(due), np.zeros(end - first))

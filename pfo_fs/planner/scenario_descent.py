@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from pfo_fs.planner.longest_paths import Ends
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
 _SWINGS = (1e-4, 3e-5)
@@ -225,7 +224,7 @@ class ScenarioDescent:
         offered = scenarios.table.offered[kind, new]
         new = np.where(offered, new, now)
         longer = ratio[kind, new] - ratio[kind, now]
-        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends)
+        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends_s)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
         more_j = np.bincount(
             of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
@@ -255,13 +254,13 @@ class ScenarioDescent:
         found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
 
-    def blurred(self, times_s: Any, lost_s: Any, longest: Ends | None = None) -> tuple[Any, Any, Any, Any]:
+    def blurred(self, times_s: Any, lost_s: Any, ends_s: Any = None) -> tuple[Any, Any, Any, Any]:
         """Returns how the mean time depends on the nodes.
 
         Args:
             times_s: Durations in s, (nodes, columns).
             lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
-            longest: When nodes end, if that is known.
+            ends_s: When nodes end, in s, if that is known.
 
         Returns:
             By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes, and when they
@@ -271,8 +270,8 @@ class ScenarioDescent:
 
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
-        longest = longest or scenarios.paths.ends(times_s, lost_s=lost_s)
-        spans_s = longest.ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
+        ends_s = scenarios.paths.ends(times_s, lost_s=lost_s).ends_s if ends_s is None else ends_s
+        spans_s = ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
         ends = scenarios.paths.ends(times_s, blur_s, lost_s, shares=True)
         last = ends.ends_s[scenarios.paths.last].reshape(shape)
@@ -282,8 +281,8 @@ class ScenarioDescent:
         per_s = scenarios.by_group(weights) * scenarios.iterations
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
         deadlines = spans_s.repeat(scenarios.pipelines)
-        slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - longest.ends_s
-        return per_ratio_s, per_s, slack_s, longest.ends_s - times_s
+        slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - ends_s
+        return per_ratio_s, per_s, slack_s, ends_s - times_s
 
     def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
@@ -365,20 +364,17 @@ class ScenarioDescent:
         import numpy as np
 
         table, costs = self._scenarios.table, self._scenarios.problem.switch_costs
-        kind = table.kind[node]
         changed = left != right
         seconds = changed * costs.stands_still_s
         energy_j: Any = np.zeros(len(node))
         if costs.acts_late_s:
-            old, own = table.nearest[kind, left], table.nearest[kind, right]
-            more_w = table.cost_w[kind, old] - table.cost_w[kind, own]
-            seconds = seconds + changed * costs.acts_late_s * (1 - table.ratio[kind, own] / table.ratio[kind, old])
-            energy_j += changed * costs.acts_late_s * more_w / table.ratio[kind, old]
+            kind = table.kind[node]
+            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.acts_late_s)
+            seconds, energy_j = seconds + changed * share * more_s, changed * share * more_j
         if costs.wrong_clock_s:
             lower = table.kind[np.where(left < right, node - 1, node)]
-            low, high = table.nearest[lower, np.minimum(left, right)], table.below[lower, np.maximum(left, right)]
-            more_w = np.maximum(0.0, table.cost_w[lower, high] - table.cost_w[lower, low])
-            energy_j += costs.wrong_clock_s * np.where(changed, more_w, 0.0) / table.ratio[lower, high]
+            high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
+            energy_j = energy_j + changed * costs.wrong_clock_s / high_s * more_j
         return seconds, energy_j
 
 

@@ -226,7 +226,7 @@ class SwitchingPlanner:
             if value.energy_j > least_j + _CLOSE * abs(least_j):
                 continue
             # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
-            ends_s = problem.timing_at(clocks_mhz).iteration_time_s
+            ends_s = problem.played(clocks_mhz).mean_s
             useful_s = max(ends_s, request.relaxed.makespan_s + problem.overhead_s)
             limit_s = min(length_s, useful_s) if waiting_w else length_s
             found = sweeps.improve(clocks_mhz, limit_s, waiting_w, prices_j, counted_j, _SWEEPS)

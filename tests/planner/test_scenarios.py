@@ -108,7 +108,7 @@ def test_an_instruction_that_takes_its_slack_longer_delays_nothing_and_a_longer_
     scenarios = scenarios_of(problem, seed, 2, [0, 0])
     played = scenarios.play(scenarios.max_clocks)
     latest = scenarios.paths.latest(played.times_s, played.spans_s.max(axis=1).repeat(2), played.lost_s)
-    slack = (latest - played.ends.ends_s).reshape(scenarios.nodes, 2, 2).transpose(1, 0, 2)
+    slack = (latest - played.ends_s).reshape(scenarios.nodes, 2, 2).transpose(1, 0, 2)
     node = random.Random(seed).randrange(scenarios.nodes)
     times = scenarios.iteration_times_s()
     for more_s, later in ((0.0, 0.0), (0.01, 0.01)):
