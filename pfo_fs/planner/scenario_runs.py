@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.planner.rank_runs import Rank, cheapest
+
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_descent import ScenarioDescent
     from pfo_fs.planner.scenario_model import Scenarios
@@ -102,11 +104,24 @@ class ScenarioRuns:
         found: Any = np.empty((scenarios.nodes, scenarios.count), int)
         for group in range(scenarios.count):
             for first, end in pairwise(scenarios.problem.pipeline.first_nodes):
-                changes = change_price_j if self._free else self._changes_j(first, end, group, price_w) + change_price_j
-                found[first:end, group] = self._clocks[
-                    self._cheapest(values[first:end, group], changes, self._starts_s[first:end, group], longer)
-                ]
+                rank = self._rank(first, end, group, values[first:end, group], price_w, change_price_j, longer)
+                found[first:end, group] = self._clocks[cheapest(rank)]
         return found
+
+    def _rank(
+        self, first: int, end: int, group: int, values_j: Any, price_w: float, change_price_j: float, longer: float
+    ) -> Rank:
+        """What the clocks of the nodes from `first` to `end` cost; runs last for `longer` times what drivers need."""
+        import numpy as np
+
+        if self._free:
+            changes_j: Any = np.full((end - first, 1, 1), change_price_j)
+        else:
+            changes_j = self._changes_j(first, end, group, price_w) + change_price_j
+        starts_s, nodes = self._starts_s[first:end, group], np.arange(end - first)[:, None]
+        shortest_s = longer * self._scenarios.shortest_s[:, None, self._clocks]
+        ends = np.searchsorted(starts_s, starts_s[:, None] + shortest_s).clip(nodes + 1, end - first)
+        return Rank(values_j, ends - nodes, lambda k, _: (changes_j[k - 1][..., None], None))
 
     def _changes_j(self, first: int, end: int, group: int, price_w: float) -> Any:
         """What changes cost in J before each node but the first, (nodes - 1, clocks before, clocks)."""
@@ -124,58 +139,6 @@ class ScenarioRuns:
             more_s = np.maximum(more_s, left_s + (step - low) * (right_s - left_s))
         members = self._scenarios.members[:, group].sum()
         return (price_w * more_s + members * energy_j).reshape(-1, count, count)
-
-    def _cheapest(self, values: Any, changes: Any, starts_s: Any, longer: float) -> Any:
-        import numpy as np
-
-        nodes, count = values.shape
-        clock: Any = np.arange(count)
-        sums: Any = np.vstack([np.zeros((1, count)), np.cumsum(np.where(np.isfinite(values), values, 1e12), axis=0)])
-
-        shortest_s = longer * self._scenarios.shortest_s[:, self._clocks]
-
-        def needed(begin: int, lowered: bool) -> Any:
-            """For each clock, the node behind the shortest run that begins there."""
-            ends = np.searchsorted(starts_s, starts_s[begin] + shortest_s[int(lowered)])
-            return ends.clip(begin + 1, nodes)
-
-        # Of runs that may end before a node: their least cost, and where they begin and which clock was before.
-        down: Any = clock[None, :] < clock[:, None]
-        directions = [(False, ~down & ~np.eye(count, dtype=bool)), (True, down)]
-        if not shortest_s.any():
-            directions = [(False, ~np.eye(count, dtype=bool))]
-        least: Any = np.full((nodes + 1, count), _NEVER)
-        origin: Any = np.zeros((nodes + 1, count), int)
-        before: Any = np.full((nodes + 1, count), -1)
-        at = needed(0, False)
-        least[at, clock] = sums[at, clock]
-        for node in range(1, nodes + 1):
-            if node > 1:
-                longer_j = least[node - 1] + sums[node] - sums[node - 1]
-                better = longer_j < least[node]
-                least[node] = np.where(better, longer_j, least[node])
-                origin[node] = np.where(better, origin[node - 1], origin[node])
-                before[node] = np.where(better, before[node - 1], before[node])
-            if node == nodes or not np.isfinite(least[node]).any():
-                continue
-            total = least[node][:, None] + (changes if self._free else changes[node - 1])
-            for lowered, which in directions:
-                allowed = np.where(which, total, _NEVER)
-                source = allowed.argmin(axis=0)
-                end = needed(node, lowered)
-                begun_j = allowed[source, clock] + sums[end, clock] - sums[node]
-                better = begun_j < least[end, clock]
-                least[end, clock] = np.where(better, begun_j, least[end, clock])
-                origin[end, clock] = np.where(better, node, origin[end, clock])
-                before[end, clock] = np.where(better, source, before[end, clock])
-        found: Any = np.empty(nodes, int)
-        end, at = nodes, int(least[nodes].argmin())
-        while end > 0:
-            begin, source = int(origin[end, at]), int(before[end, at])
-            found[begin:end] = at
-            end, at = begin, source
-        return found
-
 
 def _bend(ratios: Any, costs: Any) -> float:
     """The mean second derivative of a hull; between its corners it has none, and all ratios would cost the same."""
