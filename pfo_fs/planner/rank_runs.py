@@ -7,7 +7,7 @@ result is always within the windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,27 @@ def cheapest(rank: Rank, release_s: Any = None, due_s: Any = None) -> Any:
     return _Search(rank, release_s, due_s).run()
 
 
+def nodes_needed(times_s: Any, shortest_s: Any) -> Any:
+    """Returns how many instructions runs must have at least, as `Rank.needed`; waiting makes them only longer.
+
+    Args:
+        times_s: Time of each instruction at each clock, in s; infinite where it was not measured: then the shortest
+            counts, (instructions, clocks).
+        shortest_s: How long a run at each clock lasts at least that begins with a change up, and down, (2, clocks).
+    """
+    import numpy as np
+
+    known_s = np.where(np.isfinite(times_s), times_s, times_s.min(axis=1, keepdims=True))
+    total_s: Any = np.vstack([np.zeros((1, known_s.shape[1])), known_s.cumsum(axis=0)])
+    first: Any = np.arange(len(times_s))
+    found: Any = np.empty((2, *times_s.shape), int)
+    for at, own_s in enumerate(total_s.T):
+        for down in (0, 1):
+            ends = np.searchsorted(own_s, own_s[:-1] + shortest_s[down, at] - _EPSILON_S)
+            found[down, :, at] = ends.clip(first + 1, len(first)) - first
+    return found
+
+
 class RankRuns:
     """Finds the clocks of one rank of iterations that are all alike.
 
@@ -77,14 +98,13 @@ class RankRuns:
         kind: Kind of each instruction, as a number.
     """
 
-    def __init__(self, problem: Problem, rank: int, wrong_s: float, present_mhz: Sequence[int] = ()) -> None:
+    def __init__(self, problem: Problem, rank: int, wrong_s: float) -> None:
         """Builds the tables.
 
         Args:
             problem: The problem.
             rank: The rank.
             wrong_s: For how long a change makes a GPU run at the higher clock without need, in s.
-            present_mhz: Clocks that are tried in any case.
         """
         import numpy as np
 
@@ -92,7 +112,7 @@ class RankRuns:
         table, costs = problem.table, problem.switch_costs
         tables = [problem.measured_by_kind[i.stage, i.name] for i in problem.pipeline.orders[rank]]
         useful = {c.frequencies_mhz[k] for c in tables for k in c.hull} | {max(c.frequencies_mhz) for c in tables}
-        self.clocks_mhz = sorted(useful | set(present_mhz))
+        self.clocks_mhz = sorted(useful)
         self._wrong_s, self._lost_s = wrong_s, costs.stands_still_s
         clocks: Any = np.array([table.number[mhz] for mhz in self.clocks_mhz])
         kinds, kind = np.unique(table.kind[first:end], return_inverse=True)
@@ -109,16 +129,7 @@ class RankRuns:
         if costs.acts_late_s:
             share, *more = table.late(of_kind, before, table.nearest[of_kind, own], costs.acts_late_s)
             self._late = np.stack([np.minimum(1.0, share) * each for each in more], axis=1)
-        # A run lasts for the times of its instructions at its own clock; those at the fastest where it has none.
-        known_s = np.where(np.isfinite(self._times_s), self._times_s, self._times_s.min(axis=1, keepdims=True))
-        total_s: Any = np.vstack([np.zeros((1, len(clocks))), known_s.cumsum(axis=0)])
-        count = end - first
-        self._needed: Any = np.empty((2, count, len(clocks)), int)
-        for at, shortest_s in enumerate(problem.alike.shortest_s[:, clocks].T):
-            for down in (0, 1):
-                until_s = total_s[:-1, at] + shortest_s[down] - _EPSILON_S
-                ends = np.searchsorted(total_s[:, at], until_s).clip(np.arange(count) + 1, count)
-                self._needed[down, :, at] = ends - np.arange(count)
+        self._needed = nodes_needed(self._times_s, problem.alike.shortest_s[:, clocks])
 
     def best(self, window: Window, change_price_j: float = 0.0) -> list[int] | None:
         """Returns the clock of each instruction, in MHz, so that they cost least; None if no clocks fit.

@@ -67,14 +67,27 @@ class ScenarioDescent:
     Args:
         scenarios: The scenarios.
         whole_ranks: Whether all instructions of a rank keep to one clock.
+        waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
+        change_price_j: Price of a clock change beyond what it costs, in J.
+        most_walks: The most walks through all scenarios in which plans get slower.
     """
 
-    def __init__(self, scenarios: Scenarios, *, whole_ranks: bool = False) -> None:
+    def __init__(
+        self,
+        scenarios: Scenarios,
+        *,
+        whole_ranks: bool = False,
+        waiting_w: float | None = None,
+        change_price_j: float = 0.0,
+        most_walks: int = _WALKS,
+    ) -> None:
         import numpy as np
 
         self._scenarios, problem = scenarios, scenarios.problem
         self._single = problem.switch_costs.none and not whole_ranks
-        self._free = problem.switch_costs.none
+        self._free = problem.switch_costs.none and not change_price_j
+        self._waiting_w = scenarios.waiting_power_w if waiting_w is None else waiting_w
+        self._change_price_j = change_price_j
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._rank: Any = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
         table = scenarios.table
@@ -97,8 +110,14 @@ class ScenarioDescent:
             self._columns[group, :, : of_iteration.shape[1]] = of_iteration
         self._durations_s: Any = np.hstack([scenarios.durations_s, np.zeros((scenarios.nodes, 1))])
         self._members: Any = scenarios.members.sum(axis=0)
-        self._most_walks = min(_WALKS, int(_CELLS / scenarios.durations_s.size))
+        self._most_walks = min(most_walks, int(_CELLS / scenarios.durations_s.size))
         self._walks_left = 0
+
+    def value(self, played: Played) -> tuple[int, float]:
+        """Returns how good a plan is, the smaller the better: what the drivers cannot do, and energy with prices, J."""
+        load = played.load
+        price_j = self._change_price_j * load.changes
+        return played.impossible, played.effective_j + self._waiting_w * played.mean_s + price_j
 
     def improve(self, clocks: Any, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
@@ -114,10 +133,16 @@ class ScenarioDescent:
                     return best
                 assert best is not None
                 present = self._quicken(self._slow_down(best, mean_s * (1 + swing)), mean_s)
-                if present.mean_s > mean_s or not _better(present, best):
+                if present.mean_s > mean_s or not self._is_better(present, best):
                     break
                 best = present
         return best
+
+    def _is_better(self, one: Played, other: Played) -> bool:
+        (impossible, value_j), (other_impossible, other_j) = self.value(one), self.value(other)
+        return impossible < other_impossible or (
+            impossible == other_impossible and value_j < other_j - _SAVES * abs(other_j)
+        )
 
     def quickened(self, clocks: Any, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s` that is near these clocks, or None."""
@@ -148,7 +173,7 @@ class ScenarioDescent:
     def _slow_down(self, present: Played, mean_s: float) -> Played:
         import numpy as np
 
-        waiting_w = self._scenarios.waiting_power_w
+        waiting_w = self._waiting_w
         for _ in range(_MOST_ROUNDS):
             left_s = mean_s - present.mean_s
             if left_s <= 0 or self._walks_left <= 0:
@@ -201,7 +226,7 @@ class ScenarioDescent:
             if found.impossible <= present.impossible:
                 if too_slow and found.mean_s < present.mean_s:
                     return found
-                if not too_slow and found.mean_s <= mean_s and found.energy_j < present.energy_j:
+                if not too_slow and found.mean_s <= mean_s and self.value(found)[1] < self.value(present)[1]:
                     return found
             chosen = chosen[: len(chosen) // 2]
         return None
@@ -224,7 +249,7 @@ class ScenarioDescent:
         offered = scenarios.table.offered[kind, new]
         new = np.where(offered, new, now)
         longer = ratio[kind, new] - ratio[kind, now]
-        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends_s)
+        per_ratio_s, per_s, slack_s = self.blurred(present.times_s, present.lost_s, present.ends_s)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
         more_j = np.bincount(
             of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
@@ -254,7 +279,7 @@ class ScenarioDescent:
         found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
 
-    def blurred(self, times_s: Any, lost_s: Any, ends_s: Any = None) -> tuple[Any, Any, Any, Any]:
+    def blurred(self, times_s: Any, lost_s: Any, ends_s: Any = None) -> tuple[Any, Any, Any]:
         """Returns how the mean time depends on the nodes.
 
         Args:
@@ -263,8 +288,8 @@ class ScenarioDescent:
             ends_s: When nodes end, in s, if that is known.
 
         Returns:
-            By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes, and when they
-            begin, in s, (nodes, columns).
+            By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes in s,
+            (nodes, columns).
         """
         import numpy as np
 
@@ -282,7 +307,7 @@ class ScenarioDescent:
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
         deadlines = spans_s.repeat(scenarios.pipelines)
         slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - ends_s
-        return per_ratio_s, per_s, slack_s, ends_s - times_s
+        return per_ratio_s, per_s, slack_s
 
     def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
@@ -366,20 +391,13 @@ class ScenarioDescent:
         table, costs = self._scenarios.table, self._scenarios.problem.switch_costs
         changed = left != right
         seconds = changed * costs.stands_still_s
-        energy_j: Any = np.zeros(len(node))
+        energy_j: Any = changed * self._change_price_j
         if costs.acts_late_s:
             kind = table.kind[node]
             share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.acts_late_s)
-            seconds, energy_j = seconds + changed * share * more_s, changed * share * more_j
+            seconds, energy_j = seconds + changed * share * more_s, energy_j + changed * share * more_j
         if costs.wrong_clock_s:
             lower = table.kind[np.where(left < right, node - 1, node)]
             high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
             energy_j = energy_j + changed * costs.wrong_clock_s / high_s * more_j
         return seconds, energy_j
-
-
-def _better(one: Played, other: Played) -> bool:
-    """Whether a plan is better: less that the drivers cannot do, or as much and less energy."""
-    if one.impossible != other.impossible:
-        return one.impossible < other.impossible
-    return one.energy_j < other.energy_j * (1 - _SAVES)

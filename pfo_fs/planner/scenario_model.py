@@ -94,7 +94,7 @@ class Scenarios:
         self.durations_s: Any = np.ascontiguousarray(full.transpose(1, 0, 2)).reshape(nodes, -1)
         self.members: Any = (self.groups[:, None] == np.arange(self.count)).astype(float)
         self.waiting_power_w = problem.waiting_power_w * self.pipelines
-        self._run_margin = 1.0
+        self.run_margin = 1.0
 
     @property
     def table(self) -> ClockTable:
@@ -142,7 +142,7 @@ class Scenarios:
         chosen: Any = np.random.default_rng(seed).integers(0, self.iterations, shape)[:, batches]
         further = np.take_along_axis(self.full_s, chosen, axis=0)
         found = Scenarios(self.problem, np.concatenate([self.full_s, further]), self.groups.tolist())
-        found._run_margin = _RUN_MARGIN
+        found.run_margin = _RUN_MARGIN
         return found
 
     def by_group(self, values: Any) -> Any:
@@ -271,7 +271,7 @@ class Scenarios:
                 begins: Any = np.concatenate([[first], at])
                 lowered: Any = np.concatenate([[False], own[at] < own[at - 1]])
                 shortest_s: Any = self.shortest_s[lowered.astype(int), own[begins]]
-                too_short += int((np.diff(begin_s[begins]) < self._run_margin * shortest_s[:-1] - _TOLERANCE_S).sum())
+                too_short += int((np.diff(begin_s[begins]) < self.run_margin * shortest_s[:-1] - _TOLERANCE_S).sum())
             at = np.flatnonzero(changed[:, group])
             if wrong_s.any() and len(at):
                 energy_j += self._wrong_clock_j(own, at, wrong_s[at], times_s, starts_s, self.group_of == group)
@@ -287,7 +287,8 @@ class Scenarios:
         lower = np.where(before < now, at - 1, at)
         high_s, more_j = self.table.wrong(self.table.kind[lower], np.minimum(before, now), np.maximum(before, now))
         share = np.minimum(seconds / high_s[:, None], self._factors[lower][:, columns])
-        return float((share * more_j[:, None]).sum()) / self.iterations
+        energy_j: float = (share * more_j[:, None]).sum() / self.iterations
+        return float(energy_j)
 
     # ---- answers for clocks in MHz
 

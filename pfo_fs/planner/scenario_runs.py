@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.planner.rank_runs import Rank, cheapest
+from pfo_fs.planner.rank_runs import Rank, cheapest, nodes_needed
 
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_descent import ScenarioDescent
@@ -52,10 +52,9 @@ class ScenarioRuns:
         every = -(-len(offered) // _MOST_CLOCKS)
         self._clocks: Any = np.array(sorted({*table.max_clock.tolist(), *offered[::every]}))
         times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
-        per_ratio_s, self._per_s, slack_s, starts_s = descent.blurred(times_s, None)
-        starts_s = starts_s.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).mean(axis=1)
-        self._starts_s = starts_s @ (scenarios.members / scenarios.members.sum(axis=0))
+        per_ratio_s, self._per_s, slack_s = descent.blurred(times_s, None)
         ratio = table.ratio[table.kind][:, self._clocks]
+        self._own_s = (scenarios.busy_s / scenarios.members.sum(axis=0))[:, :, None] * ratio[:, None]
         cost_w = np.where(table.offered, table.cost_w, np.inf)
         self._energy_j: Any = scenarios.busy_s[:, :, None] * cost_w[table.kind][:, None, self._clocks]
         self._per_ratio_s, self._price_w = per_ratio_s, price_w
@@ -86,13 +85,12 @@ class ScenarioRuns:
             prices_w[nodes] = prices_w[nodes].clip(slopes[right], slopes[left])
         return prices_w
 
-    def at(self, times: float, change_price_j: float, longer: float = 1.0) -> Any:
+    def at(self, times: float, change_price_j: float) -> Any:
         """Returns the clocks that cost least, as positions, (nodes, groups).
 
         Args:
             times: The price of time of changes and of slower clocks than the relaxation's, as a multiple of its price.
             change_price_j: Price of a change beyond its energy and time, in J.
-            longer: Runs last this multiple of what the drivers need.
         """
         import numpy as np
 
@@ -104,24 +102,21 @@ class ScenarioRuns:
         found: Any = np.empty((scenarios.nodes, scenarios.count), int)
         for group in range(scenarios.count):
             for first, end in pairwise(scenarios.problem.pipeline.first_nodes):
-                rank = self._rank(first, end, group, values[first:end, group], price_w, change_price_j, longer)
+                rank = self._rank(first, end, group, values[first:end, group], price_w, change_price_j)
                 found[first:end, group] = self._clocks[cheapest(rank)]
         return found
 
-    def _rank(
-        self, first: int, end: int, group: int, values_j: Any, price_w: float, change_price_j: float, longer: float
-    ) -> Rank:
-        """What the clocks of the nodes from `first` to `end` cost; runs last for `longer` times what drivers need."""
+    def _rank(self, first: int, end: int, group: int, values_j: Any, price_w: float, change_price_j: float) -> Rank:
+        """What the clocks of the nodes from `first` to `end` cost."""
         import numpy as np
 
         if self._free:
             changes_j: Any = np.full((end - first, 1, 1), change_price_j)
         else:
             changes_j = self._changes_j(first, end, group, price_w) + change_price_j
-        starts_s, nodes = self._starts_s[first:end, group], np.arange(end - first)[:, None]
-        shortest_s = longer * self._scenarios.shortest_s[:, None, self._clocks]
-        ends = np.searchsorted(starts_s, starts_s[:, None] + shortest_s).clip(nodes + 1, end - first)
-        return Rank(values_j, ends - nodes, lambda k, _: (changes_j[k - 1][..., None], None))
+        shortest_s = self._scenarios.run_margin * self._scenarios.shortest_s[:, self._clocks]
+        needed = nodes_needed(self._own_s[first:end, group], shortest_s)
+        return Rank(values_j, needed, lambda k, _: (changes_j[k - 1][..., None], None))
 
     def _changes_j(self, first: int, end: int, group: int, price_w: float) -> Any:
         """What changes cost in J before each node but the first, (nodes - 1, clocks before, clocks)."""
@@ -139,6 +134,7 @@ class ScenarioRuns:
             more_s = np.maximum(more_s, left_s + (step - low) * (right_s - left_s))
         members = self._scenarios.members[:, group].sum()
         return (price_w * more_s + members * energy_j).reshape(-1, count, count)
+
 
 def _bend(ratios: Any, costs: Any) -> float:
     """The mean second derivative of a hull; between its corners it has none, and all ratios would cost the same."""

@@ -38,9 +38,8 @@ _LATE_TIMES = 3.0
 """Of those that all are slower, the best counts if time costs this multiple of the relaxation's price."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
-_LONGER, _DOUBLED = (1.1, 1.3, 1.7, 2.2), 24
-"""Where drivers cannot make the changes, runs last these multiples of what drivers need, and then changes get a price,
-which is doubled this often at most."""
+_DOUBLED = 24
+"""Where drivers cannot make the changes, changes get a price, which is doubled this often at most."""
 
 
 class ScenarioPlanner:
@@ -136,15 +135,11 @@ class ScenarioPlanner:
         scenarios = self._wider
         change_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
         found = scenarios.play(runs.at(times, change_j))
-        for longer in _LONGER:
-            if not found.impossible:
-                break
-            found = scenarios.play(runs.at(times, change_j, longer))
         for _ in range(_DOUBLED):
             if not found.impossible:
                 break
             change_j *= 2
-            found = scenarios.play(runs.at(times, change_j, _LONGER[-1]))
+            found = scenarios.play(runs.at(times, change_j))
         return found
 
     # ---- one clock per rank

@@ -47,7 +47,7 @@ def test_without_windows_the_cheapest_of_all_clocks_is_found(
     seed: int, late_s: float, price_w: float, change_price_j: float, acts_late_s: float
 ) -> None:
     problem = problem_of(seed, SwitchCosts(late_s=late_s, acts_late_s=acts_late_s))
-    runs = RankRuns(problem, 0, late_s, [m.frequency_mhz for m in problem.profile.measurements[0, "forward"]])
+    runs = RankRuns(problem, 0, late_s)
     found = runs.best(window_of(1e9, price_w), change_price_j)
     assert found is not None
     every = itertools.product(runs.clocks_mhz, repeat=INSTRUCTIONS)
