@@ -30,7 +30,7 @@ _FEW = 5e-5
 _TIMES = (1, 4, 16, 64, 256)
 """If the foreseen moves win no time, these multiples of them are tried in turn."""
 _SKIPPED = (0, 4, 32)
-"""If moves to lower clocks save nothing, this many of the best ones are left out."""
+"""If moves do not help, or the drivers cannot make the changes, this many of the best moves are left out."""
 _MOST_ROUNDS = 60
 """Rounds of half a turn."""
 _WALKS, _CELLS = 1_000, 4e7
@@ -163,7 +163,11 @@ class ScenarioDescent:
             price = -moves.more_j[with_gain] / moves.more_s[with_gain]
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.
-            tries = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
+            tries = (
+                self._made(present, moves, order[skipped:], times * share * missing_s, mean_s)
+                for skipped in _SKIPPED
+                for times in _TIMES
+            )
             found = next((plan for plan in tries if plan is not None), None)
             if found is None:
                 break
