@@ -8,7 +8,7 @@ slow, by the moves that save most, and fast enough again, by those that cost lea
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ _FEW = 5e-5
 """Relative: what is missing last is won at once."""
 _TIMES = (1, 4, 16, 64, 256)
 """If the foreseen moves win no time, these multiples of them are tried in turn."""
+_ALONE = 64
+"""If no moves together win time, as many of them are tried alone."""
 _SKIPPED = (0, 4, 32)
-"""If moves do not help, or the drivers cannot make the changes, this many of the best moves are left out."""
+"""If moves to lower clocks save nothing, this many of the best ones are left out."""
 _MOST_ROUNDS = 60
 """Rounds of half a turn."""
 _WALKS, _CELLS = 1_000, 4e7
@@ -163,12 +165,10 @@ class ScenarioDescent:
             price = -moves.more_j[with_gain] / moves.more_s[with_gain]
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.
-            tries = (
-                self._made(present, moves, order[skipped:], times * share * missing_s, mean_s)
-                for skipped in _SKIPPED
-                for times in _TIMES
-            )
-            found = next((plan for plan in tries if plan is not None), None)
+            together = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
+            # Where the drivers cannot make the first moves, one of the others may do.
+            alone = (self._made(present, moves, order[at : at + 1], 0.0, mean_s) for at in range(1, _ALONE))
+            found = next((plan for plan in chain(together, alone) if plan is not None), None)
             if found is None:
                 break
             present = found
