@@ -382,26 +382,10 @@ class ScenarioDescent:
             at = np.where(inner, node, 1)
             inner &= self._rank[at] == self._rank[at - 1]
             left, right = clocks[at - 1, group], clocks[at, group]
-            old_s, old_j = self.change(at, left, right)
-            new_s, new_j = self.change(at, left, clock) if at_begin else self.change(at, clock, right)
+            new_left, new_right = (left, clock) if at_begin else (clock, right)
+            old_s, old_j = self._scenarios.change(at, left, right)
+            new_s, new_j = self._scenarios.change(at, new_left, new_right)
+            new_j = new_j + self._change_price_j * ((new_left != new_right) - 1.0 * (left != right))
             more_s += np.where(inner, per_s[at, group] * (new_s - old_s), 0.0)
             more_j += np.where(inner, self._members[group] * (new_j - old_j), 0.0)
         return more_s, more_j
-
-    def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
-        """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
-        import numpy as np
-
-        table, costs = self._scenarios.table, self._scenarios.problem.switch_costs
-        changed = left != right
-        seconds = changed * costs.stands_still_s
-        energy_j: Any = changed * self._change_price_j
-        if costs.acts_late_s:
-            kind = table.kind[node]
-            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.acts_late_s)
-            seconds, energy_j = seconds + changed * share * more_s, energy_j + changed * share * more_j
-        if costs.wrong_clock_s:
-            lower = table.kind[np.where(left < right, node - 1, node)]
-            high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
-            energy_j = energy_j + changed * costs.wrong_clock_s / high_s * more_j
-        return seconds, energy_j

@@ -290,6 +290,24 @@ class Scenarios:
         energy_j: float = (share * more_j[:, None]).sum() / self.iterations
         return float(energy_j)
 
+    def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
+        """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
+        import numpy as np
+
+        table, costs = self.table, self.problem.switch_costs
+        changed = left != right
+        seconds = changed * costs.stands_still_s
+        energy_j: Any = np.zeros(len(node))
+        if costs.acts_late_s:
+            kind = table.kind[node]
+            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.acts_late_s)
+            seconds, energy_j = seconds + changed * share * more_s, energy_j + changed * share * more_j
+        if costs.wrong_clock_s:
+            lower = table.kind[np.where(left < right, node - 1, node)]
+            high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
+            energy_j = energy_j + changed * costs.wrong_clock_s / high_s * more_j
+        return seconds, energy_j
+
     # ---- answers for clocks in MHz
 
     def spans_s(self, clocks: Clocks | None = None) -> Any:

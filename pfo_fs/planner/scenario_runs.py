@@ -42,7 +42,7 @@ class ScenarioRuns:
     def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, answer: ScenarioAnswer) -> None:
         import numpy as np
 
-        self._scenarios, self._descent = scenarios, descent
+        self._scenarios = scenarios
         ratios, price_w = answer
         self._free = scenarios.problem.switch_costs.none
         table = scenarios.table
@@ -124,7 +124,7 @@ class ScenarioRuns:
 
         count = len(self._clocks)
         node, left, right = (x.ravel() for x in np.indices((end - first - 1, count, count)))
-        seconds, energy_j = self._descent.change(node + first + 1, self._clocks[left], self._clocks[right])
+        seconds, energy_j = self._scenarios.change(node + first + 1, self._clocks[left], self._clocks[right])
         node += first + 1
         more_s = self._per_s[node, group] * seconds
         if self._longest_s:

@@ -6,7 +6,7 @@ late, these duals are those of a relaxation that counts this nearly. The best ca
 descent that scenarios have, too (`ScenarioDescent`).
 
 If there are more changes than a host's driver can make, or than the user allows, each change gets a price, which
-bisection finds (`ChangePrice`).
+bisection finds (`change_price`).
 
 How long a search takes is a count, never a time: the same problem has the same plan on every machine.
 """
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.baselines import StageClocks
+from pfo_fs.planner.change_price import first_price_j, least_price_j
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_sweeps import RankSweeps
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
@@ -29,7 +30,7 @@ from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
 
 _ROUNDINGS = ((1.0, 0.0), (2.0, 0.0), (0.5, 0.0), (1.0, 2.0))
 """Ranks take their clocks at these shares of the prices of time at first, and at these multiples of the first price of
-a change (`ChangePrice.first_j`): which is best depends on what changes cost against instructions."""
+a change (`first_price_j`): which is best depends on what changes cost against instructions."""
 _ROUNDED_PAIRS = 800_000
 """The most pairs of clocks in a row that are tried by this for one plan, once at least: 260,000 of them (8 x 96
 instructions with 13 useful clocks each) take about a second."""
@@ -67,40 +68,6 @@ class Request(NamedTuple):
     relaxed: Relaxed
     length_s: float
     straggler: bool = False
-
-
-class ChangePrice:
-    """The least price of a change at which there are few enough changes, by bisection.
-
-    Args:
-        problem: The problem.
-
-    Attributes:
-        first_j: The first price that is above zero: a small share of the mean energy of an instruction, in J.
-        price_j: The price to try next, in J; at first none.
-        enough_j: The least price known at which there are few enough; infinite while there is none.
-    """
-
-    _FIRST, _FACTOR = 1 / 64, 4.0
-
-    def __init__(self, problem: Problem) -> None:
-        self.first_j = self._FIRST * sum(abs(each.costs_j[0]) for each in problem.choices) / len(problem.choices)
-        self.price_j = 0.0
-        self.enough_j = float("inf")
-        self._too_low_j = 0.0
-
-    def tried(self, *, few_enough: bool) -> None:
-        """Sets the next price, after the changes at the present one were few enough or too many."""
-        if few_enough:
-            self.enough_j = self.price_j
-        else:
-            self._too_low_j = self.price_j
-        if self.enough_j == float("inf"):
-            self.price_j = self._FACTOR * self.price_j or self.first_j
-        elif self._too_low_j:
-            self.price_j = (self._too_low_j * self.enough_j) ** 0.5
-        else:
-            self.price_j = self.enough_j / self._FACTOR
 
 
 class SwitchingPlanner:
@@ -166,7 +133,7 @@ class SwitchingPlanner:
                 makespan_s = request.length_s - self._problem.overhead_s
                 relaxed = self._late_relaxation.solve(makespan_s, self._waiting_w(request))
         prices_w: Any = np.array(relaxed.prices_w)
-        first_j = ChangePrice(self._problem).first_j
+        first_j = first_price_j(self._problem)
         count = max(1, min(len(_ROUNDINGS), _ROUNDED_PAIRS // self._sweeps.clock_pairs) // lengths)
         return [
             self._sweeps.round_plan(relaxed.times_s, share * prices_w, request.length_s, price_j + times * first_j)
@@ -225,14 +192,12 @@ class SwitchingPlanner:
         spans, most = self._spans, self._problem.switch_costs.most_changes(request.length_s)
         if most >= max(sum(spans[rank][1] - spans[rank][0] for rank in host) for host in self._hosts):
             return 0.0
-        price = ChangePrice(self._problem)
-        for _ in range(_PRICE_STEPS):
-            changes = self._problem.changes(self._sweeps.cheapest(request.relaxed.prices_w, price.price_j))
-            few_enough = all(
+
+        def fit(price_j: float) -> bool:
+            changes = self._problem.changes(self._sweeps.cheapest(request.relaxed.prices_w, price_j))
+            return all(
                 len(host) + sum(spans[rank][0] <= node < spans[rank][1] for rank in host for node in changes) <= most
                 for host in self._hosts
             )
-            if few_enough and not price.price_j:
-                return 0.0
-            price.tried(few_enough=few_enough)
-        return price.price_j if price.enough_j == float("inf") else price.enough_j
+
+        return 0.0 if fit(0.0) else least_price_j(first_price_j(self._problem), fit, _PRICE_STEPS)
