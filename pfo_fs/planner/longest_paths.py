@@ -113,6 +113,7 @@ class LongestPaths:
         counts: Any = np.zeros((self._places, nodes + 1, columns)) if shares else None
         for number, (own, sides, _) in enumerate(self.levels):
             start: Any = 0.0
+            counted: list[Any] = []
             for place, side in enumerate(sides if number else ()):
                 ready = ends.take(side.at, axis=0)
                 ready += side.delay_s if delay_times is None else side.delay_s * delay_times
@@ -120,8 +121,7 @@ class LongestPaths:
                     ready += side.own * lost_s[own]
                 if place == 0:
                     start = ready
-                    if shares:
-                        counts[0, own] = 1.0
+                    counted = [np.ones_like(ready)] if shares else []
                     continue
                 if is_exact and not shares:
                     np.maximum(start, ready, out=start)
@@ -130,10 +130,12 @@ class LongestPaths:
                 apart *= 0.5 / blur_s
                 np.maximum(start, ready, out=start)
                 if shares:
-                    share = apart.clip(-0.5, 0.5)
+                    share = np.minimum(np.maximum(apart, -0.5), 0.5)
                     share += 0.5
-                    counts[:place, own] *= 1.0 - share
-                    counts[place, own] = share
+                    rest = 1.0 - share
+                    for earlier in counted:
+                        earlier *= rest
+                    counted.append(share)
                 if is_exact:
                     continue
                 # The smooth maximum is above the larger one of two by (blur - |difference|)^2 / (4 blur).
@@ -143,6 +145,8 @@ class LongestPaths:
                 apart *= apart
                 apart *= blur_s
                 start += apart
+            for place, share in enumerate(counted):
+                counts[place, own] = share
             ends[own] = start + times_s[own]
         return Ends(ends[:-1], counts)
 
