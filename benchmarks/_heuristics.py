@@ -106,12 +106,12 @@ _PLANNER_PLANS = (
         f"{_SWITCHING}:SwitchingPlanner._late_relaxation",
         property(_always(None)),
     ),
-    ("rank sweeps", "ranks are planned again, one by one", f"{_SWITCHING}:_SWEEPS", 0),
+    ("descent", "the best plans with changes are improved by moves", f"{_SWITCHING}:_IMPROVED", 0),
     (
         "host limits",
         "a price of changes where a host's driver is too slow",
-        f"{_SWITCHING}:SwitchingPlanner._host_prices",
-        lambda self, *_: self._no_prices,
+        f"{_SWITCHING}:SwitchingPlanner._host_price_j",
+        _always(0.0),
     ),
 )
 _PLANNER_LOOP = (

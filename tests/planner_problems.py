@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from pfo_fs.planner import Measurement, Pipeline, Problem, Profile, make_pipeline, read_profile
@@ -65,13 +67,12 @@ def problems(draw: st.DrawFn) -> Problem:
 
 def least_energy_by_trying_all(problem: Problem, deadline_s: float, straggler: bool = False) -> float:
     """The least energy of any assignment within the deadline, in J."""
-    best = float("inf")
-    for assignment in itertools.product(*(range(len(choices.times_s)) for choices in problem.choices)):
-        length_s = problem.iteration_time_of(assignment)
-        if length_s <= deadline_s:
-            over_s = deadline_s if straggler else length_s
-            best = min(best, problem.cost_at(problem.frequencies_of(assignment)) + problem.waiting_power_w * over_s)
-    return best
+    every: Any = np.array(list(itertools.product(*(range(len(choices.times_s)) for choices in problem.choices)))).T
+    times_s = np.stack([np.array(c.times_s)[row] for c, row in zip(problem.choices, every, strict=True)])
+    effective_j = sum(np.array(c.costs_j)[row] for c, row in zip(problem.choices, every, strict=True))
+    lengths_s = problem.paths.ends(times_s).ends_s.max(axis=0) + problem.overhead_s
+    over_s = deadline_s if straggler else lengths_s
+    return float(np.where(lengths_s <= deadline_s, effective_j + problem.waiting_power_w * over_s, np.inf).min())
 
 
 def published(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfo_fs.planner.columns import Level, ends_of, levels_of
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
 
 Array = Any
@@ -33,7 +33,7 @@ class StepShape:
     micro_batch: Array
     name: Array
     names: Sequence[str]
-    _levels: Sequence[Level]
+    _paths: LongestPaths
 
     @classmethod
     def alone(cls) -> StepShape:
@@ -58,18 +58,13 @@ class StepShape:
         found = {i.name for i in instructions}
         names = sorted(found, key=lambda name: (name != FORWARD, name))
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-        before: list[list[tuple[int, float]]] = [[] for _ in instructions]
-        after: list[list[tuple[int, float]]] = [[] for _ in instructions]
-        for first, then, delay_s in pipeline.edges:
-            before[then].append((first, delay_s))
-            after[first].append((then, delay_s))
         micro_batches = sorted({i.microbatch for i in instructions})
         return cls(
             np.array(ranks),
             np.array([micro_batches.index(i.microbatch) for i in instructions]),
             np.array([names.index(i.name) for i in instructions]),
             names,
-            levels_of(pipeline.topological, before, after),
+            LongestPaths(pipeline.topological, pipeline.edges),
         )
 
     @property
@@ -88,9 +83,7 @@ class StepShape:
         Args:
             times_s: Durations of the instructions in s, (instructions, columns).
         """
-        import numpy as np
-
-        return self.last_ends_s(ends_of(self._levels, np.vstack([times_s, np.zeros((1, times_s.shape[1]))]))[:-1])
+        return self.last_ends_s(self._paths.ends(times_s).ends_s)
 
     def critical_paths(self, times_s: Array) -> Iterator[tuple[Array, Array]]:
         """Follows what each rank's end waited for, back to the begin of the step.
@@ -106,11 +99,11 @@ class StepShape:
         none, columns = times_s.shape
         ends: Array = np.zeros((none + 1, columns))
         waited_for: Array = np.full((none + 1, columns), none)
-        for level in self._levels:
-            waits = ends[level.before] + level.before_s[..., None]
-            last = waits.argmax(axis=1)
-            waited_for[level.nodes] = np.take_along_axis(level.before[..., None], last[:, None], axis=1)[:, 0]
-            ends[level.nodes] = np.take_along_axis(waits, last[:, None], axis=1)[:, 0] + times_s[level.nodes]
+        for level in self._paths.levels:
+            waits = np.stack([ends[side.at] + side.delay_s for side in level.before])
+            before = np.stack([side.at for side in level.before])
+            waited_for[level.nodes] = before[waits.argmax(axis=0), np.arange(len(level.nodes))[:, None]]
+            ends[level.nodes] = waits.max(axis=0) + times_s[level.nodes]
         node: Array = np.broadcast_to(self._lasts[:, None], (self.ranks, columns))
         while (left := node < none).any():
             yield np.where(left, node, 0), left

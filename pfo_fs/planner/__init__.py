@@ -3,12 +3,17 @@
 Mathematics only: no GPUs, no shared files. What is planned is a `Problem`: a `Pipeline`, a `Profile`, and what clock
 changes cost (`SwitchCosts`).
 
-`Planner` plans one iteration whose instructions of a kind take equal times. A linear program gives a lower bound of the
-energy, and the price of time at each node (`relaxation`). `rounding` turns its answer into clocks where changes cost
-nothing. Where they cost something, `switching_planner` chooses: dynamic programming over one rank (`rank_runs`) at
-prices that fall (`rank_sweeps`).
+What clocks make of time and energy is computed in one place (`scenario_model`), for iterations as they were measured;
+iterations that are all alike are one such scenario. Both planners take their steps in the same order: prices of time
+from a relaxation, the cheapest runs of one clock for each rank by dynamic programming (`rank_runs`), and moves that put
+the plan on time and save more (`scenario_descent`). A limit on clock changes is a price of a change.
 
-`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`).
+`Planner` plans iterations that are alike. A linear program gives the prices, and a lower bound of the energy
+(`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost
+something, `switching_planner` does, rank by rank (`rank_sweeps`).
+
+`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`). The program
+over all of them is too large for a linear solver; `scenario_relaxation` solves it by gradient steps.
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage

@@ -9,7 +9,6 @@ from itertools import permutations
 from typing import Any
 
 from pfo_fs.errors import Impossible
-from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 
@@ -109,44 +108,30 @@ class StageClocks:
         import numpy as np
 
         self._problem = problem
-        instructions, kinds = problem.pipeline.instructions, problem.measured_by_kind
-        self._stages: Any = np.array([instruction.stage for instruction in instructions])
-        self._kind: Any = np.array([list(kinds).index((i.stage, i.name)) for i in instructions])
-        clocks = sorted({mhz for choices in kinds.values() for mhz in choices.frequencies_mhz})
-        self._number = {mhz: number for number, mhz in enumerate(clocks)}
-        # Time in s and effective energy in J of each kind at each clock, and the times of each stage by name and clock.
-        self._times_s: Any = np.full((len(kinds), len(clocks)), np.inf)
-        self._costs_j: Any = np.full(self._times_s.shape, np.inf)
+        self._stages: Any = np.array([instruction.stage for instruction in problem.pipeline.instructions])
+        # The times of each stage in s, by name and clock.
         self._of_stage: list[dict[str, dict[int, float]]] = [{} for _ in range(problem.pipeline.num_stages)]
-        for row, ((stage, name), choices) in enumerate(kinds.items()):
-            own = [self._number[mhz] for mhz in choices.frequencies_mhz]
-            self._times_s[row, own], self._costs_j[row, own] = choices.times_s, choices.costs_j
+        for (stage, name), choices in problem.measured_by_kind.items():
             self._of_stage[stage][name] = dict(zip(choices.frequencies_mhz, choices.times_s, strict=True))
         self.clocks_mhz = [sorted(set.intersection(*(set(t) for t in of.values()))) for of in self._of_stage]
-
-    @cached_property
-    def _paths(self) -> LongestPaths:
-        return LongestPaths(self._problem)
 
     def evaluate(self, clocks_mhz: Sequence[Sequence[int]]) -> tuple[Any, Any]:
         """Returns the effective energy in J and the iteration time in s of each combination."""
         import numpy as np
 
+        problem, table = self._problem, self._problem.table
         size = max(1, _BATCH // len(self._stages))
         costs, times = [np.zeros(0)], [np.zeros(0)]
-        stands_still_s = self._problem.switch_costs.stands_still_s
+        kind = table.kind[:, None]
         for start in range(0, len(clocks_mhz), size):
             chosen = clocks_mhz[start : start + size]
-            numbers = np.array([[self._number[mhz] for mhz in row] for row in chosen]).T[self._stages]
+            numbers = np.array([[table.number[mhz] for mhz in row] for row in chosen]).T[self._stages]
             lost_s = None
-            if stands_still_s:
-                lost_s = np.zeros(numbers.shape)
-                lost_s[1:] = (numbers[1:] != numbers[:-1]) * stands_still_s
-                lost_s[list(self._problem.pipeline.first_nodes[:-1])] = 0.0
-            kind = self._kind[:, None]
-            ends_s = self._paths.ends(self._times_s[kind, numbers], lost_s=lost_s, shares=False).ends_s
-            costs.append(self._costs_j[kind, numbers].sum(axis=0))
-            times.append(ends_s[self._paths.last].max(axis=0) + self._problem.overhead_s)
+            if problem.switch_costs.stands_still_s:
+                lost_s = problem.alike.changed(numbers) * problem.switch_costs.stands_still_s
+            ends_s = problem.paths.ends(table.time_s[kind, numbers], lost_s=lost_s).ends_s
+            costs.append(table.cost_j[kind, numbers].sum(axis=0))
+            times.append(ends_s.max(axis=0) + problem.overhead_s)
         return np.concatenate(costs), np.concatenate(times)
 
     @cached_property

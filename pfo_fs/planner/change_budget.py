@@ -1,7 +1,4 @@
-"""Plans with fewer clock changes: the least energy for a number of changes, and energy against that number.
-
-A limit on the number of changes is a price of a change: the higher the price, the fewer changes a plan has.
-"""
+"""Plans with fewer clock changes: the least energy for a number of changes, and energy against that number."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from contextlib import suppress
 
 from pfo_fs.errors import Impossible
 from pfo_fs.planner.baselines import one_per_stage
+from pfo_fs.planner.change_price import first_price_j, least_price_j
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.switching_planner import ChangePrice
 
 _SEARCHED = 10
 """Number of prices that are tried for one limit."""
@@ -47,7 +44,7 @@ class ChangeBudget:
         """Returns plans by rising number of changes and falling energy, found at this many prices and without one."""
         free = self._planner.at(deadline=self._deadline_s)
         self._plans.append(free)
-        first_j = ChangePrice(self._planner.problem).first_j
+        first_j = first_price_j(self._planner.problem)
         for number in range(prices):
             self.add(first_j * _STEP ** (number - 1))
         kept: list[Plan] = []
@@ -71,10 +68,8 @@ class ChangeBudget:
         self._plans += [*known, free]
         if len(free.changes) <= most:
             return free
-        price = ChangePrice(self._planner.problem)
-        price.tried(few_enough=False)
-        for _ in range(_SEARCHED):
-            price.tried(few_enough=len(self.add(price.price_j).changes) <= most)
+        first_j = first_price_j(self._planner.problem)
+        least_price_j(first_j, lambda price_j: len(self.add(price_j).changes) <= most, _SEARCHED)
         within = [plan for plan in self._plans if len(plan.changes) <= most]
         if not within:
             fewest = min(len(plan.changes) for plan in self._plans)

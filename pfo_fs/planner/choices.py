@@ -39,40 +39,6 @@ class Choices:
         """For each clock, the position of its option."""
         return {mhz: position for position, mhz in enumerate(self.frequencies_mhz)}
 
-    def late(self, before_mhz: int, mhz: int, late_s: float) -> tuple[float, float]:
-        """Returns time in s and effective energy in J beyond those at a clock that acts late.
-
-        Args:
-            before_mhz: The clock at which the instruction begins; the nearest one counts if it was not measured.
-            mhz: Its own clock.
-            late_s: When its own clock acts, in s from its begin.
-        """
-        at = self.option_at
-        if before_mhz not in at:
-            before_mhz = min(at, key=lambda other: abs(other - before_mhz))
-        old, own = at[before_mhz], at[mhz]
-        share = min(1.0, late_s / self.times_s[old])
-        return share * (self.times_s[old] - self.times_s[own]), share * (self.costs_j[old] - self.costs_j[own])
-
-    def late_parts(self, clocks_mhz: Sequence[int], late_s: float) -> dict[int, tuple[float, float]]:
-        """Returns a part (time in s, effective energy in J) of each clock; the difference of two is about `late`.
-
-        These parts are the best in the mean over all pairs of these clocks.
-
-        Args:
-            clocks_mhz: The clocks, at least one; the nearest one counts for those that were not measured.
-            late_s: When the later one of two clocks acts, in s from the instruction's begin.
-        """
-        measured_mhz = {mhz: min(self.option_at, key=lambda at: abs(at - mhz)) for mhz in clocks_mhz}
-        parts = {}
-        for mhz, own in measured_mhz.items():
-            pairs = [(self.late(own, other, late_s), self.late(other, own, late_s)) for other in measured_mhz.values()]
-            parts[mhz] = (
-                sum(there[0] - back[0] for there, back in pairs) / (2 * len(pairs)),
-                sum(there[1] - back[1] for there, back in pairs) / (2 * len(pairs)),
-            )
-        return parts
-
 
 def choices_of(
     measurements: Sequence[Measurement], blocking_power_w: float, scale: float = 1.0, every_clock: bool = False

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline import Pipeline
 
 _DELAYS = 48
@@ -128,21 +129,15 @@ def makespans(pipeline: Pipeline, own_s: Sequence[Sequence[float]], delays_s: Se
     """
     import numpy as np
 
-    before: list[list[tuple[int, bool]]] = [[] for _ in pipeline.instructions]
     rank_of = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-    for first, then, _ in pipeline.edges:
-        before[then].append((first, rank_of[first] != rank_of[then]))
+    edges = [(first, then, float(rank_of[first] != rank_of[then])) for first, then, _ in pipeline.edges]
+    paths = LongestPaths(pipeline.topological, edges)
     own: Array = np.asarray(own_s, dtype=float)
-    delays: Array = np.asarray(delays_s, dtype=float)
-    at_once = max(1, _CELLS_AT_ONCE // (len(before) * len(delays)))
+    at_once = max(1, _CELLS_AT_ONCE // (len(own) * len(delays_s)))
     parts = []
     for start in range(0, own.shape[1], at_once):
         part = own[:, start : start + at_once]
-        ends = np.zeros((*part.shape, len(delays)))
-        for node in pipeline.topological:
-            end = ends[node]
-            for first, from_another_rank in before[node]:
-                np.maximum(end, ends[first] + delays if from_another_rank else ends[first], out=end)
-            end += part[node, :, None]
-        parts.append(ends.max(axis=0))
+        delays: Array = np.tile(delays_s, part.shape[1])
+        ends_s = paths.ends(part.repeat(len(delays_s), axis=1), delay_times=delays).ends_s
+        parts.append(ends_s.max(axis=0).reshape(part.shape[1], len(delays_s)))
     return np.concatenate(parts)

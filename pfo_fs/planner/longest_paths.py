@@ -1,17 +1,18 @@
-"""Longest paths through a pipeline for many sets of durations at once: arrays with a row per node, a column per set.
+"""Longest paths through a DAG for many sets of durations at once: arrays with a row per node and a column per set.
 
-Of several nodes that another one waits for, the one that is ready last counts. With a blur above zero, two of them
-count in part where they are ready at nearly the same time: the length is then a little longer, but smooth in the
-durations.
+Walks go level by level; nodes of one level do not depend on each other. A level takes about the same time for one
+column as for fifty. Of several nodes that another one waits for, the one that is ready last counts. With a blur above
+zero, two of them count in part where they are ready at nearly the same time: the length is then a little longer, but
+smooth in the durations.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pfo_fs.planner.columns import levels_of
-from pfo_fs.planner.problem import Problem
+Neighbours = list[list[tuple[int, float]]]
+"""For each node, (node, delay in s) of others."""
 
 _BEFORE_ALL_S = -1e9
 """When a neighbour that does not exist is ready."""
@@ -23,9 +24,9 @@ class _Side(NamedTuple):
     """One neighbour of each node of a level: those at the same place of the nodes' lists of neighbours.
 
     Attributes:
-        at: Positions of the neighbours; the number of nodes where there is none, (n,).
+        at: The neighbours; the number of nodes where there is none, (n,).
         delay_s: Delays between the node and this neighbour, (n, 1).
-        own: Whether this neighbour is the next one on the same rank, (n, 1).
+        own: Whether this neighbour is the next node, (n, 1).
         place: At which place of that neighbour's list this node is, (n,).
     """
 
@@ -35,11 +36,16 @@ class _Side(NamedTuple):
     place: Any
 
 
-class _Level(NamedTuple):
-    """Nodes that do not depend on each other, those at the positions `begin` to `end`, and their neighbours."""
+class Level(NamedTuple):
+    """Nodes that do not depend on each other; the number of nodes, as a node, means "no neighbour".
 
-    begin: int
-    end: int
+    Attributes:
+        nodes: The nodes, (n,).
+        before: The nodes that each of them waits for, place by place.
+        after: The nodes that wait for each of them.
+    """
+
+    nodes: Any
     before: list[_Side]
     after: list[_Side]
 
@@ -49,7 +55,8 @@ class Ends(NamedTuple):
 
     Attributes:
         ends_s: The ends in s, (nodes, columns).
-        shares: How much each node that waits counts on each of those it waits for; for `LongestPaths.weights`.
+        shares: How much each node that waits counts on each of those it waits for, for `LongestPaths.weights`; None if
+            they were not asked for.
     """
 
     ends_s: Any
@@ -57,100 +64,78 @@ class Ends(NamedTuple):
 
 
 class LongestPaths:
-    """The DAG of a problem.
+    """A DAG.
+
+    Args:
+        order: The nodes; each comes after those that it waits for.
+        edges: (node, node that waits for it, delay in s between them).
 
     Attributes:
+        levels: The nodes by the longest path to them.
         last: The nodes that no other one waits for.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, order: Sequence[int], edges: Iterable[tuple[int, int, float]]) -> None:
         import numpy as np
 
-        pipeline = problem.pipeline
-        ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-        levels = levels_of(pipeline.topological, problem.before, problem.after)
-        self.last: Any = np.array([node for node, after in enumerate(problem.after) if not after])
-        self._order: Any = np.concatenate([level.nodes for level in levels])
-        self._position: Any = np.empty(len(ranks), int)
-        self._position[self._order] = np.arange(len(ranks))
-        bounds = pairwise(accumulate([0, *(len(level.nodes) for level in levels)]))
-        self._levels = [
-            _Level(
-                *ends,
-                self._sides(level.nodes.tolist(), problem.before, problem.after, ranks),
-                self._sides(level.nodes.tolist(), problem.after, problem.before, ranks),
-            )
-            for level, ends in zip(levels, bounds, strict=True)
+        before, after = neighbours(len(order), edges)
+        depth = [0] * len(order)
+        for node in order:
+            depth[node] = max((depth[first] + 1 for first, _ in before[node]), default=0)
+        members: list[list[int]] = [[] for _ in range(max(depth) + 1)]
+        for node in order:
+            members[depth[node]].append(node)
+        self.levels = [
+            Level(np.array(nodes), _sides(nodes, before, after), _sides(nodes, after, before)) for nodes in members
         ]
-        self._places = max(len(level.before) for level in self._levels)
+        self.last: Any = np.array([node for node, waiting in enumerate(after) if not waiting])
+        self._places = max(len(level.before) for level in self.levels)
 
-    def _sides(
-        self,
-        nodes: list[int],
-        neighbours: list[list[tuple[int, float]]],
-        back: list[list[tuple[int, float]]],
-        ranks: list[int],
-    ) -> list[_Side]:
-        import numpy as np
-
-        rows = [
-            [
-                (
-                    int(self._position[other]),
-                    delay_s,
-                    abs(other - node) == 1 and ranks[other] == ranks[node],
-                    [node_back for node_back, _ in back[other]].index(node),
-                )
-                for other, delay_s in neighbours[node]
-            ]
-            for node in nodes
-        ]
-        none = (len(ranks), 0.0, False, 0)
-        sides = []
-        for place in range(max(1, *map(len, rows))):
-            column = [row[place] if place < len(row) else none for row in rows]
-            at, delays_s, own, places = (np.array(each) for each in zip(*column, strict=True))
-            sides.append(_Side(at, delays_s[:, None], own[:, None], places))
-        return sides
-
-    def ends(self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, shares: bool = True) -> Ends:
+    def ends(
+        self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, shares: bool = False, delay_times: Any = None
+    ) -> Ends:
         """Returns when nodes end that begin as early as possible.
 
         Args:
             times_s: Duration of each node, in s, (nodes, columns).
             blur_s: Two neighbours that are ready within this time of each other both count, in s.
-            lost_s: For how long the rank stands still before each node, in s, like `times_s`; None: never.
+            lost_s: For how long each node waits in addition for the node before it in number, in s, like `times_s`;
+                None: for no time.
             shares: Whether `weights` will be asked for.
+            delay_times: For each column, the multiple of all delays that counts; None: 1.
         """
         import numpy as np
 
         is_exact, blur_s = blur_s == 0, max(blur_s, _LEAST_BLUR_S)
         nodes, columns = times_s.shape
-        times_s = times_s.take(self._order, axis=0)
-        lost_s = None if lost_s is None else lost_s[self._order]
         ends: Any = np.empty((nodes + 1, columns))
         ends[-1] = _BEFORE_ALL_S
         counts: Any = np.zeros((self._places, nodes + 1, columns)) if shares else None
-        for begin, end, sides, _ in self._levels:
+        for number, (own, sides, _) in enumerate(self.levels):
             start: Any = 0.0
-            for place, side in enumerate(sides if begin else ()):
+            counted: list[Any] = []
+            for place, side in enumerate(sides if number else ()):
                 ready = ends.take(side.at, axis=0)
-                ready += side.delay_s
+                ready += side.delay_s if delay_times is None else side.delay_s * delay_times
                 if lost_s is not None:
-                    ready += side.own * lost_s[begin:end]
+                    ready += side.own * lost_s[own]
                 if place == 0:
                     start = ready
-                    if shares:
-                        counts[0, begin:end] = 1.0
+                    counted = [np.ones_like(ready)] if shares else []
+                    continue
+                if is_exact and not shares:
+                    np.maximum(start, ready, out=start)
                     continue
                 apart = ready - start
                 apart *= 0.5 / blur_s
                 np.maximum(start, ready, out=start)
                 if shares:
-                    share = counts[place, begin:end]
-                    np.minimum(np.maximum(apart, -0.5), 0.5, out=share)
+                    share = np.minimum(np.maximum(apart, -0.5), 0.5)
                     share += 0.5
-                    counts[:place, begin:end] *= 1.0 - share
+                    rest = 1.0 - share
+                    for earlier in counted:
+                        earlier *= rest
+                    counted.append(share)
                 if is_exact:
                     continue
                 # The smooth maximum is above the larger one of two by (blur - |difference|)^2 / (4 blur).
@@ -160,25 +145,43 @@ class LongestPaths:
                 apart *= apart
                 apart *= blur_s
                 start += apart
-            np.add(start, times_s[begin:end], out=ends[begin:end])
-        return Ends(ends.take(self._position, axis=0), counts)
+            for place, share in enumerate(counted):
+                counts[place, own] = share
+            ends[own] = start + times_s[own]
+        return Ends(ends[:-1], counts)
+
+    def walk(self, durations_s: Callable[[Any, Any], Any], nodes: int, columns: int) -> None:
+        """Walks from the first nodes to the last, and gives nodes the durations that depend on when they can begin.
+
+        Args:
+            durations_s: Returns the durations in s, given some nodes and when they can begin in s, (n, columns).
+            nodes: Number of nodes.
+            columns: Number of columns.
+        """
+        import numpy as np
+
+        ends: Any = np.zeros((nodes + 1, columns))
+        for own, sides, _ in self.levels:
+            start = np.maximum.reduce([ends[side.at] + side.delay_s for side in sides])
+            ends[own] = start + durations_s(own, start)
 
     def weights(self, ends: Ends, last: Any) -> Any:
         """Returns by how much something grows per second of each node, (nodes, columns).
 
         Args:
-            ends: What `ends` returned.
+            ends: What `ends` returned, with shares.
             last: By how much it grows per second by which each of the last nodes ends later, (last nodes, columns).
         """
         import numpy as np
 
         weights: Any = np.zeros(ends.shares.shape[1:])
-        weights[self._position[self.last]] = last
-        for begin, end, _, sides in reversed(self._levels):
-            found = weights[begin:end]
+        weights[self.last] = last
+        for own, _, sides in reversed(self.levels):
+            found = weights[own]
             for side in sides:
                 found += weights.take(side.at, axis=0) * ends.shares[side.place, side.at]
-        return weights[self._position]
+            weights[own] = found
+        return weights[:-1]
 
     def latest(self, times_s: Any, deadlines_s: Any, lost_s: Any = None) -> Any:
         """Returns when nodes must have ended so that all end in time, in s, (nodes, columns).
@@ -190,18 +193,49 @@ class LongestPaths:
         """
         import numpy as np
 
-        nodes, columns = times_s.shape
-        needs: Any = np.zeros((nodes + 1, columns))
-        needs[:-1] = times_s[self._order]
-        lost: Any = np.zeros((nodes + 1, 1))
-        if lost_s is not None:
-            lost = np.vstack([lost_s[self._order], np.zeros((1, columns))])
-        latest: Any = np.empty((nodes + 1, columns))
+        none = np.zeros((1, times_s.shape[1]))
+        needs: Any = np.vstack([times_s, none])
+        lost: Any = None if lost_s is None else np.vstack([lost_s, none])
+        latest: Any = np.empty(needs.shape)
         latest[-1] = deadlines_s
-        for begin, end, _, sides in reversed(self._levels):
-            must = [
-                latest[s.at] - needs[s.at] - s.delay_s - s.own * lost[s.at if lost_s is not None else [-1]]
-                for s in sides
-            ]
-            latest[begin:end] = np.minimum.reduce(must)
-        return latest[self._position]
+        for own, _, sides in reversed(self.levels):
+            must = [latest[s.at] - needs[s.at] - s.delay_s for s in sides]
+            if lost is not None:
+                must = [each - s.own * lost[s.at] for each, s in zip(must, sides, strict=True)]
+            latest[own] = np.minimum.reduce(must)
+        return latest[:-1]
+
+
+def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Neighbours, Neighbours]:
+    """Returns for each node those that it waits for, and those that wait for it.
+
+    Args:
+        nodes: Number of nodes.
+        edges: As for `LongestPaths`.
+    """
+    before: Neighbours = [[] for _ in range(nodes)]
+    after: Neighbours = [[] for _ in range(nodes)]
+    for first, then, delay_s in edges:
+        before[then].append((first, delay_s))
+        after[first].append((then, delay_s))
+    return before, after
+
+
+def _sides(nodes: list[int], towards: Neighbours, back: Neighbours) -> list[_Side]:
+    """The neighbours of some nodes, of which `towards` has lists and `back` those of the other direction."""
+    import numpy as np
+
+    rows = [
+        [
+            (other, delay_s, abs(other - node) == 1, [there for there, _ in back[other]].index(node))
+            for other, delay_s in towards[node]
+        ]
+        for node in nodes
+    ]
+    none = (len(towards), 0.0, False, 0)
+    sides = []
+    for place in range(max(1, *map(len, rows))):
+        column = [row[place] if place < len(row) else none for row in rows]
+        at, delays_s, own, places = (np.array(each) for each in zip(*column, strict=True))
+        sides.append(_Side(at, delays_s[:, None], own[:, None], places))
+    return sides

@@ -12,6 +12,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.planner.problem import Problem, Timing
 from pfo_fs.planner.profile import Measurement
+from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.switch_costs import ChangeLimits, SwitchLoad, reason
 
 
@@ -68,15 +69,21 @@ class Plan:
         return found
 
     @cached_property
+    def _played(self) -> Played:
+        assert self.measurements  # every clock is one that was measured for its instruction
+        return self.problem.played(self.frequencies_mhz)
+
+    @cached_property
     def times_s(self) -> list[float]:
         """Duration of each node, in s."""
-        late = self.problem.late(self.frequencies_mhz)
-        return [m.time_s + late.get(node, (0.0, 0.0))[0] for node, m in enumerate(self.measurements)]
+        times_s: list[float] = self._played.times_s[:, 0].tolist()
+        return times_s
 
     @cached_property
     def timing(self) -> Timing:
         """When each node begins, and the iteration time."""
-        return self.problem.timing(self.times_s, self.changes)
+        played = self._played
+        return Timing((played.ends_s - played.times_s)[:, 0].tolist(), played.mean_s)
 
     @cached_property
     def changes(self) -> list[int]:
@@ -86,7 +93,7 @@ class Plan:
     @property
     def iteration_time_s(self) -> float:
         """Duration of one iteration, in s."""
-        return self.timing.iteration_time_s
+        return self._played.mean_s
 
     @property
     def energy_j(self) -> float:
@@ -104,17 +111,15 @@ class Plan:
         problem = self.problem
         return self.effective_j + problem.waiting_power_w * seconds
 
-    @cached_property
+    @property
     def effective_j(self) -> float:
         """Energy of the instructions and clock changes beyond that of waiting for the same time, in J."""
-        problem = self.problem
-        effective_j = sum(m.energy_j - problem.blocking_power_w * m.time_s for m in self.measurements)
-        return effective_j * problem.gpus_per_rank + self.switch_load.energy_j
+        return self._played.effective_j
 
-    @cached_property
+    @property
     def switch_load(self) -> SwitchLoad:
         """What the clock changes cost beyond the time for which GPUs stand still."""
-        return self.problem.switch_load_of(self.frequencies_mhz, self.times_s, self.timing)
+        return self._played.load
 
     @property
     def switching(self) -> str:

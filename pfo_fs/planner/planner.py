@@ -67,7 +67,7 @@ class Planner:
             return max(self.fastest_s, problem.iteration_time_of([c.hull[-1] for c in problem.choices]))
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
         times_s = [max(choices.times_s) for choices in problem.choices]
-        return problem.timing(times_s, problem.changes(range(len(times_s)))).iteration_time_s
+        return problem.timing(times_s, problem.switch_costs.stands_still_s).iteration_time_s
 
     @cached_property
     def least_energy_s(self) -> float:

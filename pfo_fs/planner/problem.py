@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.choices import MIN_OPTIONS, Choices, choices_of
+from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.planner.pipeline import Pipeline
 from pfo_fs.planner.profile import Kind, Profile
-from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, switch_load
+from pfo_fs.planner.scenario_model import Played, Scenarios
+from pfo_fs.planner.switch_costs import SwitchCosts
 
 Assignment = Sequence[int]
 """For each node, the position of its option in `Problem.choices[node]`."""
@@ -96,20 +99,23 @@ class Problem:
         return [self.choices_by_kind[i.stage, i.name] for i in self.pipeline.instructions]
 
     @cached_property
-    def before(self) -> list[list[tuple[int, float]]]:
-        """For each node, (node, delay in s) of those that it waits for."""
-        before: list[list[tuple[int, float]]] = [[] for _ in self.pipeline.instructions]
-        for first, then, delay_s in self.pipeline.edges:
-            before[then].append((first, delay_s))
-        return before
+    def paths(self) -> LongestPaths:
+        """The longest paths through the DAG."""
+        return LongestPaths(self.pipeline.topological, self.pipeline.edges)
 
     @cached_property
-    def after(self) -> list[list[tuple[int, float]]]:
+    def _neighbours(self) -> tuple[Neighbours, Neighbours]:
+        return neighbours(len(self.pipeline.instructions), self.pipeline.edges)
+
+    @property
+    def before(self) -> Neighbours:
+        """For each node, (node, delay in s) of those that it waits for."""
+        return self._neighbours[0]
+
+    @property
+    def after(self) -> Neighbours:
         """For each node, (node, delay in s) of those that wait for it."""
-        after: list[list[tuple[int, float]]] = [[] for _ in self.pipeline.instructions]
-        for first, then, delay_s in self.pipeline.edges:
-            after[first].append((then, delay_s))
-        return after
+        return self._neighbours[1]
 
     @property
     def waiting_power_w(self) -> float:
@@ -152,98 +158,36 @@ class Problem:
             if frequencies_mhz[node] != frequencies_mhz[node - 1]
         ]
 
-    def timing(self, times_s: Sequence[float], changes: Sequence[int] | Mapping[int, float] = ()) -> Timing:
+    def timing(self, times_s: Sequence[float], lost_s: float = 0.0) -> Timing:
         """Returns when each node begins, and the iteration time.
 
         Args:
-            times_s: Duration of each node.
-            changes: Nodes before which their rank changes its clock, for which it stands still; or how long for each.
+            times_s: Duration of each node, in s.
+            lost_s: For how long each rank stands still before each of its nodes but the first, in s.
         """
-        lost = self._lost_s(changes)
-        before = self.before
-        starts = [0.0] * len(times_s)
-        ends = [0.0] * len(times_s)
-        for node in self.pipeline.topological:
-            start = 0.0
-            for first, delay_s in before[node]:
-                ready = ends[first] + delay_s
-                if first == node - 1 and node in lost:
-                    ready += lost[node]
-                if ready > start:
-                    start = ready
-            starts[node] = start
-            ends[node] = start + times_s[node]
-        return Timing(starts, max(ends) + self.overhead_s)
+        import numpy as np
 
-    def _lost_s(self, changes: Sequence[int] | Mapping[int, float]) -> Mapping[int, float]:
-        if isinstance(changes, Mapping):
-            return changes
-        return dict.fromkeys(changes, self.switch_costs.stands_still_s)
-
-    def latest_starts(
-        self, times_s: Sequence[float], changes: Sequence[int] | Mapping[int, float], end_s: float
-    ) -> list[float]:
-        """Returns when each node must begin at the latest, so that all nodes have ended at `end_s`.
-
-        Args:
-            times_s: Duration of each node.
-            changes: As in `timing`.
-            end_s: When the last node must have ended, in s, without the fixed overhead.
-        """
-        lost = self._lost_s(changes)
-        latest = [end_s - seconds for seconds in times_s]
-        for node in reversed(self.pipeline.topological):
-            for later, delay_s in self.after[node]:
-                change_s = lost.get(later, 0.0) if later == node + 1 else 0.0
-                latest[node] = min(latest[node], latest[later] - delay_s - change_s - times_s[node])
-        return latest
-
-    def times_at(self, frequencies_mhz: Sequence[int]) -> list[float]:
-        """Duration in s of each node at its clock in MHz, one of those that were measured."""
-        times_s = [
-            table.times_s[table.option_at[mhz]] for table, mhz in zip(self._measured, frequencies_mhz, strict=True)
-        ]
-        for node, (more_s, _) in self.late(frequencies_mhz).items():
-            times_s[node] += more_s
-        return times_s
-
-    def timing_at(self, frequencies_mhz: Sequence[int]) -> Timing:
-        """When each node begins at these clocks in MHz, and the iteration time."""
-        return self.timing(self.times_at(frequencies_mhz), self.changes(frequencies_mhz))
-
-    def cost_at(self, frequencies_mhz: Sequence[int]) -> float:
-        """Effective energy of all instructions at their clocks in MHz, in J."""
-        return sum(
-            table.costs_j[table.option_at[mhz]] for table, mhz in zip(self._measured, frequencies_mhz, strict=True)
-        )
-
-    def late(self, frequencies_mhz: Sequence[int], rank: int | None = None) -> dict[int, tuple[float, float]]:
-        """For nodes whose clock acts late, the time in s and the effective energy in J that they take in addition.
-
-        Either may be below zero. A clock that was not measured for the instruction counts like the nearest one.
-
-        Args:
-            frequencies_mhz: Clock of each node, in MHz.
-            rank: The rank whose nodes are asked for; None: all.
-        """
-        late_s, found = self.switch_costs.acts_late_s, {}
-        if not late_s:
-            return {}
-        spans = list(pairwise(self.pipeline.first_nodes))
-        for first, end in spans if rank is None else spans[rank : rank + 1]:
-            before_mhz = 0
-            for node in range(first, end):
-                mhz = frequencies_mhz[node]
-                if mhz != before_mhz:
-                    choices = self._measured[node]
-                    found[node] = choices.late(before_mhz or max(choices.frequencies_mhz), mhz, late_s)
-                before_mhz = mhz
-        return found
+        times: Any = np.array(times_s)[:, None]
+        ends = self.paths.ends(times, lost_s=np.full(times.shape, lost_s) if lost_s else None).ends_s
+        return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
 
     @cached_property
-    def _measured(self) -> list[Choices]:
-        """The options of each node at all measured clocks."""
-        return [self.measured_by_kind[i.stage, i.name] for i in self.pipeline.instructions]
+    def table(self) -> ClockTable:
+        """What each kind of instruction does at each clock."""
+        return ClockTable(self)
+
+    @cached_property
+    def alike(self) -> Scenarios:
+        """Iterations that are all alike, with the profile's times, as one scenario."""
+        return Scenarios(self, self.table.full_s[self.table.kind][None, :, None], [0])
+
+    def played(self, frequencies_mhz: Sequence[int]) -> Played:
+        """Returns what these clocks in MHz, one for each node, make of iterations that are all alike.
+
+        Raises:
+            PlanError: A clock was not measured for its instruction.
+        """
+        return self.alike.play(self.alike.numbers([frequencies_mhz]))
 
     def frequencies_of(self, assignment: Assignment) -> list[int]:
         """Clock of each node, in MHz."""
@@ -251,21 +195,7 @@ class Problem:
 
     def iteration_time_of(self, assignment: Assignment) -> float:
         """The exact iteration time in s: the profile's numbers, added up along the DAG."""
-        return self.timing_at(self.frequencies_of(assignment)).iteration_time_s
-
-    def switch_load_of(
-        self, frequencies_mhz: Sequence[int], times_s: Sequence[float] | None = None, timing: Timing | None = None
-    ) -> SwitchLoad:
-        """Returns what the clock changes of a plan cost beyond the time for which GPUs stand still.
-
-        Args:
-            frequencies_mhz: Clock of each node, in MHz.
-            times_s: What `times_at` returns for them, if it is known already.
-            timing: What `timing` returns for them, if it is known already.
-        """
-        changes = self.changes(frequencies_mhz)
-        times_s = self.times_at(frequencies_mhz) if times_s is None else times_s
-        return switch_load(self, frequencies_mhz, changes, timing or self.timing(times_s, changes), times_s)
+        return self.played(self.frequencies_of(assignment)).mean_s
 
     @cached_property
     def fastest(self) -> tuple[int, ...]:
@@ -279,26 +209,20 @@ class Problem:
         if self.switch_costs.none:
             return every
         highest = tuple(choices.frequencies_mhz.index(max(choices.frequencies_mhz)) for choices in self.choices)
-        single = self._fastest_without_changes()
-        if not self.switch_load_of(self.frequencies_of(every)).fits:
-            return min((highest, *single), key=self.iteration_time_of)
-        return min((every, highest, *single), key=self.iteration_time_of)
+        several = [highest, *self._fastest_without_changes()]
+        if self.played(self.frequencies_of(every)).load.fits:
+            several.insert(0, every)
+        return min(several, key=self.iteration_time_of)
 
     def _fastest_without_changes(self) -> list[tuple[int, ...]]:
         """Each rank at the one clock at which its instructions take least time; empty if a rank has no common clock."""
-        assignment: list[int] = []
-        for order in self.pipeline.orders:
-            kinds = [(i.stage, i.name) for i in order]
-            option_of = {
-                kind: {mhz: option for option, mhz in enumerate(self.choices_by_kind[kind].frequencies_mhz)}
-                for kind in set(kinds)
-            }
-            common = sorted(set.intersection(*(set(table) for table in option_of.values())))
-            if not common:
+        import numpy as np
+
+        offered_s = np.where(self.table.offered, self.table.time_s, np.inf)[self.table.kind]
+        clocks_mhz: list[int] = []
+        for first, end in pairwise(self.pipeline.first_nodes):
+            total_s = offered_s[first:end].sum(axis=0)
+            if not np.isfinite(total_s).any():
                 return []
-            total_s = {
-                mhz: sum(self.choices_by_kind[kind].times_s[option_of[kind][mhz]] for kind in kinds) for mhz in common
-            }
-            best = min(common, key=total_s.__getitem__)
-            assignment += [option_of[kind][best] for kind in kinds]
-        return [tuple(assignment)]
+            clocks_mhz += [self.table.mhz[int(total_s.argmin())]] * (end - first)
+        return [tuple(each.option_at[mhz] for each, mhz in zip(self.choices, clocks_mhz, strict=True))]

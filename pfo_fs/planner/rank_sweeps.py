@@ -1,48 +1,28 @@
 """Takes the clocks of one rank after another, while the other ranks keep theirs.
 
 The instructions of the other ranks are pinned somewhere between their earliest and their latest begin. What is left
-for one rank is a window of time for each of its instructions, within which `rank_runs.py` finds its best clocks: at
-prices of time that fall to nothing for a first plan (`round_plan`), and then without such prices (`improve`).
+for one rank is a window of time for each of its instructions, within which `rank_runs.py` finds its best clocks, at
+prices of time that fall to nothing.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
 
-_PINS = (1.0, 0.0, 0.5)
-"""Where the other ranks are pinned in one sweep after the other: 0 is their earliest begin, 1 their latest."""
 _ROUNDS = ((1.0, 0.5), (0.9, 0.5), (0.7, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0))
 """Shares of the price of time while mixed clocks become real ones, and where the other ranks are pinned."""
-_SAVES = 5e-5
-"""Relative: the search ends when a sweep saves less."""
 _NO_LIMIT_S = 1e9
 
 
-class Value(NamedTuple):
-    """How good a plan is; the smaller one is better.
-
-    Attributes:
-        impossible: Number of things that the drivers cannot do: runs that are too short, hosts with too many changes.
-        energy_j: Energy of an iteration in J, with the price of each change; infinite if the plan is late.
-    """
-
-    impossible: int
-    energy_j: float
-
-
-LATE = Value(10**9, float("inf"))
-
-
 class RankSweeps:
-    """Makes and improves plans of one problem.
+    """Makes plans of one problem.
 
     Args:
         problem: The problem.
@@ -51,12 +31,8 @@ class RankSweeps:
 
     def __init__(self, problem: Problem, wrong_s: Sequence[float]) -> None:
         self._problem = problem
-        self._wrong_s = wrong_s
         self._spans = list(pairwise(problem.pipeline.first_nodes))
-
-    @cached_property
-    def _runs(self) -> list[RankRuns]:
-        return [RankRuns(self._problem, rank, wrong_s) for rank, wrong_s in enumerate(self._wrong_s)]
+        self._runs = [RankRuns(problem, rank, each_s) for rank, each_s in enumerate(wrong_s)]
 
     @cached_property
     def _max_clocks(self) -> list[int]:
@@ -68,87 +44,23 @@ class RankSweeps:
         """Number of pairs of clocks that are tried for all instructions and those before them."""
         return sum(len(runs.kind) * len(runs.clocks_mhz) ** 2 for runs in self._runs)
 
-    def value(
-        self, clocks_mhz: Sequence[int], length_s: float, waiting_w: float, change_price_j: Sequence[float]
-    ) -> Value:
-        """Returns how good a plan is.
-
-        Args:
-            clocks_mhz: Clock of each node, in MHz.
-            length_s: The longest iteration time, in s.
-            waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
-            change_price_j: For each rank, the price of a change beyond its energy, in J.
-        """
-        problem, changes = self._problem, self._problem.changes(clocks_mhz)
-        times_s = problem.times_at(clocks_mhz)
-        timing = problem.timing(times_s, changes)
-        if timing.iteration_time_s > length_s:
-            return LATE
-        load = problem.switch_load_of(clocks_mhz, times_s, timing)
-        prices_j = sum(change_price_j[bisect_right(problem.pipeline.first_nodes, node) - 1] for node in changes)
-        energy_j = problem.cost_at(clocks_mhz) + load.energy_j + waiting_w * timing.iteration_time_s + prices_j
-        return Value(len(load.overloaded) + load.too_short, energy_j)
-
-    def cheapest(self, price_w: Sequence[float], change_price_j: Sequence[float]) -> list[int]:
+    def cheapest(self, price_w: Sequence[float], change_price_j: float) -> list[int]:
         """Returns each rank's cheapest clocks (MHz), wherever other ranks are.
 
         Args:
             price_w: Price of the duration of each node, in J/s.
-            change_price_j: For each rank, the price of a change beyond its energy, in J.
+            change_price_j: Price of a change beyond its energy, in J.
         """
         import numpy as np
 
         clocks_mhz: list[int] = []
         for rank, (first, end) in enumerate(self._spans):
             anywhere = Window(np.zeros(end - first), np.full(end - first, _NO_LIMIT_S), np.array(price_w[first:end]))
-            found = self._runs[rank].best(anywhere, change_price_j[rank])
+            found = self._runs[rank].best(anywhere, change_price_j)
             clocks_mhz += found or self._max_clocks[first:end]
         return clocks_mhz
 
-    def improve(
-        self,
-        clocks_mhz: Sequence[int],
-        length_s: float,
-        waiting_w: float,
-        change_price_j: Sequence[float],
-        counted_price_j: Sequence[float],
-        sweeps: int,
-    ) -> list[int]:
-        """Returns the clocks in MHz of a plan that is no worse.
-
-        Args:
-            clocks_mhz: Clock of each node, in MHz, of a plan within the length.
-            length_s: The longest iteration time, in s.
-            waiting_w: As in `value`.
-            change_price_j: For each rank, the price of a change at which plans are tried, in J.
-            counted_price_j: The price at which they are judged.
-            sweeps: The most sweeps over all ranks.
-        """
-        clocks = list(clocks_mhz)
-        runs = [
-            RankRuns(self._problem, rank, self._wrong_s[rank], clocks[first:end])
-            for rank, (first, end) in enumerate(self._spans)
-        ]
-        best = self.value(clocks, length_s, waiting_w, counted_price_j)
-        for number in range(sweeps):
-            last = best
-            for rank, (first, end) in enumerate(self._spans):
-                times_s, changes = self._problem.times_at(clocks), self._problem.changes(clocks)
-                window = self._window(times_s, changes, first, end, length_s, _PINS[number % len(_PINS)])
-                found = runs[rank].best(window, change_price_j[rank])
-                if found is None or found == clocks[first:end]:
-                    continue
-                tried = [*clocks[:first], *found, *clocks[end:]]
-                value = self.value(tried, length_s, waiting_w, counted_price_j)
-                if value < best:
-                    clocks, best = tried, value
-            if best.impossible == last.impossible and last.energy_j - best.energy_j <= _SAVES * last.energy_j:
-                break
-        return clocks
-
-    def round_plan(
-        self, times_s: Sequence[float], price_w: Any, length_s: float, change_price_j: Sequence[float]
-    ) -> list[int]:
+    def round_plan(self, times_s: Sequence[float], price_w: Any, length_s: float, change_price_j: float) -> list[int]:
         """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
 
         Rank after rank gets its best clocks at a price of time that falls from the mixture's to nothing, while the
@@ -158,50 +70,46 @@ class RankSweeps:
             times_s: Duration of each node at its mixed clocks, in s.
             price_w: Price of its duration, in J/s; an array.
             length_s: The longest iteration time, in s.
-            change_price_j: For each rank, the price of a change beyond its energy, in J.
+            change_price_j: Price of a change beyond its energy, in J.
         """
-        problem, spans = self._problem, self._spans
-        times_s, clocks = list(times_s), list(self._max_clocks)
-        stands_still_s: dict[int, float] = {}  # for how long ranks with real clocks stand still before nodes
+        import numpy as np
+
+        alike, spans = self._problem.alike, self._spans
+        mixed_s: Any = np.array(times_s)[:, None]
+        lost_s: Any = np.zeros(mixed_s.shape)  # for how long ranks with real clocks stand still before nodes
+        clocks = list(self._max_clocks)
         rounded: set[int] = set()
         for number, (share, pin) in enumerate(_ROUNDS):
             odd = number % 2
             for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
                 first, end = spans[rank]
-                window = self._window(times_s, stands_still_s, first, end, length_s, pin)
+                window = self._window(mixed_s, lost_s, first, end, length_s, pin)
                 window = replace(window, price_w=share * price_w[first:end])
-                found = self._runs[rank].best(window, change_price_j[rank])
+                found = self._runs[rank].best(window, change_price_j)
                 if found is None and rank in rounded:
                     continue
                 rounded.add(rank)
                 clocks[first:end] = found or self._max_clocks[first:end]
-                times_s[first:end] = problem.times_at(clocks)[first:end]
-                for node in range(first + 1, end):
-                    changed = clocks[node] != clocks[node - 1]
-                    stands_still_s[node] = problem.switch_costs.stands_still_s if changed else 0.0
+                real_s, still_s = alike.times(alike.numbers([clocks]))
+                mixed_s[first:end] = real_s[first:end]
+                if still_s is not None:
+                    lost_s[first:end] = still_s[first:end]
         return clocks
 
-    def _window(
-        self,
-        times_s: Sequence[float],
-        changes: Sequence[int] | Mapping[int, float],
-        first: int,
-        end: int,
-        length_s: float,
-        pin: float,
-    ) -> Window:
+    def _window(self, times_s: Any, lost_s: Any, first: int, end: int, length_s: float, pin: float) -> Window:
         """What the other ranks leave to the rank with the nodes from `first` to `end`."""
         import numpy as np
 
         problem = self._problem
         end_s = length_s - problem.overhead_s
-        earliest = problem.timing(times_s, changes).starts_s
-        latest = problem.latest_starts(times_s, changes, end_s)
-        pinned = [soon + pin * (late - soon) for soon, late in zip(earliest, latest, strict=True)]
+        earliest = problem.paths.ends(times_s, lost_s=lost_s).ends_s[:, 0]
+        latest = problem.paths.latest(times_s, end_s, lost_s)[:, 0]
+        ends: Any = earliest + pin * (latest - earliest)
+        begins_s, ends_s = (ends - times_s[:, 0]).tolist(), ends.tolist()
         release, due = [], []
         for node in range(first, end):
-            before = [pinned[n] + times_s[n] + delay_s for n, delay_s in problem.before[node] if not first <= n < end]
-            after = [pinned[n] - delay_s for n, delay_s in problem.after[node] if not first <= n < end]
+            before = [ends_s[n] + delay_s for n, delay_s in problem.before[node] if not first <= n < end]
+            after = [begins_s[n] - delay_s for n, delay_s in problem.after[node] if not first <= n < end]
             release.append(max(before, default=0.0))
             due.append(min(after, default=end_s))
         return Window(np.array(release), np.array(due), np.zeros(end - first))

@@ -247,16 +247,19 @@ def _late_durations(problem: Problem, variables: _Variables) -> list[Duration]:
     the clock of a node takes its part off the time and energy of this node, and adds the next instruction's part there.
     """
     durations: list[Duration] = []
-    late_s = problem.switch_costs.acts_late_s
+    kind = problem.table.kind.tolist()
     for first, end in pairwise(problem.pipeline.first_nodes):
-        kinds = {id(each): each for each in problem.choices[first:end]}
-        useful = {each.frequencies_mhz[k] for each in kinds.values() for k in each.hull}
-        highest = max(max(each.frequencies_mhz) for each in kinds.values())
+        own_kinds = {kind[node]: problem.choices[node] for node in range(first, end)}
+        useful = {each.frequencies_mhz[k] for each in own_kinds.values() for k in each.hull}
+        highest = max(max(each.frequencies_mhz) for each in own_kinds.values())
         clocks_mhz = sorted({*useful, highest})
-        parts_of = {key: each.late_parts(clocks_mhz, late_s) for key, each in kinds.items()}
+        clocks = [problem.table.number[mhz] for mhz in clocks_mhz]
+        late = {row: problem.table.late_parts(row, clocks, problem.switch_costs.acts_late_s) for row in own_kinds}
+        parts_of = {row: dict(zip(clocks_mhz, parts.T.tolist(), strict=True)) for row, parts in late.items()}
         before: list[tuple[int, int]] = []  # variables of the clocks of the node before, and these clocks
-        for choices in problem.choices[first:end]:
-            parts, at = parts_of[id(choices)], choices.option_at
+        for node in range(first, end):
+            choices, parts = problem.choices[node], parts_of[kind[node]]
+            at = choices.option_at
             own = [mhz for mhz in clocks_mhz if mhz in at]
             shares = [variables.add(choices.costs_j[at[mhz]] - parts[mhz][1], 1.0) for mhz in own]
             variables.shares.append(shares)
@@ -273,5 +276,4 @@ def _late_durations(problem: Problem, variables: _Variables) -> list[Duration]:
 def _horizon(problem: Problem) -> float:
     """A makespan in s that no plan exceeds: every node at its slowest, and a clock change before each."""
     slowest = [choices.times_s[-1] for choices in problem.choices]
-    everywhere = range(len(slowest)) if problem.switch_costs.stands_still_s else ()
-    return problem.timing(slowest, everywhere).iteration_time_s - problem.overhead_s
+    return problem.timing(slowest, problem.switch_costs.stands_still_s).iteration_time_s - problem.overhead_s

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pfo_fs.planner.columns import NEVER, Columns, Level, latest_of, starts_of
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxed
 
@@ -37,7 +37,23 @@ class Rounder:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._problem, self._columns = problem, Columns(problem)
+        import numpy as np
+
+        self._problem = problem
+        pipeline = problem.pipeline
+        self._backwards = LongestPaths(
+            pipeline.topological[::-1], [(then, first, delay_s) for first, then, delay_s in pipeline.edges]
+        )
+        # For each kind of instruction its options' times in s and effective energies in J, padded with infinity.
+        number_of = {kind: number for number, kind in enumerate(problem.choices_by_kind)}
+        self._kind: Any = np.array([number_of[i.stage, i.name] for i in pipeline.instructions])
+        tables = list(problem.choices_by_kind.values())
+        shape = len(tables), max(len(table.times_s) for table in tables)
+        self._times_s: Any = np.full(shape, np.inf)
+        self._costs_j: Any = np.full(shape, np.inf)
+        for row, table in enumerate(tables):
+            own = slice(len(table.times_s))
+            self._times_s[row, own], self._costs_j[row, own] = table.times_s, table.costs_j
         self._fastest_s = problem.iteration_time_of(problem.fastest)
 
     def clocks_mhz(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
@@ -55,7 +71,7 @@ class Rounder:
             for answer, target_s in zip(relaxed, targets_s, strict=True)
         ]
         options = self.round(relaxed, [max(length_s, self._fastest_s) - overhead_s for length_s in useful_s])
-        assignments = options[:-1].T.tolist()
+        assignments = options.T.tolist()
         for number, (assignment, target_s) in enumerate(zip(assignments, targets_s, strict=True)):
             if self._problem.iteration_time_of(assignment) > target_s:
                 assignments[number] = self._problem.fastest
@@ -70,69 +86,69 @@ class Rounder:
         """
         import numpy as np
 
-        columns = self._columns
+        forwards, backwards = self._problem.paths, self._backwards
         deadlines: Any = np.array(deadlines_s)
         prices: Any = np.array([answer.prices_w for answer in relaxed]).T
         targets = self._within(np.array([answer.times_s for answer in relaxed]).T, deadlines)
-        starts = []
-        for view in (columns.forwards, columns.backwards):
-            options: Any = np.zeros((len(columns.kind), len(deadlines_s)), int)
-            self._walk(view, options, latest_of(view, targets, deadlines), prices)
-            starts.append(options)
+        starts = [self._walk(view, view.latest(targets, deadlines), prices) for view in (forwards, backwards)]
         options = np.hstack(starts)
         limits, prices = np.tile(deadlines, len(starts)), np.tile(prices, len(starts))
         for number, share in enumerate(FALLING_SHARES):
-            view = columns.backwards if number % 2 else columns.forwards
-            self._walk(view, options, latest_of(view, columns.time(options), limits), share * prices)
+            view = backwards if number % 2 else forwards
+            options = self._walk(view, view.latest(self._durations_s(options), limits), share * prices)
         self._repair(options, limits)
-        costs = columns.cost(options).reshape(len(starts), -1)
+        costs = self._costs_j[self._kind[:, None], options].sum(axis=0).reshape(len(starts), -1)
         return options[:, costs.argmin(axis=0) * len(deadlines_s) + np.arange(len(deadlines_s))]
+
+    def _durations_s(self, options: Any) -> Any:
+        return self._times_s[self._kind[:, None], options]
+
+    def _makespans_s(self, options: Any) -> Any:
+        return self._problem.paths.ends(self._durations_s(options)).ends_s.max(axis=0)
 
     def _within(self, times: Any, deadlines: Any) -> Any:
         """Returns the relaxed durations, shortened where the solver's tolerance has let them exceed the deadline."""
         import numpy as np
 
-        columns = self._columns
-        fastest: Any = np.repeat(columns.times[columns.kind, 0][:, None], len(deadlines), axis=1)
-        latest = latest_of(columns.forwards, fastest, deadlines)  # behind a node, everything at its fastest
-        ends: Any = np.zeros_like(fastest)
-        targets: Any = np.zeros_like(fastest)
-        for level in columns.forwards:
-            nodes = level.nodes
-            start = starts_of(level, ends)
+        fastest: Any = np.repeat(self._times_s[self._kind, 0][:, None], len(deadlines), axis=1)
+        latest = self._problem.paths.latest(fastest, deadlines)  # behind a node, everything at its fastest
+        targets: Any = np.empty_like(fastest)
+
+        def shortened(nodes: Any, start: Any) -> Any:
             targets[nodes] = np.maximum(fastest[nodes], np.minimum(times[nodes], latest[nodes] - start))
-            ends[nodes] = start + targets[nodes]
+            return targets[nodes]
+
+        self._problem.paths.walk(shortened, *fastest.shape)
         return targets
 
-    def _walk(self, view: Sequence[Level], options: Any, latest: Any, prices: Any) -> None:
-        """Gives each node, of the options that end by `latest`, the cheapest at its price of time."""
+    def _walk(self, view: LongestPaths, latest: Any, prices: Any) -> Any:
+        """Gives each node, of the options that end by `latest`, the cheapest at its price of time; returns options."""
         import numpy as np
 
-        columns = self._columns
-        ends: Any = np.zeros_like(latest)
-        slower: Any = 1e-10 * np.arange(columns.times.shape[1])[None, :, None]  # prefers the slower of equals
-        for level in view:
-            start = starts_of(level, ends)
-            kinds = columns.kind[level.nodes]
-            times, costs = columns.times[kinds][..., None], columns.costs[kinds][..., None]
-            room = latest[level.nodes] - start + _EPSILON_S
+        options: Any = np.empty(latest.shape, int)
+        slower: Any = 1e-10 * np.arange(self._times_s.shape[1])[None, :, None]  # prefers the slower of equals
+
+        def cheapest(nodes: Any, start: Any) -> Any:
+            kinds = self._kind[nodes]
+            times, costs = self._times_s[kinds][..., None], self._costs_j[kinds][..., None]
+            room = latest[nodes] - start + _EPSILON_S
             with np.errstate(invalid="ignore"):
-                values = np.where(times <= room[:, None], costs + prices[level.nodes][:, None] * times - slower, NEVER)
-            best = values.argmin(axis=1)  # the fastest where nothing fits
-            options[level.nodes] = best
-            ends[level.nodes] = start + columns.times[kinds[:, None], best]
+                values = np.where(times <= room[:, None], costs + prices[nodes][:, None] * times - slower, np.inf)
+            options[nodes] = values.argmin(axis=1)  # the fastest where nothing fits
+            return self._times_s[kinds[:, None], options[nodes]]
+
+        view.walk(cheapest, *latest.shape)
+        return options
 
     def _repair(self, options: Any, deadlines: Any) -> None:
         """Shortens assignments that exceed the deadline by rounding errors of the walks."""
         import numpy as np
 
-        columns = self._columns
+        paths = self._problem.paths
         for shortening in _SHORTENINGS:
-            late = columns.makespan(options) > deadlines
+            late = self._makespans_s(options) > deadlines
             if not late.any():
                 return
-            some = options[:, late]
-            latest = latest_of(columns.forwards, columns.time(some), deadlines[late] * (1 - shortening))
-            self._walk(columns.forwards, some, latest, np.zeros_like(latest))
-            options[:, late] = some
-        options[:, columns.makespan(options) > deadlines] = 0
+            latest = paths.latest(self._durations_s(options[:, late]), deadlines[late] * (1 - shortening))
+            options[:, late] = self._walk(paths, latest, np.zeros_like(latest))
+        options[:, self._makespans_s(options) > deadlines] = 0

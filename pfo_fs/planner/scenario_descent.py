@@ -8,11 +8,10 @@ slow, by the moves that save most, and fast enough again, by those that cost lea
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from pfo_fs.planner.longest_paths import Ends
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
 _SWINGS = (1e-4, 3e-5)
@@ -30,6 +29,8 @@ _FEW = 5e-5
 """Relative: what is missing last is won at once."""
 _TIMES = (1, 4, 16, 64, 256)
 """If the foreseen moves win no time, these multiples of them are tried in turn."""
+_ALONE = 64
+"""If no moves together win time, as many of them are tried alone."""
 _SKIPPED = (0, 4, 32)
 """If moves to lower clocks save nothing, this many of the best ones are left out."""
 _MOST_ROUNDS = 60
@@ -68,14 +69,27 @@ class ScenarioDescent:
     Args:
         scenarios: The scenarios.
         whole_ranks: Whether all instructions of a rank keep to one clock.
+        waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
+        change_price_j: Price of a clock change beyond what it costs, in J.
+        most_walks: The most walks through all scenarios in which plans get slower.
     """
 
-    def __init__(self, scenarios: Scenarios, *, whole_ranks: bool = False) -> None:
+    def __init__(
+        self,
+        scenarios: Scenarios,
+        *,
+        whole_ranks: bool = False,
+        waiting_w: float | None = None,
+        change_price_j: float = 0.0,
+        most_walks: int = _WALKS,
+    ) -> None:
         import numpy as np
 
         self._scenarios, problem = scenarios, scenarios.problem
         self._single = problem.switch_costs.none and not whole_ranks
-        self._free = problem.switch_costs.none
+        self._free = problem.switch_costs.none and not change_price_j
+        self._waiting_w = scenarios.waiting_power_w if waiting_w is None else waiting_w
+        self._change_price_j = change_price_j
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._rank: Any = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
         table = scenarios.table
@@ -98,8 +112,14 @@ class ScenarioDescent:
             self._columns[group, :, : of_iteration.shape[1]] = of_iteration
         self._durations_s: Any = np.hstack([scenarios.durations_s, np.zeros((scenarios.nodes, 1))])
         self._members: Any = scenarios.members.sum(axis=0)
-        self._most_walks = min(_WALKS, int(_CELLS / scenarios.durations_s.size))
+        self._most_walks = min(most_walks, int(_CELLS / scenarios.durations_s.size))
         self._walks_left = 0
+
+    def value(self, played: Played) -> tuple[int, float]:
+        """Returns how good a plan is, the smaller the better: what the drivers cannot do, and energy with prices, J."""
+        load = played.load
+        price_j = self._change_price_j * load.changes
+        return played.impossible, played.effective_j + self._waiting_w * played.mean_s + price_j
 
     def improve(self, clocks: Any, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
@@ -115,10 +135,16 @@ class ScenarioDescent:
                     return best
                 assert best is not None
                 present = self._quicken(self._slow_down(best, mean_s * (1 + swing)), mean_s)
-                if present.mean_s > mean_s or not _better(present, best):
+                if present.mean_s > mean_s or not self._is_better(present, best):
                     break
                 best = present
         return best
+
+    def _is_better(self, one: Played, other: Played) -> bool:
+        (impossible, value_j), (other_impossible, other_j) = self.value(one), self.value(other)
+        return impossible < other_impossible or (
+            impossible == other_impossible and value_j < other_j - _SAVES * abs(other_j)
+        )
 
     def quickened(self, clocks: Any, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s` that is near these clocks, or None."""
@@ -139,8 +165,10 @@ class ScenarioDescent:
             price = -moves.more_j[with_gain] / moves.more_s[with_gain]
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.
-            tries = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
-            found = next((plan for plan in tries if plan is not None), None)
+            together = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
+            # Where the drivers cannot make the first moves, one of the others may do.
+            alone = (self._made(present, moves, order[at : at + 1], 0.0, mean_s) for at in range(1, _ALONE))
+            found = next((plan for plan in chain(together, alone) if plan is not None), None)
             if found is None:
                 break
             present = found
@@ -149,7 +177,7 @@ class ScenarioDescent:
     def _slow_down(self, present: Played, mean_s: float) -> Played:
         import numpy as np
 
-        waiting_w = self._scenarios.waiting_power_w
+        waiting_w = self._waiting_w
         for _ in range(_MOST_ROUNDS):
             left_s = mean_s - present.mean_s
             if left_s <= 0 or self._walks_left <= 0:
@@ -202,7 +230,7 @@ class ScenarioDescent:
             if found.impossible <= present.impossible:
                 if too_slow and found.mean_s < present.mean_s:
                     return found
-                if not too_slow and found.mean_s <= mean_s and found.energy_j < present.energy_j:
+                if not too_slow and found.mean_s <= mean_s and self.value(found)[1] < self.value(present)[1]:
                     return found
             chosen = chosen[: len(chosen) // 2]
         return None
@@ -225,7 +253,7 @@ class ScenarioDescent:
         offered = scenarios.table.offered[kind, new]
         new = np.where(offered, new, now)
         longer = ratio[kind, new] - ratio[kind, now]
-        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends)
+        per_ratio_s, per_s, slack_s = self.blurred(present.times_s, present.lost_s, present.ends_s)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
         more_j = np.bincount(
             of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
@@ -255,26 +283,26 @@ class ScenarioDescent:
         found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
 
-    def blurred(self, times_s: Any, lost_s: Any, longest: Ends | None = None) -> tuple[Any, Any, Any, Any]:
+    def blurred(self, times_s: Any, lost_s: Any, ends_s: Any = None) -> tuple[Any, Any, Any]:
         """Returns how the mean time depends on the nodes.
 
         Args:
             times_s: Durations in s, (nodes, columns).
             lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
-            longest: When nodes end, if that is known.
+            ends_s: When nodes end, in s, if that is known.
 
         Returns:
-            By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes, and when they
-            begin, in s, (nodes, columns).
+            By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes in s,
+            (nodes, columns).
         """
         import numpy as np
 
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
-        longest = longest or scenarios.paths.ends(times_s, lost_s=lost_s, shares=False)
-        spans_s = longest.ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
+        ends_s = scenarios.paths.ends(times_s, lost_s=lost_s).ends_s if ends_s is None else ends_s
+        spans_s = ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
-        ends = scenarios.paths.ends(times_s, blur_s, lost_s)
+        ends = scenarios.paths.ends(times_s, blur_s, lost_s, shares=True)
         last = ends.ends_s[scenarios.paths.last].reshape(shape)
         shares = np.exp((last - last.max(axis=(0, 2), keepdims=True)) / blur_s)
         shares /= shares.sum(axis=(0, 2), keepdims=True) * scenarios.iterations
@@ -282,8 +310,8 @@ class ScenarioDescent:
         per_s = scenarios.by_group(weights) * scenarios.iterations
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
         deadlines = spans_s.repeat(scenarios.pipelines)
-        slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - longest.ends_s
-        return per_ratio_s, per_s, slack_s, longest.ends_s - times_s
+        slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - ends_s
+        return per_ratio_s, per_s, slack_s
 
     def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
@@ -354,36 +382,10 @@ class ScenarioDescent:
             at = np.where(inner, node, 1)
             inner &= self._rank[at] == self._rank[at - 1]
             left, right = clocks[at - 1, group], clocks[at, group]
-            old_s, old_j = self.change(at, left, right)
-            new_s, new_j = self.change(at, left, clock) if at_begin else self.change(at, clock, right)
+            new_left, new_right = (left, clock) if at_begin else (clock, right)
+            old_s, old_j = self._scenarios.change(at, left, right)
+            new_s, new_j = self._scenarios.change(at, new_left, new_right)
+            new_j = new_j + self._change_price_j * ((new_left != new_right) - 1.0 * (left != right))
             more_s += np.where(inner, per_s[at, group] * (new_s - old_s), 0.0)
             more_j += np.where(inner, self._members[group] * (new_j - old_j), 0.0)
         return more_s, more_j
-
-    def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
-        """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
-        import numpy as np
-
-        table, costs = self._scenarios.table, self._scenarios.problem.switch_costs
-        kind = table.kind[node]
-        changed = left != right
-        seconds = changed * costs.stands_still_s
-        energy_j: Any = np.zeros(len(node))
-        if costs.acts_late_s:
-            old, own = table.nearest[kind, left], table.nearest[kind, right]
-            more_w = table.cost_w[kind, old] - table.cost_w[kind, own]
-            seconds = seconds + changed * costs.acts_late_s * (1 - table.ratio[kind, own] / table.ratio[kind, old])
-            energy_j += changed * costs.acts_late_s * more_w / table.ratio[kind, old]
-        if costs.wrong_clock_s:
-            lower = table.kind[np.where(left < right, node - 1, node)]
-            low, high = table.nearest[lower, np.minimum(left, right)], table.below[lower, np.maximum(left, right)]
-            more_w = np.maximum(0.0, table.cost_w[lower, high] - table.cost_w[lower, low])
-            energy_j += costs.wrong_clock_s * np.where(changed, more_w, 0.0) / table.ratio[lower, high]
-        return seconds, energy_j
-
-
-def _better(one: Played, other: Played) -> bool:
-    """Whether a plan is better: less that the drivers cannot do, or as much and less energy."""
-    if one.impossible != other.impossible:
-        return one.impossible < other.impossible
-    return one.energy_j < other.energy_j * (1 - _SAVES)

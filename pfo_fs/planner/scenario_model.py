@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.longest_paths import Ends, LongestPaths
-from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.switch_costs import queue_s
+from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.longest_paths import LongestPaths
+from pfo_fs.planner.switch_costs import SwitchLoad, queue_s
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.problem import Problem
 
 Clocks = Sequence[Sequence[int]]
 """For each group of pipelines, the clock of each node, in MHz."""
@@ -26,54 +29,6 @@ _RUN_MARGIN = 1.05
 """Runs of one clock in recombined scenarios last this multiple of what drivers need: they are to fit the others."""
 
 
-class ClockTable:
-    """What each kind of instruction does at each clock, per second that it takes at its highest clock.
-
-    Attributes:
-        mhz: All clocks of the profile, rising; in arrays, clocks are positions in it.
-        kind: For each node, the number of its kind, (nodes,).
-        ratio: Time at each clock, (kinds, clocks); infinite where it was not measured.
-        cost_w: Effective energy in J at each clock, over all GPUs of a rank; infinite where it was not measured.
-        offered: Whether plans may use each clock, (kinds, clocks).
-        nearest: The measured clock that is nearest to each clock.
-        below: The highest measured clock that is not above each clock; the lowest one where there is none.
-        max_clock: The highest clock of each kind, (kinds,).
-        hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        import numpy as np
-
-        tables = problem.measured_by_kind
-        number_of = {kind: number for number, kind in enumerate(tables)}
-        self.mhz = sorted({mhz for each in tables.values() for mhz in each.frequencies_mhz})
-        self.number = {mhz: number for number, mhz in enumerate(self.mhz)}
-        self.kind: Any = np.array([number_of[i.stage, i.name] for i in problem.pipeline.instructions])
-        shape = len(tables), len(self.mhz)
-        self.ratio: Any = np.full(shape, np.inf)
-        self.cost_w: Any = np.full(shape, np.inf)
-        self.offered: Any = np.zeros(shape, bool)
-        self.nearest: Any = np.zeros(shape, int)
-        self.below: Any = np.zeros(shape, int)
-        self.max_clock: Any = np.zeros(len(tables), int)
-        self.hulls: list[tuple[Any, Any]] = []
-        all_mhz: Any = np.array(self.mhz)
-        for row, (kind, choices) in enumerate(tables.items()):
-            own = [self.number[mhz] for mhz in choices.frequencies_mhz]
-            self.max_clock[row] = max(own)
-            top_s = choices.times_s[choices.option_at[self.mhz[max(own)]]]
-            self.offered[row, [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]] = True
-            self.ratio[row, own] = np.array(choices.times_s) / top_s
-            self.cost_w[row, own] = np.array(choices.costs_j) / top_s
-            known: Any = np.array(sorted(own))
-            self.nearest[row] = known[np.abs(all_mhz[:, None] - all_mhz[known]).argmin(axis=1)]
-            self.below[row] = known[np.maximum(np.searchsorted(known, np.arange(len(self.mhz)), "right") - 1, 0)]
-            on_hull = problem.choices_by_kind[kind]
-            self.hulls.append(
-                tuple(np.array(x)[list(on_hull.hull)] / top_s for x in (on_hull.times_s, on_hull.costs_j))
-            )
-
-
 @dataclass(frozen=True)
 class Played:
     """All scenarios at some clocks.
@@ -82,21 +37,28 @@ class Played:
         clocks: The clocks, as positions, (nodes, groups).
         times_s: Durations in s, (nodes, columns); a column is a pipeline of an iteration.
         lost_s: For how long ranks stand still before nodes, in s; None: never.
-        ends: When nodes end.
+        ends_s: When nodes end, in s, (nodes, columns).
         spans_s: Makespan of each pipeline in s, (iterations, pipelines).
         mean_s: Mean iteration time in s, with the overhead.
+        effective_j: Mean energy of an iteration beyond that of waiting, changes included, in J.
         energy_j: Mean energy of an iteration over all pipelines, in J.
-        impossible: How many things the drivers cannot do.
+        load: What the clock changes cost beyond the time for which GPUs stand still.
     """
 
     clocks: Any
     times_s: Any
     lost_s: Any
-    ends: Ends
+    ends_s: Any
     spans_s: Any
     mean_s: float
+    effective_j: float
     energy_j: float
-    impossible: int
+    load: SwitchLoad
+
+    @property
+    def impossible(self) -> int:
+        """How many things the drivers cannot do."""
+        return len(self.load.overloaded) + self.load.too_short
 
 
 class Scenarios:
@@ -132,12 +94,17 @@ class Scenarios:
         self.durations_s: Any = np.ascontiguousarray(full.transpose(1, 0, 2)).reshape(nodes, -1)
         self.members: Any = (self.groups[:, None] == np.arange(self.count)).astype(float)
         self.waiting_power_w = problem.waiting_power_w * self.pipelines
-        self._run_margin = 1.0
+        self.run_margin = 1.0
 
-    @cached_property
+    @property
     def table(self) -> ClockTable:
         """What each kind of instruction does at each clock."""
-        return ClockTable(self.problem)
+        return self.problem.table
+
+    @cached_property
+    def _factors(self) -> Any:
+        """Durations at the highest clocks as multiples of those in the profile, (nodes, columns)."""
+        return self.durations_s / self.table.full_s[self.table.kind][:, None]
 
     @cached_property
     def shortest_s(self) -> Any:
@@ -148,10 +115,10 @@ class Scenarios:
         found: Any = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
         return found
 
-    @cached_property
+    @property
     def paths(self) -> LongestPaths:
-        """The DAG."""
-        return LongestPaths(self.problem)
+        """The longest paths through the DAG."""
+        return self.problem.paths
 
     @cached_property
     def busy_s(self) -> Any:
@@ -175,7 +142,7 @@ class Scenarios:
         chosen: Any = np.random.default_rng(seed).integers(0, self.iterations, shape)[:, batches]
         further = np.take_along_axis(self.full_s, chosen, axis=0)
         found = Scenarios(self.problem, np.concatenate([self.full_s, further]), self.groups.tolist())
-        found._run_margin = _RUN_MARGIN
+        found.run_margin = _RUN_MARGIN
         return found
 
     def by_group(self, values: Any) -> Any:
@@ -223,17 +190,6 @@ class Scenarios:
         """Returns clocks in MHz for each group and node, from positions."""
         return [[self.table.mhz[number] for number in row] for row in numbers.T.tolist()]
 
-    def before(self, numbers: Any) -> Any:
-        """The clock at which each node begins where clocks act late, (nodes, groups); each was measured for it."""
-        import numpy as np
-
-        kind = self.table.kind[:, None]
-        before: Any = np.vstack([numbers[:1], numbers[:-1]])
-        before = self.table.nearest[kind, before]
-        firsts = list(self.problem.pipeline.first_nodes[:-1])
-        before[firsts] = self.table.max_clock[self.table.kind[firsts]][:, None]
-        return before
-
     def changed(self, numbers: Any) -> Any:
         """Before which nodes their rank changes its clock, (nodes, groups)."""
         import numpy as np
@@ -248,66 +204,66 @@ class Scenarios:
     def play(self, numbers: Any) -> Played:
         """Returns times and energy at clocks, given as positions."""
         times_s, lost_s = self.times(numbers)
-        ends = self.paths.ends(times_s, lost_s=lost_s)
-        spans_s = ends.ends_s[self.paths.last].max(axis=0).reshape(self.iterations, self.pipelines)
+        ends_s = self.paths.ends(times_s, lost_s=lost_s).ends_s
+        spans_s = ends_s[self.paths.last].max(axis=0).reshape(self.iterations, self.pipelines)
         mean_s = float(spans_s.max(axis=1).mean()) + self.problem.overhead_s
-        energy_j = self._effective_j(numbers) + self.waiting_power_w * mean_s
-        impossible = 0
-        if not self.problem.switch_costs.none:
-            starts_s = ends.ends_s - times_s
-            more_j, impossible = self._switching(numbers, times_s, starts_s, mean_s)
-            energy_j += more_j
-        return Played(numbers, times_s, lost_s, ends, spans_s, mean_s, energy_j, impossible)
+        load = self._load(numbers, times_s, ends_s - times_s, mean_s)
+        effective_j = float((self.busy_s * self.table.cost_w[self.table.kind[:, None], numbers]).sum()) + load.energy_j
+        energy_j = effective_j + self.waiting_power_w * mean_s
+        return Played(numbers, times_s, lost_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
 
     def times(self, numbers: Any) -> tuple[Any, Any]:
         """Returns durations in s, and for how long ranks stand still before nodes (None: never), (nodes, columns)."""
-        import numpy as np
-
-        costs, kind = self.problem.switch_costs, self.table.kind[:, None]
-        ratio = self.table.ratio[kind, numbers]
-        times_s: Any = self.durations_s * ratio[:, self.group_of]
+        costs = self.problem.switch_costs
+        times_s = self._factors * self.table.time_s[self.table.kind[:, None], numbers][:, self.group_of]
         if costs.acts_late_s:
-            old = self.table.ratio[kind, self.before(numbers)]
-            share = (1 - ratio / old)[:, self.group_of]
-            times_s += np.minimum(costs.acts_late_s, self.durations_s * old[:, self.group_of]) * share
+            share, more_s, _ = self._late(numbers)
+            times_s += share * more_s[:, self.group_of]
         if not costs.stands_still_s:
             return times_s, None
         return times_s, (self.changed(numbers) * costs.stands_still_s)[:, self.group_of]
 
-    def _effective_j(self, numbers: Any) -> float:
-        """Energy of the instructions beyond that of waiting, in J; with that of clocks that act late."""
+    def _late(self, numbers: Any) -> tuple[Any, Any, Any]:
+        """For clocks that act late, the share of each instruction at the clock before as a multiple of the one in the
+        profile, (nodes, columns), and what all of it would take in addition: s and J, (nodes, groups)."""
         import numpy as np
 
-        table, kind = self.table, self.table.kind[:, None]
-        cost_w = table.cost_w[kind, numbers]
-        energy_j = float((self.busy_s * cost_w).sum())
+        firsts = list(self.problem.pipeline.first_nodes[:-1])
+        before: Any = np.vstack([numbers[:1], numbers[:-1]])
+        before[firsts] = self.max_clocks[firsts]
         late_s = self.problem.switch_costs.acts_late_s
-        if late_s:
-            before = self.before(numbers)
-            more_w = (table.cost_w[kind, before] - cost_w)[:, self.group_of]
-            seconds = np.minimum(late_s / table.ratio[kind, before][:, self.group_of], self.durations_s)
-            energy_j += float(self.by_group(seconds * more_w).sum())
-        return energy_j
+        share, more_s, more_j = self.table.late(self.table.kind[:, None], before, numbers, late_s)
+        return np.minimum(self._factors, share[:, self.group_of]), more_s, more_j
 
-    def _switching(self, numbers: Any, times_s: Any, starts_s: Any, mean_s: float) -> tuple[float, int]:
-        """Energy in J of GPUs at a clock that is not theirs, and how many things the drivers cannot do."""
+    def _load(self, numbers: Any, times_s: Any, starts_s: Any, mean_s: float) -> SwitchLoad:
+        """What the clock changes cost beyond the time for which GPUs stand still; hosts of each group by themselves."""
         import numpy as np
 
         costs, spans = self.problem.switch_costs, list(pairwise(self.problem.pipeline.first_nodes))
         changed = self.changed(numbers)
+        if costs.none:
+            return SwitchLoad(int(changed.sum()))
+        energy_j = 0.0
+        if costs.acts_late_s:
+            share, _, more_j = self._late(numbers)
+            energy_j = float((self.by_group(share) * more_j).sum())
         starts = starts_s.reshape(self.nodes, self.iterations, self.pipelines).mean(axis=1)
         starts = starts @ (self.members / self.members.sum(axis=0))
-        energy_j, impossible = 0.0, 0
+        hosts = costs.hosts_of(len(spans))
+        calls_per_s, most_busy, too_short = 0.0, 0.0, 0
+        overloaded = []
         for group in range(self.count):
             own, begin_s = numbers[:, group], starts[:, group]
             by_rank: list[Any] = [first + np.flatnonzero(changed[first:end, group]) for first, end in spans]
             # An iteration begins with the clocks of the last one's end.
             calls = [len(at) + int(own[a] != own[b - 1]) for at, (a, b) in zip(by_rank, spans, strict=True)]
             wrong_s: Any = np.zeros(self.nodes)
-            for host in costs.hosts_of(len(spans)):
+            for number, host in enumerate(hosts):
                 on_host = sum(calls[rank] for rank in host)
-                impossible += on_host > costs.most_changes(mean_s) + _TOLERANCE_S
+                if on_host > costs.most_changes(mean_s) + _TOLERANCE_S:
+                    overloaded.append(group * len(hosts) + number)
                 busy = on_host * costs.driver_time_s / mean_s
+                calls_per_s, most_busy = max(calls_per_s, on_host * costs.calls / mean_s), max(most_busy, busy)
                 for rank in host:
                     others = busy - calls[rank] * costs.driver_time_s / mean_s
                     wrong_s[spans[rank][0] : spans[rank][1]] = costs.wrong_clock_s + queue_s(costs, others, busy)
@@ -315,26 +271,42 @@ class Scenarios:
                 begins: Any = np.concatenate([[first], at])
                 lowered: Any = np.concatenate([[False], own[at] < own[at - 1]])
                 shortest_s: Any = self.shortest_s[lowered.astype(int), own[begins]]
-                impossible += int((np.diff(begin_s[begins]) < self._run_margin * shortest_s[:-1] - _TOLERANCE_S).sum())
+                too_short += int((np.diff(begin_s[begins]) < self.run_margin * shortest_s[:-1] - _TOLERANCE_S).sum())
             at = np.flatnonzero(changed[:, group])
             if wrong_s.any() and len(at):
                 energy_j += self._wrong_clock_j(own, at, wrong_s[at], times_s, starts_s, self.group_of == group)
-        return energy_j, impossible
+        return SwitchLoad(int(changed.sum()), energy_j, calls_per_s, most_busy, tuple(overloaded), too_short)
 
     def _wrong_clock_j(self, own: Any, at: Any, wrong_s: Any, times_s: Any, starts_s: Any, columns: Any) -> float:
         """Energy in J of the changes before the nodes `at`, around which GPUs have the higher clock for `wrong_s`."""
         import numpy as np
 
-        table = self.table
         waiting_s = starts_s[at][:, columns] - starts_s[at - 1][:, columns] - times_s[at - 1][:, columns]
         seconds: Any = np.maximum(0.0, wrong_s[:, None] - np.maximum(0.0, waiting_s))
-        lower = np.where(own[at - 1] < own[at], at - 1, at)
-        kind, low = table.kind[lower], np.minimum(own[at - 1], own[at])
-        high = table.below[kind, np.maximum(own[at - 1], own[at])]
-        more_w = np.maximum(0.0, table.cost_w[kind, high] - table.cost_w[kind, low])
-        seconds = np.minimum(seconds / table.ratio[kind, high][:, None], self.durations_s[lower][:, columns])
-        energy_j: float = (seconds * more_w[:, None]).sum() / self.iterations
+        before, now = own[at - 1], own[at]
+        lower = np.where(before < now, at - 1, at)
+        high_s, more_j = self.table.wrong(self.table.kind[lower], np.minimum(before, now), np.maximum(before, now))
+        share = np.minimum(seconds / high_s[:, None], self._factors[lower][:, columns])
+        energy_j: float = (share * more_j[:, None]).sum() / self.iterations
         return float(energy_j)
+
+    def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
+        """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
+        import numpy as np
+
+        table, costs = self.table, self.problem.switch_costs
+        changed = left != right
+        seconds = changed * costs.stands_still_s
+        energy_j: Any = np.zeros(len(node))
+        if costs.acts_late_s:
+            kind = table.kind[node]
+            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.acts_late_s)
+            seconds, energy_j = seconds + changed * share * more_s, energy_j + changed * share * more_j
+        if costs.wrong_clock_s:
+            lower = table.kind[np.where(left < right, node - 1, node)]
+            high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
+            energy_j = energy_j + changed * costs.wrong_clock_s / high_s * more_j
+        return seconds, energy_j
 
     # ---- answers for clocks in MHz
 
@@ -356,7 +328,8 @@ class Scenarios:
 
     def paths_weights(self, played: Played) -> Any:
         """Returns by how much the mean iteration time grows per second of each node, (nodes, columns)."""
-        last = played.ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
+        ends = self.paths.ends(played.times_s, lost_s=played.lost_s, shares=True)
+        last = ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
         longest = last >= last.max(axis=(0, 2), keepdims=True) - _TOLERANCE_S
         shares = longest / longest.sum(axis=(0, 2), keepdims=True) / self.iterations
-        return self.paths.weights(played.ends, shares.reshape(len(last), -1))
+        return self.paths.weights(ends, shares.reshape(len(last), -1))

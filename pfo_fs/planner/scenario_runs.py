@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.planner.rank_runs import Rank, cheapest, nodes_needed
+
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_descent import ScenarioDescent
     from pfo_fs.planner.scenario_model import Scenarios
@@ -40,7 +42,7 @@ class ScenarioRuns:
     def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, answer: ScenarioAnswer) -> None:
         import numpy as np
 
-        self._scenarios, self._descent = scenarios, descent
+        self._scenarios = scenarios
         ratios, price_w = answer
         self._free = scenarios.problem.switch_costs.none
         table = scenarios.table
@@ -50,10 +52,9 @@ class ScenarioRuns:
         every = -(-len(offered) // _MOST_CLOCKS)
         self._clocks: Any = np.array(sorted({*table.max_clock.tolist(), *offered[::every]}))
         times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
-        per_ratio_s, self._per_s, slack_s, starts_s = descent.blurred(times_s, None)
-        starts_s = starts_s.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).mean(axis=1)
-        self._starts_s = starts_s @ (scenarios.members / scenarios.members.sum(axis=0))
+        per_ratio_s, self._per_s, slack_s = descent.blurred(times_s, None)
         ratio = table.ratio[table.kind][:, self._clocks]
+        self._own_s = (scenarios.busy_s / scenarios.members.sum(axis=0))[:, :, None] * ratio[:, None]
         cost_w = np.where(table.offered, table.cost_w, np.inf)
         self._energy_j: Any = scenarios.busy_s[:, :, None] * cost_w[table.kind][:, None, self._clocks]
         self._per_ratio_s, self._price_w = per_ratio_s, price_w
@@ -84,13 +85,12 @@ class ScenarioRuns:
             prices_w[nodes] = prices_w[nodes].clip(slopes[right], slopes[left])
         return prices_w
 
-    def at(self, times: float, change_price_j: float, longer: float = 1.0) -> Any:
+    def at(self, times: float, change_price_j: float) -> Any:
         """Returns the clocks that cost least, as positions, (nodes, groups).
 
         Args:
             times: The price of time of changes and of slower clocks than the relaxation's, as a multiple of its price.
             change_price_j: Price of a change beyond its energy and time, in J.
-            longer: Runs last this multiple of what the drivers need.
         """
         import numpy as np
 
@@ -102,11 +102,21 @@ class ScenarioRuns:
         found: Any = np.empty((scenarios.nodes, scenarios.count), int)
         for group in range(scenarios.count):
             for first, end in pairwise(scenarios.problem.pipeline.first_nodes):
-                changes = change_price_j if self._free else self._changes_j(first, end, group, price_w) + change_price_j
-                found[first:end, group] = self._clocks[
-                    self._cheapest(values[first:end, group], changes, self._starts_s[first:end, group], longer)
-                ]
+                rank = self._rank(first, end, group, values[first:end, group], price_w, change_price_j)
+                found[first:end, group] = self._clocks[cheapest(rank)]
         return found
+
+    def _rank(self, first: int, end: int, group: int, values_j: Any, price_w: float, change_price_j: float) -> Rank:
+        """What the clocks of the nodes from `first` to `end` cost."""
+        import numpy as np
+
+        if self._free:
+            changes_j: Any = np.full((end - first, 1, 1), change_price_j)
+        else:
+            changes_j = self._changes_j(first, end, group, price_w) + change_price_j
+        shortest_s = self._scenarios.run_margin * self._scenarios.shortest_s[:, self._clocks]
+        needed = nodes_needed(self._own_s[first:end, group], shortest_s)
+        return Rank(values_j, needed, lambda k, _: (changes_j[k - 1][..., None], None))
 
     def _changes_j(self, first: int, end: int, group: int, price_w: float) -> Any:
         """What changes cost in J before each node but the first, (nodes - 1, clocks before, clocks)."""
@@ -114,7 +124,7 @@ class ScenarioRuns:
 
         count = len(self._clocks)
         node, left, right = (x.ravel() for x in np.indices((end - first - 1, count, count)))
-        seconds, energy_j = self._descent.change(node + first + 1, self._clocks[left], self._clocks[right])
+        seconds, energy_j = self._scenarios.change(node + first + 1, self._clocks[left], self._clocks[right])
         node += first + 1
         more_s = self._per_s[node, group] * seconds
         if self._longest_s:
@@ -124,57 +134,6 @@ class ScenarioRuns:
             more_s = np.maximum(more_s, left_s + (step - low) * (right_s - left_s))
         members = self._scenarios.members[:, group].sum()
         return (price_w * more_s + members * energy_j).reshape(-1, count, count)
-
-    def _cheapest(self, values: Any, changes: Any, starts_s: Any, longer: float) -> Any:
-        import numpy as np
-
-        nodes, count = values.shape
-        clock: Any = np.arange(count)
-        sums: Any = np.vstack([np.zeros((1, count)), np.cumsum(np.where(np.isfinite(values), values, 1e12), axis=0)])
-
-        shortest_s = longer * self._scenarios.shortest_s[:, self._clocks]
-
-        def needed(begin: int, lowered: bool) -> Any:
-            """For each clock, the node behind the shortest run that begins there."""
-            ends = np.searchsorted(starts_s, starts_s[begin] + shortest_s[int(lowered)])
-            return ends.clip(begin + 1, nodes)
-
-        # Of runs that may end before a node: their least cost, and where they begin and which clock was before.
-        down: Any = clock[None, :] < clock[:, None]
-        directions = [(False, ~down & ~np.eye(count, dtype=bool)), (True, down)]
-        if not shortest_s.any():
-            directions = [(False, ~np.eye(count, dtype=bool))]
-        least: Any = np.full((nodes + 1, count), _NEVER)
-        origin: Any = np.zeros((nodes + 1, count), int)
-        before: Any = np.full((nodes + 1, count), -1)
-        at = needed(0, False)
-        least[at, clock] = sums[at, clock]
-        for node in range(1, nodes + 1):
-            if node > 1:
-                longer_j = least[node - 1] + sums[node] - sums[node - 1]
-                better = longer_j < least[node]
-                least[node] = np.where(better, longer_j, least[node])
-                origin[node] = np.where(better, origin[node - 1], origin[node])
-                before[node] = np.where(better, before[node - 1], before[node])
-            if node == nodes or not np.isfinite(least[node]).any():
-                continue
-            total = least[node][:, None] + (changes if self._free else changes[node - 1])
-            for lowered, which in directions:
-                allowed = np.where(which, total, _NEVER)
-                source = allowed.argmin(axis=0)
-                end = needed(node, lowered)
-                begun_j = allowed[source, clock] + sums[end, clock] - sums[node]
-                better = begun_j < least[end, clock]
-                least[end, clock] = np.where(better, begun_j, least[end, clock])
-                origin[end, clock] = np.where(better, node, origin[end, clock])
-                before[end, clock] = np.where(better, source, before[end, clock])
-        found: Any = np.empty(nodes, int)
-        end, at = nodes, int(least[nodes].argmin())
-        while end > 0:
-            begin, source = int(origin[end, at]), int(before[end, at])
-            found[begin:end] = at
-            end, at = begin, source
-        return found
 
 
 def _bend(ratios: Any, costs: Any) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from pfo_fs.planner.change_price import least_price_j
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxation
@@ -38,9 +39,8 @@ _LATE_TIMES = 3.0
 """Of those that all are slower, the best counts if time costs this multiple of the relaxation's price."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
-_LONGER, _DOUBLED = (1.1, 1.3, 1.7, 2.2), 24
-"""Where drivers cannot make the changes, runs last these multiples of what drivers need, and then changes get a price,
-which is doubled this often at most."""
+_PRICE_STEPS = 12
+"""Number of prices of a change that are tried where drivers cannot make the changes."""
 
 
 class ScenarioPlanner:
@@ -135,17 +135,15 @@ class ScenarioPlanner:
         """Runs at a price of time, with fewer changes until the drivers can make them."""
         scenarios = self._wider
         change_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
-        found = scenarios.play(runs.at(times, change_j))
-        for longer in _LONGER:
-            if not found.impossible:
-                break
-            found = scenarios.play(runs.at(times, change_j, longer))
-        for _ in range(_DOUBLED):
-            if not found.impossible:
-                break
-            change_j *= 2
-            found = scenarios.play(runs.at(times, change_j, _LONGER[-1]))
-        return found
+        found = {change_j: scenarios.play(runs.at(times, change_j))}
+
+        def possible(price_j: float) -> bool:
+            found[price_j] = scenarios.play(runs.at(times, price_j))
+            return not found[price_j].impossible
+
+        if found[change_j].impossible:
+            least_price_j(2 * change_j, possible, _PRICE_STEPS)
+        return min(found.items(), key=lambda each: (each[1].impossible, each[0]))[1]
 
     # ---- one clock per rank
 

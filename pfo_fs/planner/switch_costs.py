@@ -22,23 +22,19 @@ and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pfo_fs.planner.choices import Choices
-    from pfo_fs.planner.problem import Problem, Timing
+    from pfo_fs.planner.problem import Problem
     from pfo_fs.switching_file import MeasuredSwitching
 
 MOST_BUSY = 0.8
 """A plan keeps the driver of a host busy for at most this share of the iteration: with random arrivals, calls would
 otherwise wait for each other longer than they take themselves."""
-_TOLERANCE = 1e-9
 _LATE_SHARE = 0.1
 """The clock of a change acts this share of its latency earlier or later than expected, where that was not measured."""
 
@@ -186,48 +182,6 @@ class SwitchLoad:
         return not self.overloaded and not self.too_short
 
 
-def switch_load(
-    problem: Problem, frequencies_mhz: Sequence[int], changes: Sequence[int], timing: Timing, times_s: Sequence[float]
-) -> SwitchLoad:
-    """Evaluates the clock changes of one plan.
-
-    Args:
-        problem: The problem, with its costs.
-        frequencies_mhz: Clock of each node, in MHz.
-        changes: Nodes before which their rank changes its clock, rising.
-        timing: When each node begins.
-        times_s: Duration of each node, in s.
-    """
-    costs, spans = problem.switch_costs, list(pairwise(problem.pipeline.first_nodes))
-    if costs.none:
-        return SwitchLoad(len(changes))
-    by_rank = [changes[bisect_left(changes, first) : bisect_left(changes, end)] for first, end in spans]
-    # An iteration begins with the clocks of the last one's end, so that there is a change between them.
-    count = [
-        len(own) + (end > first and frequencies_mhz[first] != frequencies_mhz[end - 1])
-        for own, (first, end) in zip(by_rank, spans, strict=True)
-    ]
-    length_s = timing.iteration_time_s
-    calls_per_s, most_busy, overloaded = 0.0, 0.0, []
-    energy_j = sum(energy_j for _, energy_j in problem.late(frequencies_mhz).values())
-    for number, host in enumerate(costs.hosts_of(len(spans))):
-        on_host = sum(count[rank] for rank in host)
-        if on_host > costs.most_changes(length_s) + _TOLERANCE:
-            overloaded.append(number)
-        busy = on_host * costs.driver_time_s / length_s
-        calls_per_s, most_busy = max(calls_per_s, on_host * costs.calls / length_s), max(most_busy, busy)
-        for rank in host:
-            others = busy - count[rank] * costs.driver_time_s / length_s
-            wrong_s = costs.wrong_clock_s + queue_s(costs, others, busy)
-            for node in by_rank[rank]:
-                waiting_s = timing.starts_s[node] - timing.starts_s[node - 1] - times_s[node - 1]
-                energy_j += _change_energy_j(problem, frequencies_mhz, node, max(0.0, wrong_s - max(0.0, waiting_s)))
-    too_short = sum(
-        _too_short(costs, frequencies_mhz, first, own, timing) for own, (first, _) in zip(by_rank, spans, strict=True)
-    )
-    return SwitchLoad(len(changes), energy_j, calls_per_s, most_busy, tuple(overloaded), too_short)
-
-
 def queue_s(costs: SwitchCosts, others: float, busy: float) -> float:
     """Mean time in s that a change waits for the calls of other ranks of its host.
 
@@ -240,40 +194,6 @@ def queue_s(costs: SwitchCosts, others: float, busy: float) -> float:
         busy: Share of the time for which all ranks keep it busy.
     """
     return costs.driver_time_s * others / (2 * (1 - min(busy, 0.99)))
-
-
-def lower_clock_cost_j(choices: Choices, low_mhz: int, high_mhz: int, wrong_s: float) -> float:
-    """Energy in J that an instruction takes in addition if it runs at a higher clock for `wrong_s` of its time.
-
-    Args:
-        choices: The options of the instruction, all measured clocks.
-        low_mhz: The clock that it should have.
-        high_mhz: The higher clock. If the instruction was not measured there, the highest measured clock below counts.
-        wrong_s: How long it has the higher clock, in s.
-    """
-    at = choices.option_at
-    high_mhz = max(mhz for mhz in at if mhz <= high_mhz)
-    high, low = at[high_mhz], at[low_mhz]
-    share = min(1.0, wrong_s / choices.times_s[high])
-    return share * max(0.0, choices.costs_j[high] - choices.costs_j[low])
-
-
-def _change_energy_j(problem: Problem, frequencies_mhz: Sequence[int], node: int, wrong_s: float) -> float:
-    before, now = frequencies_mhz[node - 1], frequencies_mhz[node]
-    instruction = problem.pipeline.instructions[node - 1 if before < now else node]
-    choices = problem.measured_by_kind[instruction.stage, instruction.name]
-    return lower_clock_cost_j(choices, min(before, now), max(before, now), wrong_s)
-
-
-def _too_short(
-    costs: SwitchCosts, frequencies_mhz: Sequence[int], first: int, changes: Sequence[int], timing: Timing
-) -> int:
-    """How many runs of a rank are too short, waiting included; for the end of the iteration there is no limit."""
-    count = 0
-    for begin, end in pairwise([first, *changes]):
-        lowered = begin > first and frequencies_mhz[begin] < frequencies_mhz[begin - 1]
-        count += timing.starts_s[end] - timing.starts_s[begin] < costs.shortest_run_s(lowered) - _TOLERANCE
-    return count
 
 
 # ---- why a plan has no more changes
@@ -304,7 +224,7 @@ def change_limits(problem: Problem, free_mhz: Sequence[int], *, limited: bool) -
     """
     if not free_mhz:
         return ChangeLimits(limited=limited)
-    free = problem.switch_load_of(free_mhz, problem.times_at(free_mhz))
+    free = problem.played(free_mhz).load
     return ChangeLimits(free.changes, free.too_short, limited)
 
 

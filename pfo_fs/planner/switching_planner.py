@@ -2,11 +2,11 @@
 
 The candidates are simple plans, the plan that ignores what changes cost, and what ranks take one after another at
 prices of time that begin at the relaxation's duals and fall to nothing (`RankSweeps.round_plan`). Where clocks act
-late, these duals are those of a relaxation that counts this nearly. The best candidates are then improved rank by rank,
-without leaving the deadline (`RankSweeps.improve`).
+late, these duals are those of a relaxation that counts this nearly. The best candidates are then improved by the
+descent that scenarios have, too (`ScenarioDescent`).
 
 If there are more changes than a host's driver can make, or than the user allows, each change gets a price, which
-bisection finds (`ChangePrice`).
+bisection finds (`change_price`).
 
 How long a search takes is a count, never a time: the same problem has the same plan on every machine.
 """
@@ -21,22 +21,25 @@ from typing import Any, NamedTuple
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.baselines import StageClocks
+from pfo_fs.planner.change_price import first_price_j, least_price_j
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.rank_sweeps import RankSweeps, Value
+from pfo_fs.planner.rank_sweeps import RankSweeps
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
+from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
 
 _ROUNDINGS = ((1.0, 0.0), (2.0, 0.0), (0.5, 0.0), (1.0, 2.0))
 """Ranks take their clocks at these shares of the prices of time at first, and at these multiples of the first price of
-a change (`ChangePrice.first_j`): which is best depends on what changes cost against instructions."""
+a change (`first_price_j`): which is best depends on what changes cost against instructions."""
 _ROUNDED_PAIRS = 800_000
 """The most pairs of clocks in a row that are tried by this for one plan, once at least: 260,000 of them (8 x 96
 instructions with 13 useful clocks each) take about a second."""
-_IMPROVED = 3
+_IMPROVED = 2
 """Number of candidates, those with least energy, that are then improved."""
 _CLOSE = 0.01
 """Relative: candidates with more energy than the best and this are not improved."""
-_SWEEPS = 3
+_WALKS = 200
+"""The most walks in which a candidate is improved: more save less than 0.02 %."""
 _PRICE_STEPS = 12
 """Number of prices that are tried until the changes of a host fit."""
 
@@ -67,40 +70,6 @@ class Request(NamedTuple):
     straggler: bool = False
 
 
-class ChangePrice:
-    """The least price of a change at which there are few enough changes, by bisection.
-
-    Args:
-        problem: The problem.
-
-    Attributes:
-        first_j: The first price that is above zero: a small share of the mean energy of an instruction, in J.
-        price_j: The price to try next, in J; at first none.
-        enough_j: The least price known at which there are few enough; infinite while there is none.
-    """
-
-    _FIRST, _FACTOR = 1 / 64, 4.0
-
-    def __init__(self, problem: Problem) -> None:
-        self.first_j = self._FIRST * sum(abs(each.costs_j[0]) for each in problem.choices) / len(problem.choices)
-        self.price_j = 0.0
-        self.enough_j = float("inf")
-        self._too_low_j = 0.0
-
-    def tried(self, *, few_enough: bool) -> None:
-        """Sets the next price, after the changes at the present one were few enough or too many."""
-        if few_enough:
-            self.enough_j = self.price_j
-        else:
-            self._too_low_j = self.price_j
-        if self.enough_j == float("inf"):
-            self.price_j = self._FACTOR * self.price_j or self.first_j
-        elif self._too_low_j:
-            self.price_j = (self._too_low_j * self.enough_j) ** 0.5
-        else:
-            self.price_j = self.enough_j / self._FACTOR
-
-
 class SwitchingPlanner:
     """Plans a problem in which clock changes cost something.
 
@@ -113,7 +82,6 @@ class SwitchingPlanner:
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._stage_clocks = StageClocks(problem)
         self._hosts = problem.switch_costs.hosts_of(len(self._spans))
-        self._no_prices = [0.0] * len(self._spans)
 
     @cached_property
     def _sweeps(self) -> RankSweeps:
@@ -135,13 +103,13 @@ class SwitchingPlanner:
             ignoring: Clocks of the nodes, in MHz, of plans that ignore what changes cost, if there are any.
             lengths: Number of lengths that are planned together; each gets a part of the search.
         """
-        candidates = [*self._simple(request), *ignoring, *self._rounded(request, self._no_prices, lengths)]
-        best, value = self._improved(candidates, request, self._no_prices)
-        prices_j = self._host_prices(request)
-        if not any(prices_j):
+        candidates = [*self._simple(request), *ignoring, *self._rounded(request, 0.0, lengths)]
+        best, value = self._improved(candidates, request, 0.0)
+        price_j = self._host_price_j(request)
+        if not price_j:
             return Switched(best, False)
-        candidates += self._rounded(request, prices_j, lengths)
-        limited, limited_value = self._improved(candidates, request, prices_j)
+        candidates += self._rounded(request, price_j, lengths)
+        limited, limited_value = self._improved(candidates, request, price_j)
         return Switched(limited if limited_value < value else best, True)
 
     def priced(self, request: Request, price_j: float, known: Sequence[Sequence[int]]) -> list[int]:
@@ -152,11 +120,10 @@ class SwitchingPlanner:
             price_j: The price of a change, in J.
             known: Clocks (MHz) of plans that are known.
         """
-        prices_j = [price_j] * len(self._spans)
-        candidates = [*self._simple(request), *map(list, known), *self._rounded(request, prices_j)]
-        return self._improved(candidates, request, prices_j, counted=True)[0]
+        candidates = [*self._simple(request), *map(list, known), *self._rounded(request, price_j)]
+        return self._improved(candidates, request, price_j, counted=True)[0]
 
-    def _rounded(self, request: Request, prices_j: Sequence[float], lengths: int = 1) -> list[list[int]]:
+    def _rounded(self, request: Request, price_j: float, lengths: int = 1) -> list[list[int]]:
         """Clocks (MHz) that rank after rank takes at falling prices of time, at each of some first prices."""
         import numpy as np
 
@@ -166,12 +133,10 @@ class SwitchingPlanner:
                 makespan_s = request.length_s - self._problem.overhead_s
                 relaxed = self._late_relaxation.solve(makespan_s, self._waiting_w(request))
         prices_w: Any = np.array(relaxed.prices_w)
-        first_j = ChangePrice(self._problem).first_j
+        first_j = first_price_j(self._problem)
         count = max(1, min(len(_ROUNDINGS), _ROUNDED_PAIRS // self._sweeps.clock_pairs) // lengths)
         return [
-            self._sweeps.round_plan(
-                relaxed.times_s, share * prices_w, request.length_s, [price_j + times * first_j for price_j in prices_j]
-            )
+            self._sweeps.round_plan(relaxed.times_s, share * prices_w, request.length_s, price_j + times * first_j)
             for share, times in _ROUNDINGS[:count]
         ]
 
@@ -200,52 +165,39 @@ class SwitchingPlanner:
         return simple
 
     def _improved(
-        self,
-        candidates: Sequence[list[int]],
-        request: Request,
-        prices_j: Sequence[float],
-        *,
-        counted: bool = False,
-    ) -> tuple[list[int], Value]:
-        """The best plan after the best candidates have been improved, and how good it is.
+        self, candidates: Sequence[list[int]], request: Request, price_j: float, *, counted: bool = False
+    ) -> tuple[list[int], tuple[int, float]]:
+        """The best plan after the best candidates have been improved, and how good it is (`ScenarioDescent.value`).
 
         Args:
             candidates: Clocks (MHz) of plans, at least one of them within the length.
             request: What the plan is made for.
-            prices_j: For each rank, the price of a change in J.
-            counted: Whether these prices count as energy; otherwise they only say which plans are tried.
+            price_j: The price of a change in J.
+            counted: Whether this price counts as energy; otherwise it only says which plans are tried.
         """
-        problem, sweeps, length_s = self._problem, self._sweeps, request.length_s
-        waiting_w = self._waiting_w(request)
-        counted_j = prices_j if counted else self._no_prices
-        valued = [(sweeps.value(clocks_mhz, length_s, waiting_w, counted_j), clocks_mhz) for clocks_mhz in candidates]
-        best = [min(valued)]
-        least_j = min(value.energy_j for value, _ in valued)
-        # Those with least energy are improved even if the drivers cannot make all changes, as sweeps repair that.
-        for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:_IMPROVED]:
-            if value.energy_j > least_j + _CLOSE * abs(least_j):
-                continue
-            # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
-            ends_s = problem.timing_at(clocks_mhz).iteration_time_s
-            useful_s = max(ends_s, request.relaxed.makespan_s + problem.overhead_s)
-            limit_s = min(length_s, useful_s) if waiting_w else length_s
-            found = sweeps.improve(clocks_mhz, limit_s, waiting_w, prices_j, counted_j, _SWEEPS)
-            best.append((sweeps.value(found, length_s, waiting_w, counted_j), found))
-        value, clocks_mhz = min(best)
-        return clocks_mhz, value
+        alike, length_s, waiting_w = self._problem.alike, request.length_s, self._waiting_w(request)
+        search = ScenarioDescent(alike, waiting_w=waiting_w, change_price_j=price_j, most_walks=_WALKS)
+        judge = search if counted or not price_j else ScenarioDescent(alike, waiting_w=waiting_w)
+        played = [alike.play(alike.numbers([clocks_mhz])) for clocks_mhz in candidates]
+        within = sorted((plan for plan in played if plan.mean_s <= length_s), key=lambda plan: judge.value(plan)[1])
+        least_j = judge.value(within[0])[1]
+        # Those with least energy are improved even if the drivers cannot make all changes: fewer changes cost less.
+        close = [plan for plan in within[:_IMPROVED] if judge.value(plan)[1] <= least_j + _CLOSE * abs(least_j)]
+        improved = [search.improve(plan.clocks, length_s) for plan in close]
+        best = min([*within, *(plan for plan in improved if plan is not None)], key=judge.value)
+        return alike.mhz(best.clocks)[0], judge.value(best)
 
-    def _host_prices(self, request: Request) -> list[float]:
-        """For each rank, the price of a change in J at which the changes of its host fit; 0 where all fit."""
-        most = self._problem.switch_costs.most_changes(request.length_s)
-        if most >= max(sum(self._spans[rank][1] - self._spans[rank][0] for rank in host) for host in self._hosts):
-            return self._no_prices
-        of_host = [ChangePrice(self._problem) for _ in self._hosts]
-        host_of = {rank: number for number, host in enumerate(self._hosts) for rank in host}
-        for _ in range(_PRICE_STEPS):
-            prices_j = [of_host[host_of[rank]].price_j for rank in range(len(self._spans))]
-            changes = self._problem.changes(self._sweeps.cheapest(request.relaxed.prices_w, prices_j))
-            for price, host in zip(of_host, self._hosts, strict=True):
-                count = sum(self._spans[rank][0] <= node < self._spans[rank][1] for rank in host for node in changes)
-                price.tried(few_enough=count + len(host) <= most)
-        found_j = [price.price_j if price.enough_j == float("inf") else price.enough_j for price in of_host]
-        return [found_j[host_of[rank]] for rank in range(len(self._spans))]
+    def _host_price_j(self, request: Request) -> float:
+        """The price of a change in J at which the changes of each host fit; 0 where they fit in any case."""
+        spans, most = self._spans, self._problem.switch_costs.most_changes(request.length_s)
+        if most >= max(sum(spans[rank][1] - spans[rank][0] for rank in host) for host in self._hosts):
+            return 0.0
+
+        def fit(price_j: float) -> bool:
+            changes = self._problem.changes(self._sweeps.cheapest(request.relaxed.prices_w, price_j))
+            return all(
+                len(host) + sum(spans[rank][0] <= node < spans[rank][1] for rank in host for node in changes) <= most
+                for host in self._hosts
+            )
+
+        return 0.0 if fit(0.0) else least_price_j(first_price_j(self._problem), fit, _PRICE_STEPS)

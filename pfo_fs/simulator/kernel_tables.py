@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pfo_fs.planner import Pipeline
-from pfo_fs.planner.columns import Neighbours, ends_of, levels_of
+from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 from pfo_fs.simulator.truth import Truth
 
@@ -33,13 +33,9 @@ class KernelTables:
         self.num_ranks = len(pipeline.orders)
         nodes = len(pipeline.instructions)
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-        before: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
-        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
-        for first, then, _ in pipeline.edges:
-            edge_s = delay_s if ranks[first] != ranks[then] else 0.0
-            before[then].append((first, edge_s))
-            after[first].append((then, edge_s))
-        self._levels = levels_of(pipeline.topological, before, after)
+        edges = [(first, then, delay_s * (ranks[first] != ranks[then])) for first, then, _ in pipeline.edges]
+        self._paths = LongestPaths(pipeline.topological, edges)
+        before, after = neighbours(nodes, edges)
         kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
         number = {kind: n for n, kind in enumerate(kinds)}
         self._kind: Any = np.array([number[i.stage, i.name] for i in pipeline.instructions])
@@ -125,9 +121,7 @@ class KernelTables:
 
     def ends(self, times: Any) -> Any:
         """Returns when instructions of the given durations end, in s from the begin of the iteration."""
-        import numpy as np
-
-        return ends_of(self._levels, np.vstack([times, np.zeros((1, times.shape[1]))]))[:-1]
+        return self._paths.ends(times).ends_s
 
 
 def _in_force(requested: Sequence[int]) -> list[int]:

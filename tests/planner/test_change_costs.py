@@ -39,7 +39,7 @@ def with_costs(problem: Problem, still_s: float, late_s: float = 0.0, acts_late_
     return replace(problem, switch_costs=SwitchCosts(still_s, late_s=late_s, acts_late_s=acts_late_s))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(small_problems(), st.sampled_from([0.001, 0.01, 0.05]), st.sampled_from([0.0, 0.02]), st.floats(1.0, 1.2))
 def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
     problem: Problem, still_s: float, late_s: float, slowdown: float

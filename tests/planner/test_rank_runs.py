@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import random_profile
 
-from pfo_fs.planner import Problem, SwitchCosts, make_pipeline
+from pfo_fs.planner import Plan, Problem, SwitchCosts, make_pipeline
 from pfo_fs.planner.rank_runs import RankRuns, Window
 
 INSTRUCTIONS = 6
@@ -29,12 +29,10 @@ def window_of(due_s: float, price_w: float = 0.0) -> Window:
 
 
 def value_j(problem: Problem, clocks_mhz: list[int], price_w: float, change_price_j: float) -> float:
-    times_s = problem.times_at(clocks_mhz)
-    load = problem.switch_load_of(clocks_mhz, times_s)
-    if load.too_short:
+    plan = Plan(problem, tuple(clocks_mhz), "", 1.0)
+    if plan.switch_load.too_short:
         return float("inf")
-    changes = len(problem.changes(clocks_mhz))
-    return problem.cost_at(clocks_mhz) + load.energy_j + price_w * sum(times_s) + changes * change_price_j
+    return plan.effective_j + price_w * sum(plan.times_s) + len(plan.changes) * change_price_j
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,7 +47,7 @@ def test_without_windows_the_cheapest_of_all_clocks_is_found(
     seed: int, late_s: float, price_w: float, change_price_j: float, acts_late_s: float
 ) -> None:
     problem = problem_of(seed, SwitchCosts(late_s=late_s, acts_late_s=acts_late_s))
-    runs = RankRuns(problem, 0, late_s, [m.frequency_mhz for m in problem.profile.measurements[0, "forward"]])
+    runs = RankRuns(problem, 0, late_s)
     found = runs.best(window_of(1e9, price_w), change_price_j)
     assert found is not None
     every = itertools.product(runs.clocks_mhz, repeat=INSTRUCTIONS)
@@ -64,8 +62,7 @@ def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: fl
     due_s = share * sum(c.times_s[0] for c in problem.choices)
     found = RankRuns(problem, 0, 0.01).best(window_of(due_s))
     assert found is not None  # the highest clock is the fastest here
-    times_s = problem.times_at(found)
-    assert problem.timing(times_s, problem.changes(found)).iteration_time_s <= due_s + 1e-9
+    assert Plan(problem, tuple(found), "", due_s).iteration_time_s <= due_s + 1e-9
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,7 +71,7 @@ def test_no_run_is_too_short_for_the_driver(seed: int, driver_time_s: float, lat
     problem = problem_of(seed, SwitchCosts(driver_time_s=driver_time_s, latency_s=latency_s))
     found = RankRuns(problem, 0, 0.0).best(window_of(1e9, 150.0))
     assert found is not None
-    assert problem.switch_load_of(found, problem.times_at(found)).too_short == 0
+    assert Plan(problem, tuple(found), "", 1.0).switch_load.too_short == 0
 
 
 def test_none_is_found_where_even_the_fastest_clocks_take_too_long() -> None:

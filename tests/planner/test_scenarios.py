@@ -108,7 +108,7 @@ def test_an_instruction_that_takes_its_slack_longer_delays_nothing_and_a_longer_
     scenarios = scenarios_of(problem, seed, 2, [0, 0])
     played = scenarios.play(scenarios.max_clocks)
     latest = scenarios.paths.latest(played.times_s, played.spans_s.max(axis=1).repeat(2), played.lost_s)
-    slack = (latest - played.ends.ends_s).reshape(scenarios.nodes, 2, 2).transpose(1, 0, 2)
+    slack = (latest - played.ends_s).reshape(scenarios.nodes, 2, 2).transpose(1, 0, 2)
     node = random.Random(seed).randrange(scenarios.nodes)
     times = scenarios.iteration_times_s()
     for more_s, later in ((0.0, 0.0), (0.01, 0.01)):
@@ -252,3 +252,16 @@ def test_a_pipeline_that_surely_waits_for_another_wins_no_time_by_higher_clocks(
     found = ScenarioDescent(scenarios).improve(scenarios.numbers([lowest, lowest]), 1.05 * mean_s)
     assert found is not None
     assert found.mean_s <= 1.05 * mean_s
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+def test_a_plan_saves_most_of_what_there_is_also_where_drivers_are_too_slow_for_some_changes(seed: int) -> None:
+    pipeline = make_pipeline("1f1b", 4, 8)
+    costs = SwitchCosts(driver_time_s=0.05, latency_s=0.01, late_s=0.001)
+    problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 12), 60.0, switch_costs=costs)
+    highest = all_maximum(problem)
+    longest_s = 1.0005 * highest.iteration_time_s
+    scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])
+    (clocks,) = ScenarioPlanner(scenarios).at(longest_s)
+    saved_j = highest.energy_j - Plan(problem, tuple(clocks), "", longest_s).energy_j
+    assert saved_j > 0.9 * (highest.energy_j - Planner(problem).at(deadline=longest_s).energy_j)

@@ -218,8 +218,7 @@ def test_a_plan_says_that_changes_cost_nothing() -> None:
 
 def test_a_plan_says_that_the_driver_of_a_host_would_be_too_busy() -> None:
     problem = dataclasses.replace(problem_of(3, 0.0, ranks=1), switch_costs=SwitchCosts(driver_time_s=0.04))
-    clocks_mhz = [1410, 1380] * 2
-    load = problem.switch_load_of(clocks_mhz, problem.times_at(clocks_mhz))
+    load = Plan(problem, (1410, 1380) * 2, "", 1.0).switch_load
     text = reason(problem.switch_costs, load, ChangeLimits(limited=True))
     assert "busier than 80% of the iteration" in text
 

@@ -1,0 +1,109 @@
+"""What each kind of instruction does at each clock, as arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.problem import Problem
+
+
+class ClockTable:
+    """All clocks of a problem's profile; in arrays, clocks are positions in `mhz`.
+
+    Attributes:
+        mhz: The clocks, rising.
+        number: The position of each clock.
+        kind: For each node, the number of its kind, (nodes,).
+        time_s: Time at each clock in s, (kinds, clocks); infinite where it was not measured.
+        cost_j: Effective energy in J at each clock, over all GPUs of a rank; infinite where it was not measured.
+        full_s: Time of each kind at its highest clock, in s, (kinds,).
+        ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its highest clock.
+        offered: Whether plans may use each clock, (kinds, clocks).
+        nearest: The measured clock that is nearest to each clock.
+        below: The highest measured clock that is not above each clock; the lowest one where there is none.
+        max_clock: The highest clock of each kind, (kinds,).
+        hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        import numpy as np
+
+        tables = problem.measured_by_kind
+        number_of = {kind: number for number, kind in enumerate(tables)}
+        self.mhz = sorted({mhz for each in tables.values() for mhz in each.frequencies_mhz})
+        self.number = {mhz: number for number, mhz in enumerate(self.mhz)}
+        self.kind: Any = np.array([number_of[i.stage, i.name] for i in problem.pipeline.instructions])
+        shape = len(tables), len(self.mhz)
+        self.time_s: Any = np.full(shape, np.inf)
+        self.cost_j: Any = np.full(shape, np.inf)
+        self.offered: Any = np.zeros(shape, bool)
+        self.nearest: Any = np.zeros(shape, int)
+        self.below: Any = np.zeros(shape, int)
+        self.max_clock: Any = np.zeros(len(tables), int)
+        all_mhz: Any = np.array(self.mhz)
+        for row, (kind, choices) in enumerate(tables.items()):
+            own = [self.number[mhz] for mhz in choices.frequencies_mhz]
+            self.max_clock[row] = max(own)
+            self.offered[row, [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]] = True
+            self.time_s[row, own], self.cost_j[row, own] = choices.times_s, choices.costs_j
+            known: Any = np.array(sorted(own))
+            self.nearest[row] = known[np.abs(all_mhz[:, None] - all_mhz[known]).argmin(axis=1)]
+            self.below[row] = known[np.maximum(np.searchsorted(known, np.arange(len(self.mhz)), "right") - 1, 0)]
+        self.full_s: Any = self.time_s[np.arange(len(tables)), self.max_clock]
+        self.ratio: Any = self.time_s / self.full_s[:, None]
+        self.cost_w: Any = self.cost_j / self.full_s[:, None]
+        self.hulls: list[tuple[Any, Any]] = []
+        for full_s, kind in zip(self.full_s, tables, strict=True):
+            on_hull = problem.choices_by_kind[kind]
+            times_s, costs_j = (np.array(x)[list(on_hull.hull)] for x in (on_hull.times_s, on_hull.costs_j))
+            self.hulls.append((times_s / full_s, costs_j / full_s))
+
+    def late(self, kind: Any, before: Any, clock: Any, late_s: float) -> tuple[Any, Any, Any]:
+        """Returns what instructions take in addition that begin at the clock before, since their own acts late.
+
+        Args:
+            kind: Kinds of the instructions.
+            before: The clocks before; the nearest one counts where it was not measured for the instruction.
+            clock: The clocks of the instructions.
+            late_s: When their own clock acts, in s from their begin.
+
+        Returns:
+            The share of the instruction that runs at the clock before, above 1 if all of it does; and the time in s and
+            the effective energy in J in addition if all of it does.
+        """
+        before = self.nearest[kind, before]
+        old_s = self.time_s[kind, before]
+        more_j = self.cost_j[kind, before] - self.cost_j[kind, clock]
+        return late_s / old_s, old_s - self.time_s[kind, clock], more_j
+
+    def late_parts(self, kind: int, clocks: Any, late_s: float) -> Any:
+        """Returns a part in s and one in J of each clock, (2, clocks), the best ones in the mean over all pairs.
+
+        What an instruction takes in addition that begins at one of the clocks, and whose own is another one of them, is
+        about the difference of their parts.
+
+        Args:
+            kind: The kind of the instruction.
+            clocks: The clocks; the nearest one counts where it was not measured.
+            late_s: When the own clock of an instruction acts, in s from its begin.
+        """
+        import numpy as np
+
+        near = self.nearest[kind, clocks]
+        share, more_s, more_j = self.late(kind, near[:, None], near, late_s)
+        late = [np.minimum(1.0, share) * each for each in (more_s, more_j)]
+        return np.stack([(each - each.T).mean(axis=1) / 2 for each in late])
+
+    def wrong(self, kind: Any, low: Any, high: Any) -> tuple[Any, Any]:
+        """Returns the time in s of instructions at a higher clock than theirs, and the energy in J in addition.
+
+        Args:
+            kind: Kinds of the instructions.
+            low: The clocks of the instructions; the nearest one counts where it was not measured.
+            high: The higher clocks; the highest measured one below counts where it was not measured.
+        """
+        import numpy as np
+
+        low, high = self.nearest[kind, low], self.below[kind, high]
+        return self.time_s[kind, high], np.maximum(0.0, self.cost_j[kind, high] - self.cost_j[kind, low])
