@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from pfo_fs.planner.baselines import all_maximum
 from pfo_fs.planner.change_price import least_price_j
+from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxation
 from pfo_fs.planner.scenario_runs import ScenarioRuns
+from pfo_fs.planner.switch_costs import SwitchCosts
 
 __all__ = ["ScenarioPlanner", "Scenarios"]
 
@@ -39,6 +42,8 @@ _LATE_TIMES = 3.0
 """Of those that all are slower, the best counts if time costs this multiple of the relaxation's price."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
+_SAVES_NOTHING = 0.01
+"""Relative: where the descent saves less, and changes cost something, it may have been stuck where it began."""
 _PRICE_STEPS = 12
 """Number of prices of a change that are tried where drivers cannot make the changes."""
 
@@ -94,9 +99,31 @@ class ScenarioPlanner:
         wider_s = mean_s * self._wider_share
         starts = [self._near_relaxed(wider_s), *([] if near is None else [self._wider.offered(near)])]
         for start in starts:
-            wider = [self._descent.improve(start, wider_s), self._descent.quickened(start, wider_s)]
-            plans += [ScenarioDescent(scenarios).quickened(each.clocks, mean_s) for each in wider if each is not None]
-        return scenarios.mhz(self._best(plans, mean_s).clocks)
+            plans += self._from(start, mean_s)
+        best = self._best(plans, mean_s)
+        if best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j and self._changes_cost:
+            best = self._best([best, *self._from(self._for_alike_iterations(mean_s), mean_s)], mean_s)
+        return scenarios.mhz(best.clocks)
+
+    def _from(self, start: Any, mean_s: float) -> list[Played | None]:
+        """Plans that a descent finds from a start, positions of clocks."""
+        wider_s = mean_s * self._wider_share
+        wider = [self._descent.improve(start, wider_s), self._descent.quickened(start, wider_s)]
+        narrow = ScenarioDescent(self._scenarios)
+        return [narrow.quickened(each.clocks, mean_s) for each in wider if each is not None]
+
+    @property
+    def _changes_cost(self) -> bool:
+        return self._scenarios.problem.switch_costs != SwitchCosts()
+
+    def _for_alike_iterations(self, mean_s: float) -> Any:
+        """The plan for iterations that are all alike, as positions: its search has more places to begin."""
+        problem = self._scenarios.problem
+        deadline_s = mean_s / self._at_max_clocks.mean_s * all_maximum(problem).iteration_time_s
+        planner = Planner(problem)
+        plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
+        clocks = [mhz for schedule in plan.schedules() for _, mhz in schedule.frequencies]
+        return self._wider.offered([clocks] * self._wider.count)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
         """Returns the same with one clock for all instructions of a rank.
