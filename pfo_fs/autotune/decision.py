@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
@@ -40,6 +41,9 @@ LUCK = 0.05
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Shares of the hope: plans that hope for less, and of clocks known better, are less late if it is in vain. The
 first that may be tried counts."""
+_EVERY = (1, 2, 4, 8, 16)
+"""A trial changes the clocks of all micro-batches, or of every second, fourth and so on: that tells all about the
+clocks of which something is hoped."""
 _PARTS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 """A trial changes the clocks by all that is hoped for, or by half of it, a quarter and so on: a small step tells how
 closely an instruction follows its clock, so that the next step can be larger."""
@@ -262,8 +266,9 @@ def _hopeful_plan(
 ) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
-    It goes as far towards these clocks as it takes no more than `most_time`, as a number of iterations; its key is none
-    of the `known` ones, of the trials before.
+    Trials in turn have these clocks in as few micro-batches, and go as far towards them in all, as it takes for a trial
+    that takes no more than `most_time`, as a number of iterations; they are none of those before, whose keys are
+    `known`. Neither way is better on all jobs: where a change of the clock takes long, few micro-batches tell nothing.
     """
     for share in _HOPES:
         view = View(
@@ -271,8 +276,12 @@ def _hopeful_plan(
         )
         hoped = model.plan(1 + TOLERANCE / 2, view, run, steady)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
-        for part in _PARTS if more > LEAST_GAIN else ():
-            plan = model.nearer(run, hoped, part)
+        if more <= LEAST_GAIN:
+            continue
+        number = len(known)
+        few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
+        steps = (model.nearer(run, hoped, part) for part in _PARTS)
+        for plan in chain(steps, few) if number % 2 else chain(few, steps):
             if plan.key != run.key and plan.key not in known and trial_time(model.judge(plan)) <= most_time:
                 return plan, more
     return None

@@ -270,6 +270,19 @@ class JobModel:
         """Whether an iteration holds only one stretch of each rank."""
         return len(set(self.stretches)) == len(self.problem.pipeline.orders)
 
+    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
+        """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""
+        rows = []
+        for group, own in enumerate(self.for_groups(plan)):
+            there = other.clocks_mhz[group]
+            rows.append(
+                tuple(
+                    theirs if (stretch + group - first) % every == 0 else mhz
+                    for stretch, mhz, theirs in zip(self.stretches, own, there, strict=True)
+                )
+            )
+        return ClockPlan(tuple(rows), self.group_of)
+
     def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
         """Returns a plan whose clocks lie at a share of the way from those of a plan to those of another one.
 

@@ -13,6 +13,7 @@ from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.probe import probe_plan
+from pfo_fs.autotune.trials import trial_of
 from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult, Switching, Target
 
 STAGES, MICROBATCHES, ITERATIONS, TOP_MHZ = 2, 4, 5, 1410
@@ -32,9 +33,16 @@ def power_w(mhz: int) -> float:
 
 
 def results_of(
-    beliefs: Beliefs, schedules: list[FrequencySchedule], default_mhz: int = TOP_MHZ, noise: float = 0.002
+    beliefs: Beliefs,
+    schedules: list[FrequencySchedule],
+    default_mhz: int = TOP_MHZ,
+    noise: float = 0.002,
+    work: float = 1.0,
 ) -> list[ProfilingResult]:
-    """What ranks measure whose clock processes follow the device; the second stage has half of the first one's work."""
+    """What ranks measure whose clock processes follow the device; the second stage has half of the first one's work.
+
+    Everything takes `work` times as long as in the first window.
+    """
     layout, found = beliefs.layout, []
     in_force = {schedule.rank: schedule for schedule in schedules}
     rng = random.Random(len(beliefs.windows))
@@ -45,17 +53,18 @@ def results_of(
         for _ in range(ITERATIONS):
             for name in SECONDS:
                 own = [mhz for each, mhz in ran if each == name]
-                whole_s = SECONDS[name] / (1 + info.pp_rank)
+                whole_s = work * SECONDS[name] / (1 + info.pp_rank)
                 times[name].append(
                     [whole_s * (0.2 + 0.8 * TOP_MHZ / (mhz or default_mhz)) * rng.gauss(1, noise) for mhz in own]
                 )
                 clocks[name].append(own)
-        span_s = 0.3 * (MICROBATCHES + 0.5)
+        span_s, first_step = work * 0.3 * (MICROBATCHES + 0.5), ITERATIONS * len(beliefs.windows)
         found.append(
             ProfilingResult(
                 rank=info.rank,
                 iter_time=[span_s + 0.1] * ITERATIONS,
                 iter_span=[span_s] * ITERATIONS,
+                iter_step=list(range(first_step, first_step + ITERATIONS)),
                 iter_energy=[500.0] * ITERATIONS,
                 time_breakdown=times,
                 clock_breakdown=clocks,
@@ -102,6 +111,27 @@ def test_a_first_probe_lowers_every_kind_of_instruction_and_is_not_late_however_
     assert lowest[1] < lowest[0], "the second stage waits for the first one, so that it has slack"
 
 
+def test_iterations_that_are_longer_than_those_at_the_highest_clocks_contradict_a_model_that_calls_them_more_work() -> (
+    None
+):
+    beliefs = beliefs_of()
+    beliefs.take(results_of(beliefs, []), [])
+    beliefs.refer_to_latest()
+    model = model_of(beliefs)
+    plan = probe_plan(model, beliefs)
+    for work, contradicts in ((1.0, False), (1.05, True)):
+        window = beliefs.take(results_of(beliefs, model.schedules(plan), work=work), model.schedules(plan))
+        assert window is not None
+        beliefs.trials.clear()
+        beliefs.add_trial(plan.key, trial_of(model_of(beliefs), beliefs, plan, window))
+        assert model_of(beliefs).contradicts(plan) == contradicts
+    beliefs.take(results_of(beliefs, [], work=1.05), [])
+    beliefs.refer_to_latest()
+    beliefs.trials.clear()
+    beliefs.add_trial(plan.key, trial_of(model_of(beliefs), beliefs, plan, window))
+    assert not model_of(beliefs).contradicts(plan), "there was more work, as the highest clocks show"
+
+
 def rows_of(model: JobModel) -> list[tuple[int, int]]:
     firsts = model.problem.pipeline.first_nodes
     return [(firsts[stage], firsts[stage + 1]) for stage in range(STAGES)]
@@ -137,7 +167,7 @@ def test_a_plan_with_slack_used_saves_energy_without_being_late() -> None:
     assert model.judge(model.highest).saved == 0.0
 
 
-def trial_of(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float, times: int) -> None:
+def add_trials(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float, times: int) -> None:
     for _ in range(times):
         beliefs.add_trial(plan.key, Trial(plan, saved, 0.003, later, 0.0002))
 
@@ -147,7 +177,7 @@ def test_a_plan_that_was_measured_often_is_believed_to_do_what_was_measured() ->
     model = model_of(beliefs)
     plan = model.plan(1.0005)
     expected = model.judge(plan)
-    trial_of(plan, beliefs, expected.saved - 0.03, 0.002, times=10)
+    add_trials(plan, beliefs, expected.saved - 0.03, 0.002, times=10)
     found = model_of(beliefs).judge(plan)
     assert found.saved == pytest.approx(expected.saved - 0.03, abs=0.005)
     assert found.late == pytest.approx(expected.late + 0.002, abs=0.0003)
@@ -159,7 +189,7 @@ def test_what_was_measured_of_a_plan_tells_of_others_and_nothing_of_the_highest_
     model = model_of(beliefs)
     plan, other = model.plan(1.0005), model.plan(1.02)
     expected = model.judge(other)
-    trial_of(plan, beliefs, model.judge(plan).saved - 0.03, 0.002, times=10)
+    add_trials(plan, beliefs, model.judge(plan).saved - 0.03, 0.002, times=10)
     again = model_of(beliefs)
     assert expected.saved - 0.03 < again.judge(other).saved < expected.saved - 0.015
     assert again.judge(again.highest).saved == 0.0

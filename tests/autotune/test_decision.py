@@ -36,6 +36,7 @@ class FakeModel:
         planned: What the planner makes for times up to a multiple of the target, from the shortest time up.
         hoped: What it makes of clocks that may be better than expected.
         hopes: What plans save if hopes are right, by their clocks.
+        mixes: The clock of the plan in which every so many stretches have hoped-for clocks.
         nearer: The clock of the plan that goes a part of the way to the hoped-for clocks, by that part.
         slowdown: By how many times iterations may be longer than at the highest clocks.
     """
@@ -46,13 +47,14 @@ class FakeModel:
         planned: Callable[[float], int] | int = 1410,
         hoped: int = 1410,
         hopes: Mapping[int, float] | None = None,
+        mixes: Mapping[int, int] | None = None,
         nearer: Mapping[float, int] | None = None,
         slowdown: float = 1.0,
     ) -> None:
         self.full_s, self.target_s = 10.0, 10.0 * slowdown
         self.judgements = {1410: believed(0.0), **judgements}
         self._planned, self.hoped, self.hopes = planned, hoped, dict(hopes or {})
-        self._nearer = nearer or {}
+        self._mixes, self._nearer = mixes or {}, nearer or {}
         self.unknown: set[object] = set()
         self.highest = HIGHEST
         self.one_stretch = False
@@ -72,6 +74,9 @@ class FakeModel:
 
     def knows(self, plan: ClockPlan) -> bool:
         return plan.key not in self.unknown
+
+    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
+        return plan_of(self._mixes.get(every, other.clocks_mhz[0][0]))
 
     def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
         return plan_of(self._nearer.get(share, other.clocks_mhz[0][0]))
@@ -191,10 +196,15 @@ def test_a_plan_of_another_order_of_instructions_does_not_stay() -> None:
     assert chosen(model, in_force(PLAN), (PLAN,)).plan == OTHER
 
 
-def trying(judgement_of_hoped: Judgement, hopes: float = 0.2, nearer: Mapping[float, int] | None = None) -> FakeModel:
+def trying(
+    judgement_of_hoped: Judgement,
+    hopes: float = 0.2,
+    mixes: Mapping[int, int] | None = None,
+    nearer: Mapping[float, int] | None = None,
+) -> FakeModel:
     """The plan in force saves 10 %; clocks that are hardly known may save more."""
     judgements = {1200: believed(0.1), 900: judgement_of_hoped, 1150: believed(0.1, late=0.001)}
-    return FakeModel(judgements, planned=1200, hoped=900, hopes={900: hopes, 1200: 0.1}, nearer=nearer)
+    return FakeModel(judgements, planned=1200, hoped=900, hopes={900: hopes, 1200: 0.1}, mixes=mixes, nearer=nearer)
 
 
 def test_clocks_that_may_save_more_are_tried_beside_the_plan_in_force() -> None:
@@ -220,9 +230,12 @@ def test_a_trial_that_is_surely_in_time_and_saves_more_stays() -> None:
     assert choice.stays == HOPED
 
 
-def test_a_trial_is_no_later_than_it_may_be_as_it_goes_only_a_part_of_the_way() -> None:
+@pytest.mark.parametrize(
+    "limited", [{"nearer": {1 / 4: 1150}}, {"mixes": {4: 1150}}], ids=["a small step", "few micro-batches"]
+)
+def test_a_trial_is_no_later_than_it_may_be(limited: dict[str, Any]) -> None:
     late = believed(0.2, late=2 * MOST_LATE_TRIAL, late_error=0.02)
-    choice = chosen(trying(late, nearer={1 / 4: 1150}), in_force(PLAN), (PLAN,))
+    choice = chosen(trying(late, **limited), in_force(PLAN), (PLAN,))
     assert choice.trial
     assert choice.plan == plan_of(1150)
 
