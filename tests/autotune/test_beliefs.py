@@ -125,6 +125,7 @@ def test_iterations_that_are_longer_than_those_at_the_highest_clocks_contradict_
         beliefs.trials.clear()
         beliefs.add_trial(plan.key, trial_of(model_of(beliefs), beliefs, plan, window))
         assert model_of(beliefs).contradicts(plan) == contradicts
+    assert window is not None
     beliefs.take(results_of(beliefs, [], work=1.05), [])
     beliefs.refer_to_latest()
     beliefs.trials.clear()
