@@ -18,7 +18,7 @@ over all of them is too large for a linear solver; `scenario_relaxation` solves 
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
-from pfo_fs.planner.change_budget import ChangeBudget, plans_by_changes
+from pfo_fs.planner.change_budget import ChangeBudget
 from pfo_fs.planner.frontier import even_deadlines, load_frontier, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
@@ -71,7 +71,6 @@ __all__ = [
     "pipeline_from_orders",
     "pipeline_from_torch",
     "plan_of_orders",
-    "plans_by_changes",
     "read_iterations",
     "read_profile",
     "solve_frontier",

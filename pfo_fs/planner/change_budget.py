@@ -1,4 +1,4 @@
-"""Plans with fewer clock changes: the least energy for a number of changes, and energy against that number."""
+"""Plans with fewer clock changes: the least energy for a number of changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from pfo_fs.planner.baselines import one_per_stage
 from pfo_fs.planner.change_price import first_price_j, least_price_j
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
-from pfo_fs.planner.problem import Problem
 
 _SEARCHED = 10
 """Number of prices that are tried for one limit."""
-_CURVE_PRICES = 6
-"""Number of prices that a curve is made of."""
-_STEP = 4.0
-"""Each further price of a curve is this multiple of the last."""
 
 
 class ChangeBudget:
@@ -39,19 +34,6 @@ class ChangeBudget:
         plan = self._planner.priced(self._deadline_s, price_j, self._plans)
         self._plans.append(plan)
         return plan
-
-    def curve(self, prices: int) -> list[Plan]:
-        """Returns plans by rising number of changes and falling energy, found at this many prices and without one."""
-        free = self._planner.at(deadline=self._deadline_s)
-        self._plans.append(free)
-        first_j = first_price_j(self._planner.problem)
-        for number in range(prices):
-            self.add(first_j * _STEP ** (number - 1))
-        kept: list[Plan] = []
-        for plan in sorted(self._plans, key=lambda each: (len(each.changes), each.energy_j)):
-            if not kept or plan.energy_j < kept[-1].energy_j:
-                kept.append(plan.replace(lower_bound_j=free.lower_bound_j))
-        return kept
 
     def within(self, most: int, known: Sequence[Plan] = ()) -> Plan:
         """Returns the plan with least energy of those found that have at most this many changes.
@@ -80,16 +62,3 @@ class ChangeBudget:
                 best=fewest,
             )
         return min(within, key=lambda plan: plan.energy_j).replace(lower_bound_j=free.lower_bound_j)
-
-
-def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:
-    """Returns plans for a deadline by rising number of clock changes and falling energy.
-
-    Args:
-        problem: The problem.
-        deadline_s: The longest iteration time, in s.
-
-    Raises:
-        Impossible: No plan is so fast.
-    """
-    return ChangeBudget(Planner(problem), deadline_s).curve(_CURVE_PRICES)

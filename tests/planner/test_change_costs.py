@@ -6,7 +6,6 @@ import itertools
 import random
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +23,6 @@ from pfo_fs.planner import (
     SwitchCosts,
     all_maximum,
     make_pipeline,
-    plans_by_changes,
 )
 
 _EXACT = 1e-9
@@ -86,12 +84,15 @@ def test_a_budget_that_no_plan_keeps_is_refused() -> None:
 def test_fewer_changes_save_less() -> None:
     problem = pipeline_with_slack(0.0)
     deadline_s = all_maximum(problem).iteration_time_s
-    curve = plans_by_changes(problem, deadline_s)
-    assert len(curve) > 2
-    for few, many in pairwise(curve):
-        assert len(few.changes) < len(many.changes)
-        assert few.energy_j > many.energy_j
-        assert many.iteration_time_s <= deadline_s
+    planner = Planner(problem)
+    free = planner.at(deadline=deadline_s)
+    before = free
+    for share in (2, 4, 8):
+        plan = ChangeBudget(planner, deadline_s).within(len(free.changes) // share)
+        assert len(plan.changes) <= len(free.changes) // share
+        assert plan.energy_j >= before.energy_j
+        assert plan.iteration_time_s <= deadline_s
+        before = plan
 
 
 # ---- how long a search takes
