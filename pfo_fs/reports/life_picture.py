@@ -203,7 +203,7 @@ def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_
 
     def below(x: float, text: str, down_px: float, strong: bool, side: str) -> None:
         anchor = axes.transData if side != "right" else axes.transAxes
-        shift = ScaledTranslation((-6 if side == "right" else 0) / 72, -down_px / 72, axes.figure.dpi_scale_trans)
+        shift = ScaledTranslation((-14 if side == "right" else 0) / 72, -down_px / 72, axes.figure.dpi_scale_trans)
         place = blended_transform_factory(anchor, axes.transAxes) + shift
         axes.text(x, 0, text, ha=side, va="baseline", transform=place, **_style(strong))
 
