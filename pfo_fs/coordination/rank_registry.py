@@ -33,7 +33,7 @@ class RankRegistry:
     def __init__(
         self,
         folder: JobFolder,
-        rank_infos: Sequence[RankInfo] | None,
+        rank_infos: Sequence[RankInfo] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.by_rank: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}

@@ -339,7 +339,7 @@ def test_dumps_are_in_zeus_format(tmp_path: Path, clock: Clock) -> None:
     dump = tmp_path / "dump" / folder.job_id
     assert load_ranks(dump) == infos
     assert load_sched(dump, 0)[0].frequencies[0] == ("forward", 1410)
-    assert load_prof(dump, 0)[0].iter_time == [1.0]
+    assert set(load_prof(dump, 0)[0].iter_time) == {1.0}
 
 
 # ---- a person's YAML
