@@ -35,6 +35,8 @@ _UNLIKE_NORMAL = (_FREEDOM + 3) / (_FREEDOM + 1)
 """A mean of such noise has this many times the variance that it has if the noise is normal (Fisher information)."""
 _LEAST_NOISE = 0.0003
 """Relative: no instruction's duration is taken to repeat more exactly than this."""
+_LOAD_ERROR = 0.01
+"""Relative: loads explain the mean duration of some iterations with about this error."""
 _NEARER = 0.25
 """A new clock has acted if durations are off what it makes by this share of what the old clock would make at most."""
 _UNSURE_SHIFT = 0.5
@@ -227,25 +229,25 @@ class LoadModel:
     def full_speed_s(self, window: Window, ratios: Ratios) -> Array:
         """Returns what the instructions of a window would have taken at the highest clock, in s.
 
-        That is the measured duration over r. Where an instruction ran at another clock than the schedule's for a part
-        of its time, that part is not known well, so that its mean over the window is what the model explains; unless it
-        is about as if the new clock had acted all the time. How iterations differ from each other always stays, since
-        it makes the longest of several paths longer.
+        That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
+        durations are then about as the model explains them; else their mean is what the model explains. How iterations
+        differ from each other always stays, since it makes the longest of several paths longer.
         """
         import numpy as np
 
-        ratio, _ = ratio_of(self.kind_of_node, window, ratios)
+        ratio, error = ratio_of(self.kind_of_node, window, ratios)
         logs: Array = np.log(window.times_s / ratio)
         explained = self._explained.get(id(window))
         if explained is None:
             return np.exp(logs)
+        variance = (self.noises[self.kind_of_node] ** 2)[:, None] / len(logs) + _LOAD_ERROR**2
         kinds = np.broadcast_to(self.kind_of_node[None, :, None], logs.shape)
         acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
         apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
         has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _NEARER * apart)
+        unknown = np.where(window.settled | has_acted, 0.0, error**2 / (error**2 + variance))
         logs = np.where(has_acted, acted, logs)
-        beyond = np.where(window.settled | has_acted, 0.0, (logs - explained).mean(axis=0))
-        return np.exp(logs - beyond)
+        return np.exp(logs - unknown * (logs - explained).mean(axis=0))
 
 
 class _Cells:

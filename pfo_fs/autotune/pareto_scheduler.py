@@ -122,7 +122,7 @@ class ParetoScheduler(FrequencyScheduler):
             self._use(results)
             if self._refutes_earlier_profile(before):
                 yield from self._probe()
-            elif self._is_contradicted():
+            elif not self._is_known and self._is_contradicted():
                 yield from self._refer_again()
 
     def _warm_up(self) -> Windows[str]:
@@ -166,7 +166,8 @@ class ParetoScheduler(FrequencyScheduler):
         """Measures the highest clocks again, and what is believed of the plan in force beside them.
 
         Either the job has changed since they were measured, or the model is wrong. Other plans were measured beside the
-        old window, so that is forgotten.
+        old window, so that is forgotten. In a job that began with an earlier job's profile, that one is the likeliest
+        cause: it goes where a measured clock contradicts it, and this is not called.
         """
         assert self._choice is not None
         plan, window = self._choice.plan, self._beliefs.windows[-1]
