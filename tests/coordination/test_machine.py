@@ -234,11 +234,11 @@ class Cluster(RuleBasedStateMachine):
     def report(self, rank: int, damaged: bool) -> None:
         """A rank has measured the schedule in force; ranks may be late, or never report."""
         current = self.folder.read_current()
-        if current is None or current.number < 0:
-            return
+        if current is None or current.number < 0 or rank in self.folder.result_names(current.number):
+            return  # a result is written once: a file that a daemon has read does not change
         result = ProfilingResult(rank=rank, iter_time=[current.number + 1 + rank / 10], iter_energy=[1.0])
         self.folder.write_result(current.number, bodies.ResultBody(result=result))
-        if damaged and current.number not in self.observed_numbers():
+        if damaged:
             (self.root / self.folder.path / "prof" / str(current.number) / f"{rank}.json").write_text("junk")
 
     @precondition(lambda self: not self.away)
@@ -279,13 +279,6 @@ class Cluster(RuleBasedStateMachine):
         assert not self.written or number > self.written[-1][0], "numbers ascend"
         assert not self.written or generation >= self.written[-1][1], "an older leader does not publish after a newer"
         self.written.append((number, generation))
-
-    def observed_numbers(self) -> set[int]:
-        """Schedules whose results a scheduler has observed: they must not change any more."""
-        return {daemon.coordinator._runner.observed.number for daemon in self.daemons
-                if daemon is not None and daemon.coordinator is not None and daemon.coordinator._runner is not None} | {
-            source.observed for source in self.history().made.values()
-        }  # fmt: skip
 
     def history(self) -> Any:
         return read_history(self.folder, PolicyChoice(self.settings.scheduler, {}, from_job=False).policy)
