@@ -203,7 +203,7 @@ _AUTOTUNE_LOOP = (
         property(_always(False)),
     ),
     ("smaller hopes", "a trial may hope for less", "autotune.decision:_HOPES", (1.0,)),
-    ("small steps", "a trial may go a part of the way only", "autotune.decision:_PARTS", (1.0,)),
+    ("small steps", "a trial may go a part of the way only", "autotune.decision:PARTS", (1.0,)),
     ("trials go on", "a trial that tells too little is measured again", "autotune.decision:_MOST_WINDOWS", 1),
     ("other plans tell", "what was measured of a plan tells of others", "autotune.plan_judge:_MOST_TRIALS", 1),
     ("level of the highest clocks", "its error counts", "autotune.beliefs:Beliefs.level_error", _always(0.0)),

@@ -11,6 +11,7 @@ from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.judgements import highest_scatter
 from pfo_fs.autotune.load_rows import Ratios, ratio_of
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import late_switching, measured_switching
@@ -50,6 +51,7 @@ class Trial(NamedTuple):
     Attributes:
         plan: The plan.
         saved, saved_error: Energy that it saves; the error is infinite if energy is not known.
+        of_all: Error of it that all trials have in common: that of the window of the highest clocks.
         later, later_error: By how much iterations took longer than the model makes of the same iterations.
         slower, slower_error: By how much they took longer than those in the window of the highest clocks; the error is
             infinite if that held other pipelines.
@@ -63,6 +65,7 @@ class Trial(NamedTuple):
     later_error: float
     slower: float = 0.0
     slower_error: float = math.inf
+    of_all: float = 0.0
     is_checked: bool = False
 
     def pooled(self, new: Trial) -> Trial:
@@ -71,7 +74,7 @@ class Trial(NamedTuple):
         later, later_error = _pooled(self.later, self.later_error, new.later, new.later_error)
         slower, slower_error = _pooled(self.slower, self.slower_error, new.slower, new.slower_error)
         checked = self.is_checked or new.is_checked
-        return Trial(new.plan, saved, saved_error, later, later_error, slower, slower_error, checked)
+        return Trial(new.plan, saved, saved_error, later, later_error, slower, slower_error, new.of_all, checked)
 
 
 def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
@@ -181,24 +184,28 @@ class Beliefs:
         return self.windows[:dropped] + self.windows[dropped + 1 :]
 
     def _forget_other_times(self, ratios: Ratios) -> None:
-        """Drops windows whose instructions took another time than those of the latest one: the job has changed."""
+        """Drops windows in which instructions took another time than in the latest one: the job has changed.
+
+        Only the mean over the pipelines tells it: a single one that differs is a straggler.
+        """
         import numpy as np
 
         assert self.loads is not None
-        logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=1)) for window in self.windows]
         latest = self.windows[-1]
-        alike = [
-            of for of, window in zip(logs, self.windows[:-1], strict=False) if window.pipelines == latest.pipelines
-        ]
-        if not alike or latest.iterations < 2:
+        alike = [window for window in self.windows if window.pipelines == latest.pipelines]
+        if len(alike) < 2:
             return
-        before, now = np.concatenate(alike), logs[-1]
-        off = np.abs(now.mean(axis=0) - before.mean(axis=0))
+        # The work of each iteration, as a logarithm, by window.
+        logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=1)).mean(axis=1) for window in alike]
+        before, now = np.concatenate(logs[:-1]), logs[-1]
+        off = abs(float(now.mean() - before.mean()))
         # What is not known of the ratios may be common to all instructions of the latest window.
         _, ratio_error = ratio_of(self.loads.kind_of_node, latest, ratios)
-        unknown = (latest.times_s * ratio_error).sum(axis=(0, 1)) / latest.times_s.sum(axis=(0, 1))
-        error = np.sqrt(before.var(axis=0) / len(before) + now.var(axis=0) / (len(now) - 1) + unknown**2)
-        if bool(((off > _LEAST_OFF) & (off > _FAR * error)).any()):
+        unknown = float((latest.times_s * ratio_error).sum() / latest.times_s.sum())
+        within = np.concatenate([each - each.mean() for each in (before, now)])
+        scatter = highest_scatter(float(within.std()), len(within))
+        error = math.hypot(scatter * math.sqrt(1 / len(before) + 1 / len(now)), unknown)
+        if off > _LEAST_OFF and off > _FAR * error:
             self.windows = [latest]
 
     def _forget_if_changed(self, found: Found) -> None:

@@ -44,7 +44,7 @@ first that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on: that tells all about the
 clocks of which something is hoped."""
-_PARTS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+PARTS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 """A trial changes the clocks by all that is hoped for, or by half of it, a quarter and so on: a small step tells how
 closely an instruction follows its clock, so that the next step can be larger."""
 _REMEMBERED = 8
@@ -209,8 +209,15 @@ def _choose(
     before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
     known = [plan for plan in before if plan is not None and plan.key not in refuted and model.knows(plan)]
     judged = [(plan, model.judge(plan)) for plan in known]
-    # The plan that ran before a trial stays unless it is surely late; others that were tried have to be surely in time.
-    usable = [(plan, found) for plan, found in judged if not is_late(found) and (plan is known[0] or in_time(found))]
+    # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in time. A
+    # first plan has to be in time more likely than not: there is none to go back to.
+    stays = None if last is None else last.stays if last.trial else last.plan
+    first = last.plan if last is not None and last.trial and stays is None else None
+    usable = [
+        (plan, found)
+        for plan, found in judged
+        if in_time(found) or (plan is stays and not is_late(found)) or (plan is first and found.late <= TOLERANCE)
+    ]
     run = usable[0] if usable else None
     for other in usable[1:]:
         if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
@@ -280,7 +287,7 @@ def _hopeful_plan(
             continue
         number = len(known)
         few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
-        steps = (model.nearer(run, hoped, part) for part in _PARTS)
+        steps = (model.nearer(run, hoped, part) for part in PARTS)
         for plan in chain(steps, few) if number % 2 else chain(few, steps):
             if plan.key != run.key and plan.key not in known and trial_time(model.judge(plan)) <= most_time:
                 return plan, more

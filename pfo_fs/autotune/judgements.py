@@ -140,3 +140,13 @@ def expected_offset(
 def error_of_mean(values: Array) -> float:
     """The standard error of a mean."""
     return float(values.std()) / math.sqrt(max(1, len(values) - 1))
+
+
+def highest_scatter(scatter: float, count: int) -> float:
+    """The standard deviation that is exceeded with a probability of 5 %, if so many values scatter by `scatter`.
+
+    The quantile of chi square is that of Wilson and Hilferty (1931).
+    """
+    free = max(1, count - 1)
+    quantile = free * (1 - 2 / (9 * free) - 1.645 * math.sqrt(2 / (9 * free))) ** 3
+    return scatter * math.sqrt(free / max(quantile, 0.004))

@@ -19,6 +19,7 @@ from pfo_fs.autotune.judgements import (
     ClockPlan,
     Judgement,
     ModelSettings,
+    highest_scatter,
 )
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_judge import PlanJudge
@@ -32,7 +33,7 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _PLANNED_FOR, _JUDGED_BY = 16, 48
-"""Plans are made for so many of the latest iterations, and judged by so many: all iterations count for a verdict."""
+"""Plans are made for so many of the measured iterations at most, and judged by so many others."""
 _RECOMBINED, _MOST_VALUES = 48, 2_000_000
 """So many iterations are added by which plans are judged, if these hold no more durations than the second number: with
 micro-batches of different iterations, combined otherwise than those that the planner adds. A plan fits the iterations
@@ -94,7 +95,7 @@ class JobModel:
         self.group_of = self._groups()
         self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
         self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
-        judged = self._iterations(_JUDGED_BY)
+        judged = self._iterations[1]
         self.iterations = len(judged)
         self.judged = Scenarios(self.everything, judged, self._columns())
         further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
@@ -149,8 +150,13 @@ class JobModel:
         """The pipelines of the scenarios: the measured ones, then slow ones that the latest window does not have."""
         return [*self._pipelines, *(pipeline for pipeline in self._slow if pipeline not in self._pipelines)]
 
-    def _iterations(self, most: int) -> Array:
-        """The latest iterations at the highest clocks: shape (iterations, nodes, pipelines)."""
+    @cached_property
+    def _iterations(self) -> tuple[Array, Array]:
+        """Measured iterations at the highest clocks, of shape (iterations, nodes, pipelines).
+
+        First those that plans are made for, then those that plans are judged by: others, as a plan fits the iterations
+        that it was made for better than any to come. Both are spread over all windows, so that no window counts alone.
+        """
         import numpy as np
 
         parts: list[Array] = []
@@ -158,11 +164,13 @@ class JobModel:
             if set(self._pipelines) <= set(window.pipelines):
                 parts.append(full_s[:, :, [window.pipelines.index(each) for each in self._pipelines]])
         found = np.concatenate(parts)
-        if len(found) > most:
-            # Those of all windows, the latest one included, so that no window counts alone.
-            found = found[np.round(np.linspace(0, len(found) - 1, most)).astype(int)]
         columns = [number % found.shape[2] for number in range(len(self._members))]
-        return found[:, :, columns] * np.array([self.goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
+        found = found[:, :, columns] * np.array([self.goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
+        if len(found) == 1:
+            return found, found
+        planned_for = _spread(len(found), min(_PLANNED_FOR, len(found) // 2))
+        others = np.setdiff1d(np.arange(len(found)), planned_for)
+        return found[planned_for], found[others[_spread(len(others), min(_JUDGED_BY, len(others)))]]
 
     @property
     def tail_j(self) -> float:
@@ -215,7 +223,7 @@ class JobModel:
         everything = replace(view, time_error=math.inf, power_error=math.inf)
         profile, wider = self.curves.profile(self._source, view), self.curves.profile(self._source, everything)
         problem = replace(self.problem, profile=profile, wider=wider)
-        return Scenarios(problem, self._iterations(_PLANNED_FOR), self._columns())
+        return Scenarios(problem, self._iterations[0], self._columns())
 
     def plan(
         self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
@@ -318,6 +326,15 @@ class JobModel:
         """Returns what is believed of a plan."""
         return self._judge.judgement(plan)
 
+    def latest(self, plan: ClockPlan) -> float:
+        """Returns how late iterations of a plan can be, relative to the target: if all times follow the clock fully."""
+        import numpy as np
+
+        clocks, columns, tops = self.for_groups(plan), self._columns(), self.highest.clocks_mhz[0]
+        longer = np.array([[top / clocks[group][node] for group in columns] for node, top in enumerate(tops)])
+        longest = Scenarios(self.everything, self.judged.full_s * longer, columns)
+        return float(longest.iteration_times_s(None).mean()) / self.target_s - 1
+
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
         first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.highest.clocks_mhz[0]
@@ -332,11 +349,11 @@ class JobModel:
     def spans_under(self, plan: ClockPlan) -> tuple[dict[int, float], float, float]:
         """Returns for each measured pipeline the mean time to the end of its first rank's last instruction, in s.
 
-        Then the largest relative scatter of the pipelines, and the same time of all pipelines at the target.
+        Then the relative scatter that the pipelines have at most, and the same time of all pipelines at the target.
         """
         spans_s: Array = self.judged.spans_s(self.for_groups(plan)) + self.problem.overhead_s
         means = spans_s.mean(axis=0)
-        scatter = float((spans_s.std(axis=0) / means).max()) if len(spans_s) > 1 else 0.0
+        scatter = highest_scatter(float((spans_s.std(axis=0) / means).max()), self.iterations)
         latest = self._beliefs.windows[-1]
         share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())
         expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(self._members)}
@@ -352,3 +369,10 @@ class JobModel:
     def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
         """Returns the schedule of each rank."""
         return schedules_of(plan, self._beliefs.layout, self.problem.pipeline.first_nodes)
+
+
+def _spread(count: int, chosen: int) -> Array:
+    """Numbers below `count`, evenly spread, the last one included."""
+    import numpy as np
+
+    return np.round(np.linspace(count - 1, 0, chosen)).astype(int)[::-1]

@@ -28,7 +28,7 @@ from pfo_fs.autotune.plan_schedules import changes_of
 from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.question_backoff import QuestionBackoff
-from pfo_fs.autotune.status_text import believed_text, goal_text
+from pfo_fs.autotune.status_text import believed_text, figures_of, goal_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.errors import PlanError
@@ -143,13 +143,16 @@ class ParetoScheduler(FrequencyScheduler):
         return ""
 
     def _refutes_earlier_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
-        """Drops the profile of an earlier job if the latest window does not agree with it; returns whether it did.
+        """Drops the profile of an earlier job if what was measured does not agree with it; returns whether it did.
 
         Args:
             measured_before: The kinds and clocks (MHz) that this job had measured before the window.
         """
         profile = self._earlier.merged
-        odd = "" if profile is None else contradiction(profile, self._beliefs.latest, measured_before)
+        if profile is None:
+            return False
+        # A plan that was late as soon as it was in force was made with times that are not this job's.
+        odd = "iterations" if self._refuted else contradiction(profile, self._beliefs.latest, measured_before)
         if odd:
             self._earlier.take_back(self._beliefs, odd)
             self._beliefs.curves_changed()
@@ -184,6 +187,9 @@ class ParetoScheduler(FrequencyScheduler):
         If instructions take another time at the highest clocks than they did at the default ones, default clocks are
         lower: then both are measured again, since plans are compared with the highest clocks.
         """
+        if self._new_model().one_stretch:
+            yield from self._window(self._highest_clocks(), "measuring the highest clocks")
+            self._beliefs.refer_to_latest()
         for _ in range(2):
             model = self._new_model()
             schedules = model.schedules(probe_plan(model, self._beliefs))
@@ -327,7 +333,7 @@ class ParetoScheduler(FrequencyScheduler):
         known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
         alarm = self._monitor.add(iteration_times, known, MOST_LATE_TRIAL, announced)
         is_trial = choice.plan.key not in self._tried and self._model is not None and choice.plan != self._model.highest
-        if is_trial and self._monitor.late_in_a_row >= _LATE_IN_A_ROW:
+        if is_trial and self._monitor.late_in_a_row >= _LATE_IN_A_ROW and self._may_be_late(self._monitor.late):
             late = UsualTime(time_s=iteration_times[-1].span_s, error=min(1.0, self._monitor.late), iterations=1)
             return self.plan_inputs.model_copy(update={"late_time": late})
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
@@ -340,6 +346,15 @@ class ParetoScheduler(FrequencyScheduler):
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
         return self.plan_inputs
+
+    def _may_be_late(self, late: float) -> bool:
+        """Whether the plan in force, with the changes of its clocks, can make iterations so late, relative.
+
+        What makes them later is something else, such as a checkpoint: then the trial goes on.
+        """
+        assert self._choice is not None
+        assert self._model is not None
+        return late <= 2 * self._model.latest(self._choice.plan) + MOST_LATE_TRIAL
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
@@ -369,28 +384,5 @@ class ParetoScheduler(FrequencyScheduler):
         """Returns the figures of the model that plans are made with, and what the last plan saves and costs."""
         if self._model is None or self._choice is None:
             return {}
-        model, found = self._model, self._choice.judgement
-        costs = model.problem.switch_costs
-        return {
-            "blocking_power_w": model.problem.blocking_power_w,
-            "delay_s": model.calibration.delay_s if model.calibration else 0.0,
-            "overhead_s": model.problem.overhead_s,
-            "switch_time_s": costs.stands_still_s,
-            "driver_time_s": costs.driver_time_s,
-            "switch_latency_s": costs.latency_s,
-            "switch_late_s": costs.late_s,
-            "switch_calls": costs.calls,
-            "max_calls_per_s": costs.max_calls_per_s if costs.max_calls_per_s < float("inf") else 0.0,
-            "switch_acts_late_s": costs.acts_late_s,
-            "ranks_per_host": max((len(host) for host in costs.hosts), default=1),
-            "full_time_s": model.full_s,
-            "full_energy_j": model.full_j,
-            "power_drift_factor": self._beliefs.power_drift_factor,
-            "time_margin": 0.0,
-            "gpus_per_rank": model.problem.gpus_per_rank,
-            "energy_saved": found.saved,
-            "more_time": found.slower,
-            "off_target": found.late,
-            "energy_saved_error": found.saved_error,
-            "more_time_error": found.late_error,
-        }
+        drift = self._beliefs.power_drift_factor
+        return figures_of(self._model, self._choice.judgement) | {"power_drift_factor": drift}

@@ -25,6 +25,9 @@ Array = Any
 
 _MOST_TRIALS = 12
 """Of the plans that were measured, the latest 12 tell of others: each costs a play of all scenarios."""
+_LEAST_ERROR = 1e-4
+"""Relative: no plan's lateness is known more exactly. It is the last digit that people see; iterations that come differ
+from the measured ones in ways that no window shows."""
 _AGREE = 3.0
 """Two figures agree if they differ by fewer standard errors than this."""
 
@@ -137,6 +140,8 @@ class PlanJudge:
             known = float(of_times[-1, -1]) + sum(each**2 for each in MODEL_OF_TIME)
             late_error = math.sqrt(late_error**2 + more * known)
         more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
+        late_error = math.hypot(late_error, _LEAST_ERROR)
+        saved_error = math.hypot(saved_error, trials[-1].of_all if trials else 0.0)
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
     def is_contradicted(self, plan: ClockPlan) -> bool:

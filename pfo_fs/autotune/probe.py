@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
-from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE
+from pfo_fs.autotune.decision import MOST_LATE_TRIAL, PARTS, TOLERANCE, may_be_tried
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
@@ -26,7 +26,7 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     Kinds of instructions that have no slack at all are lowered once per iteration, those that take most of the time
     first, unless that is expected to be later than a probe may be.
     """
-    cautious = model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch)
+    cautious = _in_time(model, model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch))
     ladder = _ladders(model)
     instructions = model.problem.pipeline.instructions
     places: dict[Kind, list[int]] = {}
@@ -49,6 +49,15 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
                     break
                 row[:] = before
     return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
+
+
+def _in_time(model: JobModel, plan: ClockPlan) -> ClockPlan:
+    """A plan whose clocks are so far on the way from the highest ones to those of a plan that it may be tried.
+
+    Iterations differ: where ranks have waited in the few measured ones, they may not wait in those that come.
+    """
+    nearer = (model.nearer(model.highest, plan, part) for part in PARTS)
+    return next((each for each in nearer if may_be_tried(model.judge(each))), model.highest)
 
 
 def _busy_s(beliefs: Beliefs, kind: Kind, count: int) -> float:

@@ -59,6 +59,15 @@ def plausible_table(text: str, source: str) -> Any:
             raise PlanError(
                 f"{source}: row {odd.index[0]}: {what} is {odd.iloc[0]:.3g} {unit}, which no instruction of a GPU has"
             )
+    for (stage, name), rows in table.groupby(["stage", "instruction"]):
+        slowest_first = rows.sort_values("frequency")
+        # A power limit may make a higher clock a little slower, nothing makes it much slower.
+        faster = slowest_first[slowest_first["time"] * (1 + OTHER_GPU) < slowest_first["time"][::-1].cummax()[::-1]]
+        if len(faster):
+            raise PlanError(
+                f"{source}: {name} of stage {stage} takes less time at {faster['frequency'].iloc[0]} MHz than at a "
+                "higher clock, which no instruction does"
+            )
     return table
 
 

@@ -1,11 +1,15 @@
-"""The line in which the default policy reports what it plans for and what it believes. Pure functions."""
+"""What the default policy reports: a line of what it plans for and believes, and its figures. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal
+
+if TYPE_CHECKING:
+    from pfo_fs.autotune.model import JobModel
 
 TIMES_THE_ERROR = 2.0
 """Figures are given with so many standard errors: the true one is within that in 95 % of all cases."""
@@ -57,3 +61,30 @@ def believed_text(found: Judgement, iterations: int) -> str:
     else:
         time = f"no slower within {max(slower_error, 0.0001):.2%}"
     return f"{energy}, {time} than at the highest clocks, over {iterations:,} iterations"
+
+
+def figures_of(model: JobModel, found: Judgement) -> dict[str, float]:
+    """Returns the figures of a model, by the names in `model.json`, and what is believed of the plan in force."""
+    costs = model.problem.switch_costs
+    return {
+        "blocking_power_w": model.problem.blocking_power_w,
+        "delay_s": model.calibration.delay_s if model.calibration else 0.0,
+        "overhead_s": model.problem.overhead_s,
+        "switch_time_s": costs.stands_still_s,
+        "driver_time_s": costs.driver_time_s,
+        "switch_latency_s": costs.latency_s,
+        "switch_late_s": costs.late_s,
+        "switch_calls": costs.calls,
+        "max_calls_per_s": costs.max_calls_per_s if costs.max_calls_per_s < float("inf") else 0.0,
+        "switch_acts_late_s": costs.acts_late_s,
+        "ranks_per_host": max((len(host) for host in costs.hosts), default=1),
+        "full_time_s": model.full_s,
+        "full_energy_j": model.full_j,
+        "time_margin": 0.0,
+        "gpus_per_rank": model.problem.gpus_per_rank,
+        "energy_saved": found.saved,
+        "more_time": found.slower,
+        "off_target": found.late,
+        "energy_saved_error": found.saved_error,
+        "more_time_error": found.late_error,
+    }

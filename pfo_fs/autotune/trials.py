@@ -19,8 +19,8 @@ Array = Any
 _WALK = 1e-4
 """Relative: the level of durations drifts by about this much from one iteration to the next, by 0.1 % in a hundred, as
 a random walk. It is assumed, not measured: with it, an old window of the highest clocks counts for little."""
-_DRIFT_ERROR = 0.005
-"""Relative: power drifts by about this much from one window to the next."""
+_DRIFT_ERROR = 0.0035
+"""Relative: the power of one window is off by about this much, as power drifts by 0.5 % from one to the next."""
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window) -> Trial:
@@ -35,10 +35,11 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window)
     return Trial(
         plan,
         1 - (1 - own.saved) / scale,
-        math.hypot(math.hypot(own.saved_error, reference.saved_error) / scale, _DRIFT_ERROR),
+        math.hypot(own.saved_error / scale, _DRIFT_ERROR),
         own.later - reference.later,
         math.hypot(own.later_error, reference.later_error),
         *_slower(window, beliefs.reference),
+        of_all=math.hypot(reference.saved_error / scale, _DRIFT_ERROR),
         is_checked=beliefs.reference.steps[-1] > window.steps[-1],
     )
 

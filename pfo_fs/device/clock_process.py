@@ -103,12 +103,12 @@ class ClockLoop:
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
-        meter = StepMeter(profile_steps, shared, profile_s)
+        top_mhz = max(gpu.supported_clocks_mhz(), default=0)
+        meter = StepMeter(profile_steps, shared, profile_s, top_mhz)
         self._words = words = shared.words
         self._max_calls_per_s = max_clock_calls_per_s
         self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
         calls = DriverCalls(FIRST_CALL_NS if call_ns is None else call_ns, max_clock_calls_per_s)
-        top_mhz = max(gpu.supported_clocks_mhz(), default=0)
         self._latencies = latencies = LatencyModel(calls, settle_ns, top_mhz, tp_degree)
         self._requests = ClockRequests(words, latencies)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)

@@ -54,7 +54,8 @@ class SimulatedMeters:
         self._infos = infos
         self._names = _Names()
         steps, seconds = settings.profile_steps, settings.profile_seconds
-        self._meters = {info.rank: StepMeter(steps, self._names, seconds) for info in infos}
+        top_mhz = max(cluster.truth.clocks_mhz)
+        self._meters = {info.rank: StepMeter(steps, self._names, seconds, top_mhz) for info in infos}
         self._energies_j = dict.fromkeys(self._meters, 0.0)
         self._last: PlayedStep | None = None
 

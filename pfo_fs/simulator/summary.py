@@ -41,7 +41,8 @@ class Summary:
     Attributes:
         iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
-        plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
+        plan_number: Number of the last plan that was measured, stragglers' plans apart: the one in force at the end, or
+            the one before if that was being tried; the last one if none was measured.
         settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         schedules: Number of schedules.
@@ -128,7 +129,8 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     under_plan = [
         i for i in played if play.first_plan is not None and i.number >= play.first_plan and not indexes[i.number].steps
     ]
-    last = next((i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines), None)
+    latest = dict.fromkeys(i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines)
+    last = next((number for number in latest if play.folder.result_names(number)), next(iter(latest), None))
     settled_at = None
     judged = judged_iterations(cluster, [{}] * cluster.pipelines if last is None else play.schedules_of(last))
     if last is not None:

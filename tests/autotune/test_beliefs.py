@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
 from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.curves import CAUTIOUS
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
@@ -286,6 +288,46 @@ def test_clocks_that_are_hardly_known_do_not_look_like_a_job_that_has_changed() 
             iterations[:] = [[1.05 * seconds for seconds in iteration] for iteration in iterations]
     beliefs.take(results, model.schedules(lowest))
     assert len(beliefs.windows) == 3
+
+
+def test_iterations_that_differ_do_not_look_like_a_job_that_has_changed() -> None:
+    """Of few iterations, some lie near each other by chance."""
+    for seed in range(20):
+        beliefs, rng = beliefs_of(dp=8), random.Random(seed)
+        for _ in range(6):
+            results = results_of(beliefs, [])
+            longer = [[math.exp(rng.gauss(0, 0.05)) for _ in range(ITERATIONS)] for _ in range(8)]
+            for result in results:
+                for iterations in result.time_breakdown.values():
+                    factors = longer[beliefs.layout.place[result.rank].dp_rank]
+                    iterations[:] = [
+                        [factor * seconds for seconds in iteration]
+                        for factor, iteration in zip(factors, iterations, strict=True)
+                    ]
+            beliefs.take(results, [])
+        assert len(beliefs.windows) == 6, f"seed {seed}"
+
+
+def test_plans_are_judged_by_other_iterations_than_they_are_made_for() -> None:
+    """A plan that fits each of few iterations exactly is late in others, and says so."""
+    beliefs = beliefs_of(dp=2)
+    rng = random.Random(1)
+    results = results_of(beliefs, [])
+    for result in results:
+        for iterations in result.time_breakdown.values():
+            iterations[:] = [[math.exp(rng.gauss(0, 0.2)) * seconds for seconds in each] for each in iterations]
+    beliefs.take(results, [])
+    model = model_of(beliefs)
+    found = model.judge(model.plan(1.0, CAUTIOUS))
+    assert found.late > 0.001
+    assert found.late_error > 0.001
+
+
+def test_no_plan_can_be_later_than_its_lowest_clock_says() -> None:
+    model = model_of(probed())
+    half = ClockPlan(tuple((705,) * len(row) for row in model.highest.clocks_mhz), {})
+    assert model.latest(model.highest) == pytest.approx(0.0, abs=1e-6)
+    assert model.latest(half) == pytest.approx(1.0, rel=0.1)
 
 
 def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from pfo_fs.autotune.curves import EXPECTED, View
-from pfo_fs.autotune.decision import LEAST_GAIN, MOST_LATE_TRIAL, Choice, choose, in_time, is_late
+from pfo_fs.autotune.decision import LEAST_GAIN, MOST_LATE_TRIAL, TOLERANCE, Choice, choose, in_time, is_late
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
 from pfo_fs.autotune.model import JobModel
 
@@ -222,6 +222,13 @@ def test_a_trial_that_saves_less_or_is_not_surely_in_time_goes_back_to_the_plan_
     choice = chosen(trying(found), in_force(HOPED, stays=PLAN, trial=True), (PLAN, HOPED))
     assert choice.plan == PLAN
     assert choice.settled
+
+
+@pytest.mark.parametrize(("late", "stays"), [(TOLERANCE / 2, True), (3 * TOLERANCE, False)])
+def test_a_first_plan_stays_if_it_is_in_time_more_likely_than_not(late: float, stays: bool) -> None:
+    model = FakeModel({1200: believed(0.1, late=late, late_error=5 * TOLERANCE)}, planned=1200)
+    choice = chosen(model, replace(in_force(PLAN, trial=True), windows=2), (PLAN,))
+    assert (choice.plan == PLAN) == stays
 
 
 def test_a_trial_that_is_surely_in_time_and_saves_more_stays() -> None:

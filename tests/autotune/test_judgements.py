@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.judgements import Offset, expected_offset
+from pfo_fs.autotune.judgements import Offset, expected_offset, highest_scatter
 
 OF_ALL, OF_ONE = 0.001, 0.0003
 EXACTLY = 1e-6
@@ -78,3 +78,9 @@ def test_errors_are_finite_whatever_was_measured(measured: list[Offset | None], 
     found, error = expected_offset(measured, root @ root.T, OF_ALL, OF_ONE)
     assert math.isfinite(found)
     assert 0 <= error < 0.1
+
+
+@pytest.mark.parametrize(("count", "times"), [(2, 15.9), (5, 2.37), (24, 1.33), (100, 1.13)])
+def test_a_scatter_of_few_values_may_be_much_larger(count: int, times: float) -> None:
+    """The exact quantiles of chi square with 1, 4, 23 and 99 degrees of freedom are 0.0039, 0.711, 13.09 and 77.0."""
+    assert highest_scatter(0.01, count) == pytest.approx(0.01 * times, rel=0.03)

@@ -98,6 +98,7 @@ ODD_ROWS = {
     "huge": "0,forward,1410,1e999,1",
     "huge clock": "0,forward,999999999999999999999,1,1",
     "a stage that is missing": "7,forward,1410,0.1,20",
+    "faster at a lower clock": "0,forward,1410,0.2,40\n0,forward,1200,0.15,20",
 }
 
 

@@ -99,6 +99,7 @@ class StepMeter:
         profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
         names: Gives the name of an instruction from its place in the page's name table.
         least_s: More steps make a result until they have lasted so long, in s.
+        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: it is unknown.
 
     Attributes:
         curve: The energy curve; the caller adds the readings.
@@ -108,7 +109,7 @@ class StepMeter:
         held: Whether clocks are held at their default: then no step counts as measured under its schedule.
     """
 
-    def __init__(self, profile_steps: int, names: Names, least_s: float = 0.0) -> None:
+    def __init__(self, profile_steps: int, names: Names, least_s: float = 0.0, top_mhz: int = 0) -> None:
         self.curve = EnergyCurve()
         self.last_step: Step | None = None
         self.done_number = shared_page.NO_NUMBER
@@ -117,7 +118,7 @@ class StepMeter:
         self._profile_steps, self._least_s = profile_steps, least_s
         self._names = names
         self._marked = MarkedSteps()
-        self._powers = PowerFit()
+        self._powers = PowerFit(top_mhz)
         self._collecting = shared_page.NO_NUMBER
         self._skipped_first = False
         self._collected: list[Step] = []

@@ -122,7 +122,15 @@ def test_the_mean_clock_of_an_instruction_counts_the_time_at_each_clock() -> Non
     assert list(fit.mean_clocks([("forward", *each) for each in instructions])) == [0, 1000, 1300, 1400]
 
 
-def test_an_instruction_that_ran_at_the_default_clock_for_a_part_has_that_clock() -> None:
+def test_the_default_clock_counts_as_the_highest_one_where_an_instruction_ran_at_it_for_a_part() -> None:
+    fit = PowerFit(top_mhz=1400)
+    fit.clock_acts(0, 1000)
+    fit.clock_acts(90 * MS, 0)
+    instructions = [("forward", 0, 50 * MS), ("forward", 50 * MS, 100 * MS), ("forward", 100 * MS, 120 * MS)]
+    assert list(fit.mean_clocks(instructions)) == [1000, 1080, 0]
+
+
+def test_an_instruction_that_ran_at_a_default_clock_of_unknown_mhz_for_a_part_has_that_clock() -> None:
     fit = PowerFit()
     fit.clock_acts(0, 1000)
     fit.clock_acts(90 * MS, 0)
