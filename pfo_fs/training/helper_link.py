@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
+from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
 from pfo_fs.training.warn_once import WarnOnce
@@ -26,30 +26,6 @@ _READ_FOR_S = 0.02
 """Messages are read for at most this long in one step; the rest waits for the next step."""
 
 
-class Client(Protocol):
-    """What the link needs of a `HelperClient`."""
-
-    lost: bool
-
-    def poll(self) -> ToTraining | None:
-        """Returns the next message without waiting; None if there is none."""
-
-    def send(self, message: Message) -> bool:
-        """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
-
-    def revive(self, joining: list[Message]) -> bool:
-        """Tries once to reach a new helper, and sends it `joining`."""
-
-    def how_it_ended(self) -> str:
-        """Returns, in brackets, what is known about the end of the helper; may be empty."""
-
-    def wait_for(self, kind: tuple[type[Message], ...], timeout_s: float) -> Message | None:
-        """Waits for a message of one of these classes, or a refusal."""
-
-    def close(self) -> None:
-        """Ends the connection."""
-
-
 class HelperLink:
     """What training uses of its helper, whether there is one or not.
 
@@ -59,7 +35,7 @@ class HelperLink:
     """
 
     def __init__(self, warn: WarnOnce, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.client: Client | None = None
+        self.client: HelperClient | None = None
         self._warn = warn
         self._monotonic = monotonic
         self._kept: dict[type[Message], Message] = {}
@@ -88,12 +64,6 @@ class HelperLink:
         join = self._kept.get(messages.JoinJob)
         if join is not None and joined.helper_name >= 0:
             self.keep(msgspec.structs.replace(join, helper_name=joined.helper_name))
-
-    def send_again(self, kind: type[Message]) -> None:
-        """Repeats the kept message of this class, if there is one."""
-        message = self._kept.get(kind)
-        if message is not None:
-            self.send(message)
 
     def wait_for_schedule(self, timeout_s: float) -> NewSchedule | None:
         """Waits for a schedule while the optimizer is set up; the next `poll` does not return it."""
@@ -149,7 +119,7 @@ class HelperLink:
         self.client = None
         self._unread = []
 
-    def _revive(self, client: Client) -> None:
+    def _revive(self, client: HelperClient) -> None:
         now_s = self._monotonic()
         if now_s < self._revive_at_s:
             return

@@ -28,14 +28,13 @@ from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.sigterm_trace import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
-from pfo_fs.training.broadcast_feed import BroadcastFeed
 from pfo_fs.training.collectives import Collectives, Problem, problem_of, raise_first
-from pfo_fs.training.helper_feed import HelperFeed
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts
 from pfo_fs.training.warn_once import WarnOnce
 
@@ -73,6 +72,7 @@ class JobJoiner:
         request: What the user requests.
         collectives: The collective calls of all ranks.
         link: The link to the helper, still without a client.
+        switcher: Gets the schedules.
         warn: Logs warnings.
     """
 
@@ -82,6 +82,7 @@ class JobJoiner:
         request: JobRequest,
         collectives: Collectives,
         link: HelperLink,
+        switcher: ScheduleSwitcher,
         warn: WarnOnce,
         *,
         strict: bool,
@@ -90,12 +91,13 @@ class JobJoiner:
         self._request = request
         self._collectives = collectives
         self._link = link
+        self._switcher = switcher
         self._warn = warn
         self._strict = strict
         self._problem: Problem | None = None
         self._noted: list[str] = []
         self._clocks: ClockProcess | None = None
-        self._feed: ScheduleFeed = NoFeed()
+        self._feed = ScheduleFeed(dims.rank, switcher)
 
     def join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
         """Joins the job.
@@ -277,7 +279,7 @@ class JobJoiner:
         rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
         if job["coordination"] == "daemon":
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank)
+            self._feed = HelperFeed(rank, self._switcher)
             return
         infos = self._collectives.gather_to_rank_0(None if info is None else info.model_dump())
         broadcaster = self._make_broadcaster() if self._request.broadcasts else None
@@ -286,9 +288,9 @@ class JobJoiner:
                 self._link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
         if self._collectives.world_size == 1:
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank, at_once=True)
+            self._feed = HelperFeed(rank, self._switcher, at_once=True)
             return
-        self._feed = feed = BroadcastFeed(rank, broadcaster, self._warn)
+        self._feed = feed = BroadcastFeed(rank, self._switcher, broadcaster, self._warn)
         if broadcaster is None:
             return
         packet: bytes | None = None
@@ -328,7 +330,7 @@ class JobJoiner:
         )
         self._link.keep(join)
         client = self._link.client
-        if not isinstance(client, HelperClient):
+        if client is None:
             client = self._connect(token)
         self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         return info

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.guard import Guard, reason_of
 from pfo_fs.ipc import messages
-from pfo_fs.ipc.messages import RankPlan
+from pfo_fs.ipc.messages import NewSchedule
 from pfo_fs.ipc.process_end import at_process_end, in_forked_children
 from pfo_fs.training import joining
 from pfo_fs.training.collectives import Collectives, agree
@@ -36,8 +36,8 @@ from pfo_fs.training.job_request import (
     text_of,
 )
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
-from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
-from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
+from pfo_fs.training.schedule_feed import ScheduleFeed
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.step_parts import IterationTimer, StepParts, StepsWithoutLoads
 from pfo_fs.training.switching import Switching, checked_switching
 from pfo_fs.training.warn_once import WarnOnce
@@ -120,8 +120,8 @@ class PFOFileOptimizer:
         self._warn = WarnOnce()
         self._link = HelperLink(self._warn)
         self._iteration = IterationTimer()
-        self._feed: ScheduleFeed = NoFeed()
-        self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._warn)
+        self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: log.warning("%s", text))
+        self._feed = ScheduleFeed(0, self._switcher)
         self._steps: StepLoads | StepsWithoutLoads = StepsWithoutLoads()
         self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
         self.follows = False
@@ -202,7 +202,9 @@ class PFOFileOptimizer:
                 on_mismatch=self._on_mismatch,
                 takes_error=self._guard.takes,
             )
-            joiner = joining.JobJoiner(dims, request, collectives, self._link, self._warn, strict=self._guard.strict)
+            joiner = joining.JobJoiner(
+                dims, request, collectives, self._link, self._switcher, self._warn, strict=self._guard.strict
+            )
             self._follow(joiner.join(make_parts))
 
     @classmethod
@@ -254,12 +256,7 @@ class PFOFileOptimizer:
             text = f"there is no clock process any more{self._clocks.how_it_ended}; the clock stays at its default"
             self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
             self._parts.switching.stop_marks()
-        for update in self._feed.step_begin(step, iter_time_s, self._link.poll()):
-            if isinstance(update, PendingSchedule) and update.number == self._switcher.number:
-                self._link.send_again(messages.ScheduleApplied)  # a new helper has not received it
-            elif isinstance(update, Resume):
-                self._warn.forget(update.reason)
-            self._switcher.take(update)
+        self._feed.step_begin(step, iter_time_s, self._link.poll())
         applied = self._switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
@@ -346,11 +343,12 @@ class PFOFileOptimizer:
     ) -> None:
         self.close(*how_it_ended(error))
 
-    def _set_schedule(self, schedule: RankPlan | None) -> None:
-        if schedule is None or not schedule.frequencies:
-            self._tracker.set_schedule(None, None)
+    def _set_schedule(self, schedule: NewSchedule | None) -> None:
+        plan = None if schedule is None else schedule.plan_of(self.parallel_dims.rank)
+        if plan is None or not plan.frequencies:
+            self._tracker.set_schedule(None)
         else:
-            self._tracker.set_schedule(schedule.frequencies, schedule.stages)
+            self._tracker.set_schedule(plan.frequencies, plan.stages)
 
     # ---- problems
 

@@ -21,6 +21,7 @@ from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import JobRequest, checked_settings
 from pfo_fs.training.joining import JobJoiner, JoinedJob
 from pfo_fs.training.parallel_dims import find_parallel_dims
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.warn_once import WarnOnce
 
 RANKS = 3
@@ -91,7 +92,9 @@ def join_all(
             agree(collectives, error, guard)
             dims = find_parallel_dims(rank=rank, world_size=RANKS, local_rank=rank, pp_degree=RANKS)
             warn = WarnOnce()
-            joiner = JobJoiner(dims, JobRequest(**given), collectives, HelperLink(warn), warn, strict=guard.strict)
+            switcher = ScheduleSwitcher(lambda _: None, lambda _: None)
+            link, request = HelperLink(warn), JobRequest(**given)
+            joiner = JobJoiner(dims, request, collectives, link, switcher, warn, strict=guard.strict)
             results[rank] = joiner.join(lambda _: make_parts(rank))
             joiner._link.close()
             results[rank].clocks.close()
