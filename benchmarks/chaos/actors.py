@@ -454,7 +454,7 @@ class Rank:
             self.host.send(self._clocks_client, report)
         if now_s >= self._reports_at_s:
             self._reports_at_s = now_s + 1.0
-            report_ = m.ProgressReport(step=step, number=number, iter_time_s=self.world.step_s)
+            report_ = m.ProgressReport(step=step, number=number, iter_time=self.world.step_s)
             self.host.send(self._clocks_client, report_)
 
     def _is_connected(self) -> bool:

@@ -21,6 +21,13 @@ _SLOWER_WITHOUT_RANK_0 = 12.0
 """The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
 
 
+_AS_REPORTED = (
+    *("step", "number", "iter_time", "iter_energy", "clock_mhz"),
+    *("undo_owed", "undo_failures", "held"),
+)
+"""Fields of a rank's record that are those of a clock process's report."""
+
+
 class RankBoard:
     """The ranks of one host.
 
@@ -71,16 +78,7 @@ class RankBoard:
 
     def note_report(self, rank: int, report: ProgressReport, now_s: float) -> None:
         """Notes a clock process's report of its rank's progress."""
-        fields: dict[str, Any] = {
-            "step": report.step,
-            "number": report.number,
-            "iter_time": report.iter_time_s,
-            "iter_energy": report.iter_energy_j,
-            "clock_mhz": report.clock_mhz,
-            "undo_owed": report.undo_owed,
-            "undo_failures": report.undo_failures,
-            "held": report.held,
-        }
+        fields: dict[str, Any] = {name: getattr(report, name) for name in _AS_REPORTED}
         if rank in self._progress and self._progress[rank].held != report.held:
             self._next_s = now_s  # `pfo-fs off --wait` waits for this
         if report.switching is not None:

@@ -23,6 +23,10 @@ Level: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
 
+TimedStep: TypeAlias = tuple[int, int, float]
+"""(step, schedule number, s until the rank's last instruction had ended)."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type"):
     """Base of all messages; on the wire, `type` is the class's name."""
 
@@ -136,22 +140,20 @@ class SwitchingReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressReport(Message, frozen=True, kw_only=True):
-    """The progress of a rank. Times in s, energy in J, clock in MHz (None: the driver's default).
+    """The progress of a rank; durations in s, energies in J, clock in MHz (None: the driver's default).
 
-    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
-    the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU (clock, power limit) that could
-    not be put back yet, `undo_failures` the attempts that have failed so far.
-    `held`: the GPU is at default clocks by `ClocksHeld`.
+    `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU (clock,
+    power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`: the GPU is at default clocks by `ClocksHeld`.
     """
 
     step: int
     number: int
     held: bool = False
-    iter_time_s: float | None = None
-    iter_energy_j: float | None = None
+    iter_time: float | None = None
+    iter_energy: float | None = None
     clock_mhz: int | None = None
     message: str = ""
-    iteration_times: list[tuple[int, int, float]] = []
+    iteration_times: list[TimedStep] = []
     throttled: str = ""
     switching: SwitchingReport | None = None
     undo_owed: int = 0

@@ -138,7 +138,7 @@ class SimulatedRanks:
             report = messages.ProgressReport(
                 step=step,
                 number=number,
-                iter_time_s=played.time_s,
+                iter_time=played.time_s,
                 iteration_times=[(step, number, float(span_s))],
                 switching=self._cluster.switching(pipeline, 0),
             )
