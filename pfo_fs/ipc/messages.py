@@ -142,8 +142,9 @@ class SwitchingReport(msgspec.Struct, frozen=True, kw_only=True):
 class ProgressReport(Message, frozen=True, kw_only=True):
     """The progress of a rank; durations in s, energies in J, clock in MHz (None: the driver's default).
 
-    `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU (clock,
-    power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`: the GPU is at default clocks by `ClocksHeld`.
+    `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU
+    (clock, power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`:
+    the GPU is at default clocks by `ClocksHeld`.
     """
 
     step: int
