@@ -137,9 +137,6 @@ class HelperState:
         match message:
             case m.CreateJob(job=job, attempt=attempt):
                 self._run(op.CreateJob(bodies.JobBody.model_validate(job), attempt))
-            case m.ChooseCoordination(mode=mode):
-                self._job.choice = CoordinationChoice(mode, now_s)
-                self._go_on_choosing(self._job.choice.first_question())
             case m.JoinJob():
                 self._on_join(message)
             case m.AllRanks(rank_infos=rank_infos):
@@ -250,11 +247,12 @@ class HelperState:
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
                 self._local_mount = is_local
-            case op.CreateJob(), op.CreatedJob(job_id, directory_id, off):
-                self._job.is_open = True
-                self._switch.learn(op.SwitchFound(off), self._now_s)
+            case op.CreateJob(body), op.CreatedJob() as created:
+                self._job.is_open, self._job.created = True, created
+                self._switch.learn(op.SwitchFound(created.off), self._now_s)
                 self._on_folder()
-                self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id))
+                self._job.choice = CoordinationChoice(body.coordination, self._now_s)
+                self._go_on_choosing(self._job.choice.first_question())
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
                 if self._job.choice is not None:
                     self._go_on_choosing(self._job.choice.learn(found, self._now_s))
@@ -281,13 +279,14 @@ class HelperState:
             if isinstance(question, op.AskWhoSchedules):
                 question = op.AskWhoSchedules(pause_s=0.02 if self._local_mount else 0.1)
             self._run(question)
-        elif choice is not None and choice.chosen is not None:
+        elif choice is not None and choice.chosen is not None and self._job.created is not None:
             if choice.warning:
                 log.warning("%s", choice.warning)
             self._job.coordination, self._job.choice = choice.chosen, None
             if choice.chosen == "local":
                 self._start_coordinator(None)
-            self._tell_rank(0, m.CoordinationChosen(coordination=choice.chosen))
+            job_id, directory_id = self._job.created.job_id, self._job.created.directory_id
+            self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id, coordination=choice.chosen))
 
     def _start_coordinator(self, rank_infos: tuple[RankInfo, ...] | None) -> None:
         self._job.coordinator = e.StartCoordinator(rank_infos)

@@ -50,16 +50,13 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class CreateJob(Message, frozen=True, kw_only=True):
-    """Rank 0 requests the job's folder; answered by `JobCreated` or `Refused`. `job` is a `JobBody`."""
+    """Rank 0 requests the job's folder, and a process that schedules; answered by `JobCreated` or `Refused`.
+
+    `job` is a `JobBody`.
+    """
 
     job: dict[str, Any]
     attempt: str
-
-
-class ChooseCoordination(Message, frozen=True, kw_only=True):
-    """Rank 0 asks who schedules the job; answered by `CoordinationChosen` or `Refused`."""
-
-    mode: Literal["auto", "daemon", "local"]
 
 
 class JoinJob(Message, frozen=True, kw_only=True):
@@ -233,16 +230,14 @@ class WatchSwitch(Message, frozen=True, kw_only=True):
 
 
 class JobCreated(Message, frozen=True, kw_only=True):
-    """The job's folder exists; by `directory_id`, other hosts check that they see the same directory."""
+    """The job's folder exists; a daemon schedules the job, or rank 0's helper (`local`).
+
+    By `directory_id`, other hosts check that they see the same directory.
+    """
 
     job_id: str
-    directory_id: str = ""
-
-
-class CoordinationChosen(Message, frozen=True, kw_only=True):
-    """The process that schedules the job: a daemon, or rank 0's helper (`local`)."""
-
     coordination: Literal["daemon", "local"]
+    directory_id: str = ""
 
 
 class Joined(Message, frozen=True, kw_only=True):
@@ -322,7 +317,6 @@ class LogLine(Message, frozen=True, kw_only=True):
 ToHelper: TypeAlias = (
     Hello
     | CreateJob
-    | ChooseCoordination
     | JoinJob
     | AllRanks
     | OrderSeen
@@ -340,7 +334,6 @@ ToHelper: TypeAlias = (
 )
 ToTraining: TypeAlias = (
     JobCreated
-    | CoordinationChosen
     | Joined
     | Refused
     | NewSchedule

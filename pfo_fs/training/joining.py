@@ -41,6 +41,8 @@ from pfo_fs.training.warn_once import WarnOnce
 log = logging.getLogger("pfo_fs")
 
 _REQUEST_TIMEOUT_S = 20.0
+_CREATE_TIMEOUT_S = 30.0
+"""It may take some seconds until it is known whether a daemon schedules the job."""
 
 
 class _Job(TypedDict):
@@ -210,21 +212,17 @@ class JobJoiner:
         Raises:
             ConfigError: The job cannot be described.
         """
-        request = self._request
         job = _Job(job_id="", directory_id="", attempt=secrets.token_hex(8), coordination="off", why="")
         body = self._job_body()
         try:
             client = self._connect(token)
-            created = client.request(
-                messages.CreateJob(job=body, attempt=job["attempt"]), messages.JobCreated, _REQUEST_TIMEOUT_S
-            )
-            choice = messages.ChooseCoordination(mode=request.coordination)
-            chosen = client.request(choice, messages.CoordinationChosen, _REQUEST_TIMEOUT_S)
+            create = messages.CreateJob(job=body, attempt=job["attempt"])
+            created = client.request(create, messages.JobCreated, _CREATE_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001  without a job, energy is still measured
             job["why"] = reason_of(error)
         else:
             job["job_id"], job["directory_id"] = created.job_id, created.directory_id
-            job["coordination"] = chosen.coordination
+            job["coordination"] = created.coordination
         return job
 
     def _job_body(self) -> dict[str, Any]:
