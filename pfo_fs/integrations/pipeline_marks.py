@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.guard import Guard
 from pfo_fs.integrations.load_steps import LoadSteps, MicroBatches, check_loads
+from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training import optimizer
-from pfo_fs.training.collectives import Collectives, agree
 from pfo_fs.training.load_clocks import LoadClocks
 
 

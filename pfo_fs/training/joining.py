@@ -25,10 +25,10 @@ from pfo_fs.errors import ConfigError, CoordinationError, PfoError, plain_text
 from pfo_fs.guard import reason_of
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.collectives import Collectives, Problem, problem_of, raise_first
 from pfo_fs.ipc.sigterm_trace import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
-from pfo_fs.training.collectives import Collectives, Problem, problem_of, raise_first
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.guard import Guard, reason_of
 from pfo_fs.ipc import messages
+from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.ipc.messages import NewSchedule
 from pfo_fs.ipc.process_end import at_process_end, in_forked_children
 from pfo_fs.training import joining
-from pfo_fs.training.collectives import Collectives, agree
 from pfo_fs.training.end_reason import how_it_ended
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import (
