@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pfo_fs.helper.iteration_time_log import IterationTimeLog
-from pfo_fs.helper.operations import WriteIterationTimes, WriteProgress
+from pfo_fs.helper.operations import WriteProgress
 from pfo_fs.ipc.messages import ProgressReport
 from pfo_fs.models import RankInfo
 from pfo_fs.store import bodies
@@ -126,12 +126,12 @@ class RankBoard:
         ]
         return bodies.ProgressBody(ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
 
-    def not_written(self, write: WriteProgress | WriteIterationTimes) -> None:
+    def not_written(self, write: WriteProgress | bodies.IterationTimesBody) -> None:
         """Notes that a record could not be written: the next one is due sooner."""
         if isinstance(write, WriteProgress):
             self._changed = True
-        elif write.body.rank in self._iteration_times:
-            self._iteration_times[write.body.rank].not_written()
+        elif write.rank in self._iteration_times:
+            self._iteration_times[write.rank].not_written()
 
     def due_s(self) -> float | None:
         """Returns when a record may be written next; None while nothing has changed."""

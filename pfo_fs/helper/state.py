@@ -145,7 +145,7 @@ class HelperState:
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
-                    self._add(op.WriteOrder(bodies.OrderBody(rank=rank, instructions=instructions)))
+                    self._add(bodies.OrderBody(rank=rank, instructions=instructions))
             case m.ScheduleApplied(number=schedule_number, step=step, late=late):
                 if rank == 0 and self._job.coordination == "local":
                     self._actions.append(e.TellCoordinator(schedule_number, step))
@@ -159,7 +159,7 @@ class HelperState:
                 self._board.note_report(rank, message, now_s)
                 times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
                 if times is not None and self._job.is_open:
-                    self._add(op.WriteIterationTimes(times))
+                    self._add(times)
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
@@ -221,7 +221,7 @@ class HelperState:
 
     def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
         if (end := self._job.training_ended(client, reason, text, self._now_s)) is not None:
-            self._add(op.WriteEnd(end))
+            self._add(end)
 
     # ---- the shared directory
 
@@ -310,7 +310,7 @@ class HelperState:
                 log.warning("%s", text)
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
-        if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
+        if isinstance(write, (op.WriteProgress, bodies.IterationTimesBody)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
                 self._board.not_written(write)
