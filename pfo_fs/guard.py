@@ -27,6 +27,35 @@ def reason_of(error: BaseException) -> str:
     return plain_text(f"{type(error).__name__}: {error} (`pfo-fs doctor` checks this host)")
 
 
+class WarnOnce:
+    """Logs a warning once for each key, until the key is forgotten.
+
+    Args:
+        level: The level of the warnings.
+    """
+
+    def __init__(self, level: int = logging.WARNING) -> None:
+        self._level = level
+        self._keys: set[str] = set()
+
+    def __call__(self, text: str, key: str = "") -> bool:
+        """Logs `text` unless a warning with this key (by default the text) was logged; returns whether it did."""
+        first = self.is_first(key or text)
+        if first:
+            log.log(self._level, "%s", text)
+        return first
+
+    def is_first(self, key: str) -> bool:
+        """Returns whether there was no warning with this key yet, and counts one."""
+        first = key not in self._keys
+        self._keys.add(key)
+        return first
+
+    def forget(self, key: str) -> None:
+        """Makes the next warning with this key be logged again."""
+        self._keys.discard(key)
+
+
 class Guard:
     """Takes pfo-fs out of training at the first error.
 

@@ -12,16 +12,16 @@ from benchmarks.chaos.faults import Calls, Killed
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import PfoError, RecordError, StoreError
+from pfo_fs.guard import WarnOnce
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import RankInfo
 from pfo_fs.store import Files
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
-from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from benchmarks.chaos.world import World

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from pfo_fs.errors import ConfigError, PfoError
 from pfo_fs.guard import reason_of
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.loads.choice import CHANGE_S
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.switching_file import given_switching
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.joining import JoinedJob
 from pfo_fs.training.load_messages import TOKEN_BYTES
 from pfo_fs.training.load_processes import LoadDecider, LoadLink, Orders

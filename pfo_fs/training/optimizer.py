@@ -19,14 +19,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pfo_fs.errors import InstructionMismatch
-from pfo_fs.guard import Guard, reason_of
+from pfo_fs.guard import Guard, WarnOnce, reason_of
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.ipc.messages import NewSchedule
 from pfo_fs.ipc.process_end import at_process_end, in_forked_children
 from pfo_fs.training import joining
 from pfo_fs.training.end_reason import how_it_ended
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import (
     JobRequest,
     checked_clock_backend,
@@ -40,7 +40,6 @@ from pfo_fs.training.schedule_feed import ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.step_parts import IterationTimer, StepParts, StepsWithoutLoads
 from pfo_fs.training.switching import Switching, checked_switching
-from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from pfo_fs.device import SimulatedKernels

@@ -23,11 +23,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from pfo_fs.guard import WarnOnce
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, SchedulesWithdrawn, ToTraining
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
 from pfo_fs.training.schedule_switcher import MOST_PENDING, ScheduleSwitcher
-from pfo_fs.training.warn_once import WarnOnce
 
 # Reasons for default clocks.
 _HELD = "held"

@@ -14,7 +14,7 @@ from pfo_fs.training.load_messages import StepBegun
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
 
 if TYPE_CHECKING:
-    from pfo_fs.training.helper_link import HelperLink
+    from pfo_fs.helper.link import HelperLink
     from pfo_fs.training.joining import JoinedJob
 
 JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink], StepLoads]"

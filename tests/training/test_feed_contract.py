@@ -15,6 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pfo_fs.guard import WarnOnce
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import (
     ClocksHeld,
@@ -26,10 +28,8 @@ from pfo_fs.ipc.messages import (
     SchedulesWithdrawn,
     ToTraining,
 )
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
-from pfo_fs.training.warn_once import WarnOnce
 
 RANKS = 3
 FLIGHT_STEPS = 3

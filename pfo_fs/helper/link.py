@@ -1,4 +1,4 @@
-"""The training process's link to the host's helper; it repeats to a new helper what that one needs.
+"""A training process's link to the host's helper; it repeats to a new helper what that one needs.
 
 A helper may die at any time, also before it has written what it has received. So the link keeps each message that a new
 helper needs (registration, ranks, order of instructions, schedule applied) and sends them all, in their order, to the
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
-from pfo_fs.training.warn_once import WarnOnce
 
 log = logging.getLogger("pfo_fs")
 
@@ -32,22 +32,33 @@ class HelperLink:
     Args:
         warn: Logs warnings.
         monotonic: Returns the time, in seconds.
+        log_line: Logs a line (level, text) of the helper, which has no output of its own.
+
+    Attributes:
+        client: The connection; None without a helper.
+        deaths: How many helpers have died.
     """
 
-    def __init__(self, warn: WarnOnce, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        warn: WarnOnce,
+        monotonic: Callable[[], float] = time.monotonic,
+        log_line: Callable[[int, str], None] = lambda level, text: log.log(level, "%s", text),
+    ) -> None:
         self.client: HelperClient | None = None
+        self.deaths = 0
         self._warn = warn
         self._monotonic = monotonic
+        self._log_line = log_line
         self._kept: dict[type[Message], Message] = {}
         self._unsent: set[type[Message]] = set()  # kept messages for which the helper had no room
         self._unread: list[ToTraining] = []
         self._revive_at_s = 0.0
         self._told_dead: messages.ProblemSeen | None = None  # for the status, by the next helper
 
-    def send(self, message: Message) -> None:
-        """Sends a message that may be lost with the helper."""
-        if self.client is not None:
-            self.client.send(message)
+    def send(self, message: Message) -> bool:
+        """Sends a message that may be lost with the helper; returns whether the message was sent."""
+        return self.client is not None and self.client.send(message)
 
     def send_kept(self, message: Message) -> None:
         """Sends a message, and keeps it for new helpers in place of an older one of its class."""
@@ -94,7 +105,7 @@ class HelperLink:
             until_s = self._monotonic() + _READ_FOR_S
             while message is not None:
                 if isinstance(message, messages.LogLine):
-                    log.log(message.level, "%s", message.message)
+                    self._log_line(message.level, message.message)
                 elif isinstance(message, messages.Refused):
                     self._warn(message.message)
                 elif isinstance(message, messages.Joined):
@@ -126,6 +137,7 @@ class HelperLink:
         self._revive_at_s = now_s + _REVIVE_EVERY_S
         text = f"the helper process for the shared directory has died{client.how_it_ended()}; another one is started"
         if self._warn(text, "helper died"):
+            self.deaths += 1
             self._told_dead = messages.ProblemSeen(message=text)
         try:
             revived = client.revive(list(self._kept.values()))
