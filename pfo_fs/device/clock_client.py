@@ -151,8 +151,8 @@ class ClockProcess:
     # ---- the hot path's side
 
     def name_id(self, name: str) -> int:
-        """Returns the number of an instruction's name in marks."""
-        return self._page.name_id(name)
+        """Returns the number of an instruction's name in marks; after the end nobody reads them."""
+        return 0 if self._closed else self._page.name_id(name)
 
     def ring_doorbell(self) -> None:
         """Wakes the clock process; needed only while `SLEEPING` is set. Keeps the interpreter lock; about 5 us."""

@@ -24,9 +24,8 @@ from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.ipc.messages import NewSchedule
-from pfo_fs.ipc.process_end import at_process_end, in_forked_children
+from pfo_fs.ipc.process_end import at_process_end, how_it_ended, in_forked_children
 from pfo_fs.training import joining
-from pfo_fs.training.end_reason import how_it_ended
 from pfo_fs.training.job_request import (
     JobRequest,
     checked_clock_backend,
@@ -38,7 +37,7 @@ from pfo_fs.training.job_request import (
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
 from pfo_fs.training.schedule_feed import ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
-from pfo_fs.training.step_parts import IterationTimer, StepParts, StepsWithoutLoads
+from pfo_fs.training.step_parts import IterationTimer, StepParts
 from pfo_fs.training.switching import Switching, checked_switching
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class PFOFileOptimizer:
         self._iteration = IterationTimer()
         self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: log.warning("%s", text))
         self._feed = ScheduleFeed(0, self._switcher)
-        self._steps: StepLoads | StepsWithoutLoads = StepsWithoutLoads()
+        self._loads: StepLoads | None = None
         self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
         self.follows = False
 
@@ -234,8 +233,8 @@ class PFOFileOptimizer:
 
     def follow_loads(self, join: JoinLoads) -> StepLoads:
         """Lets each step without a schedule have one clock, which comes from its loads (`LoadClocks`)."""
-        self._steps = join(self._joined, self._problem, self._link)
-        return self._steps
+        self._loads = join(self._joined, self._problem, self._link)
+        return self._loads
 
     def on_step_begin(self) -> None:
         """Marks the beginning of an iteration; a schedule that is due comes into force here."""
@@ -260,7 +259,11 @@ class PFOFileOptimizer:
         if applied is not None:
             late = 0 < applied.start_step < step
             self._link.send_kept(messages.ScheduleApplied(number=applied.number, step=step, late=late))
-        self._steps.begin(self._tracker, step, self._switcher.measured_number, held=self._switcher.is_suspended)
+        number = self._switcher.measured_number
+        if self._loads is None:
+            self._tracker.step_begin(step, number)
+        else:
+            self._loads.begin(self._tracker, step, number, held=self._switcher.is_suspended)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction.
@@ -287,8 +290,7 @@ class PFOFileOptimizer:
         # Bound to the tracker by `_follow`.
 
     def on_instruction_end(self, name: str) -> None:
-        """Marks the end of an instruction."""
-        # Bound to the tracker by `_follow`.
+        """Marks the end of an instruction; bound to the tracker, too."""
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
@@ -309,7 +311,8 @@ class PFOFileOptimizer:
         if not self._closed:
             self._closed = True
             with self._guard:
-                self._steps.close()
+                if self._loads is not None:
+                    self._loads.close()
                 if self.step < 0 and reason == "finished":
                     text = "training has ended without a step: call on_step_begin() and on_step_end() in each iteration"
                     self._problem(text)
@@ -378,7 +381,7 @@ class PFOFileOptimizer:
         self._closed = self._only_exchanges = True
         text = f"rank {self.parallel_dims.rank}: {reason_of(error)}"
         for leave in (
-            self._steps.close,
+            *((self._loads.close,) if self._loads is not None else ()),
             self._clocks.leave,
             self._tracker.disconnect,
             partial(self._link.send, messages.ProblemSeen(message=text)),
