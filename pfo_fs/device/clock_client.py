@@ -151,7 +151,7 @@ class ClockProcess:
     # ---- the hot path's side
 
     def name_id(self, name: str) -> int:
-        """Returns the number of an instruction's name in marks; after the end nobody reads them."""
+        """Returns the number of an instruction's name in marks, which no process reads after the end."""
         return 0 if self._closed else self._page.name_id(name)
 
     def ring_doorbell(self) -> None:

@@ -41,7 +41,7 @@ class LoadClocks:
                 clocks.step(loads=[pfo_fs.loads.tokens(batch) for batch in micro_batches])
                 ...  # forward, backward, optimizer.step()
 
-    In the first steps all clocks are the highest, while it learns what loads make of the time of a step. Where loads
+    In the first steps all ranks are at max clocks, while it learns what loads make of the time of a step. Where loads
     explain too little, they stay there, and the status says so. An error of any kind is one warning, and training goes
     on at default clocks.
 
@@ -126,7 +126,7 @@ class LoadClocks:
         if self._unmarked == _UNMARKED:
             seen = self._given_loads - self._backwards_left
             self.warn(
-                "the end of a rank's own work is not marked, so all clocks stay the highest: give LoadClocks the "
+                "the end of a rank's own work is not marked, so all ranks stay at max clocks: give LoadClocks the "
                 "model=, or call work_ended() before this rank waits for others"
                 if not self._hooks
                 else f"{self._given_loads} loads were given for the last step, but model= has seen {seen} backwards: "

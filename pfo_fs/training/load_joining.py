@@ -59,7 +59,7 @@ def join_loads(
         )
     offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in found))
     if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):
-        raise ConfigError("the GPUs of the ranks have different highest clocks; clocks from loads need equal GPUs")
+        raise ConfigError("the max clocks of the ranks' GPUs differ; clocks from loads need equal GPUs")
 
     def tell(state: LoadsState) -> None:
         link.send(messages.LoadsSeen(known=state.as_json()))
