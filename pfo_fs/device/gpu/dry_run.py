@@ -44,7 +44,6 @@ class DryRunGpu(ReadThrough):
         self.clock_backend = "dry run"
         self._log = ActionLog(log_path) if log_path else None
         self.name = f"{gpu.name} (dry run)"
-        self.actions: list[tuple[str, float]] = []
 
     def why_clocks_stay(self) -> str:
         """Returns an empty string, so that a dry run does everything but the changes."""
@@ -64,14 +63,10 @@ class DryRunGpu(ReadThrough):
 
     def set_power_limit_w(self, limit_w: float) -> None:
         """Records the limit only."""
-        if len(self.actions) < 10_000:
-            self.actions.append(("limit", limit_w))
         if self._log is not None:
             self._log.write_limit(limit_w)
 
     def _record(self, action: str, mhz: int) -> None:
-        if len(self.actions) < 10_000:
-            self.actions.append((action, mhz))
         if self._log is not None:
             self._log.write(action, mhz)
 
