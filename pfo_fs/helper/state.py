@@ -252,7 +252,7 @@ class HelperState:
                 self._switch.learn(op.SwitchFound(created.off), self._now_s)
                 self._on_folder()
                 self._job.choice = CoordinationChoice(body.coordination, self._now_s)
-                self._go_on_choosing(self._job.choice.first_question())
+                self._go_on_choosing(op.AskWhoSchedules() if self._job.choice.chosen is None else None)
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
                 if self._job.choice is not None:
                     self._go_on_choosing(self._job.choice.learn(found, self._now_s))
