@@ -106,7 +106,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         clock_step: int = 45,
         strict: bool = False,
     ) -> None:
-        self._start_as_off("not started", strict)
+        self._start_as_nothing("not started", strict)
         with ExitStack() as on_error, self.guard:
             on_error.callback(self.close)
             error: Exception | None = None
@@ -124,7 +124,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 self._gpus = RankGpus(monitor, knob)
                 self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
                 self._closed = False
-                at_process_end(self._end_with_process)
+                at_process_end(self._end)
             except Exception as found:  # noqa: BLE001  the other ranks must hear of it
                 error = found
             self._ranks = RankGroup()

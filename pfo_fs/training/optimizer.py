@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pfo_fs.errors import InstructionMismatch
-from pfo_fs.guard import Guard, WarnOnce, reason_of
+from pfo_fs.guard import Guard, InTraining, WarnOnce, reason_of
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives, agree
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 
-class PFOFileOptimizer:
+class PFOFileOptimizer(InTraining):
     """Follows a frequency schedule in pipeline-parallel training, coordinated through a shared directory.
 
     Make one on every rank, after `init_process_group`; making it is a collective call. Then:
@@ -107,7 +106,7 @@ class PFOFileOptimizer:
 
     _broadcasts = True
 
-    def _start_as_nothing(self, strict: bool) -> None:
+    def _start_as_nothing(self, strict: bool = False) -> None:
         """Makes all methods do nothing, until `_follow`."""
         self.parallel_dims = ALONE
         self.job_id: str | None = None
@@ -205,16 +204,6 @@ class PFOFileOptimizer:
             )
             self._follow(joiner.join(make_parts))
 
-    @classmethod
-    def nothing(cls) -> PFOFileOptimizer:
-        """Returns an object that belongs to no job, and whose methods do nothing."""
-        made = cls.__new__(cls)
-        made._start_as_nothing(strict=False)
-        return made
-
-    def __reduce__(self) -> tuple[Callable[[], PFOFileOptimizer], tuple[()]]:
-        return self.nothing, ()  # a copy, also one in another process, has no part in the job
-
     def _follow(self, joined: joining.JoinedJob) -> None:
         """Follows the job that all ranks have joined."""
         self._joined, self.job_id, self.coordination = joined, joined.job_id, joined.coordination
@@ -224,7 +213,7 @@ class PFOFileOptimizer:
         # The hot path goes straight to the tracker; the methods below do nothing.
         self.__dict__.update(on_instruction_begin=self._tracker.begin, on_instruction_end=self._tracker.end)
         in_forked_children(self._forget)
-        at_process_end(self._end_with_process)
+        at_process_end(self._end)
 
     @property
     def schedule_number(self) -> int:
@@ -337,14 +326,6 @@ class PFOFileOptimizer:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
         return self._parts.kernels if self.follows else None
 
-    def __enter__(self) -> PFOFileOptimizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close(*how_it_ended(error))
-
     def _set_schedule(self, schedule: NewSchedule | None) -> None:
         plan = None if schedule is None else schedule.plan_of(self.parallel_dims.rank)
         if plan is None or not plan.frequencies:
@@ -390,7 +371,7 @@ class PFOFileOptimizer:
             with suppress(Exception):
                 leave()
 
-    def _end_with_process(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         self.close(*how_it_ended(error))
 
     def _forget(self) -> None:
