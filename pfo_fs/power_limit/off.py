@@ -6,7 +6,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.guard import Guard, InTraining
@@ -16,10 +15,6 @@ from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, Off, State
-
-if TYPE_CHECKING:
-    pass
-
 
 log = logging.getLogger("pfo_fs")
 
