@@ -219,7 +219,7 @@ def main() -> None:
         spoil(given)
     from benchmarks.chaos.rank_program import BothRanks
     from pfo_fs import PFOFileOptimizer
-    from pfo_fs.training.collectives import Collectives
+    from pfo_fs.ipc.collectives import Collectives
 
     logging.getLogger().addHandler(_Warnings(page))
     ranks = BothRanks(rank, world_size, given["socket"])

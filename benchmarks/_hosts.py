@@ -94,9 +94,8 @@ class Host:
 
         attempt = secrets.token_hex(8)
         self.say((0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": mode}, attempt=attempt)))
-        self.say((0, m.ChooseCoordination(mode=mode)))  # type: ignore[arg-type]
-        created, chosen = self.heard
-        assert chosen.coordination == "daemon", "the daemon did not claim the job"
+        (created,) = self.heard
+        assert created.coordination == "daemon", "the daemon did not claim the job"
         return {"job_id": created.job_id, "attempt": attempt, "coordination": "daemon"}
 
     def join(self, job: dict[str, Any]) -> float:

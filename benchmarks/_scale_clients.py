@@ -62,7 +62,7 @@ class Clients:
                 done[number] += 1
                 at = self.step + done[number]
                 times = [(at, 0, ITERATION_S)]
-                report = m.ProgressReport(step=at, number=0, iter_time_s=ITERATION_S, iteration_times=times)
+                report = m.ProgressReport(step=at, number=0, iter_time=ITERATION_S, iteration_times=times)
                 host.say(*((rank, report) for rank in host.ranks), role="clocks")
             next_report_s = begun[number] + done[number] * ITERATION_S - time.monotonic()
             return max(0.0, min(host.look(), next_report_s))

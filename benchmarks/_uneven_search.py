@@ -89,6 +89,7 @@ class Job:
         self.words = memoryview(bytearray(WORDS * 8)).cast("q")
         self.trouble = ""
         self.name, self.rank, self.size = model.name, 0, data.works_s.shape[1]
+        self.world_size = self.size
         self.steps, self.now_s = 0, 0.0
         self._rng = np.random.default_rng([seed, 1])
         self._pace = np.exp(0.03 * self._rng.standard_normal(self.size))  # chips differ in power
@@ -127,7 +128,7 @@ class Job:
 
     # the other ranks
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         if isinstance(value, WindowReport):
             return [
                 value._replace(energy_j=float(self.joules[r]), steps=self._report(value, r)) for r in range(self.size)
@@ -141,7 +142,7 @@ class Job:
         loads = type(value.steps.loads)("d", [x for place in self._window for x in self._own[place][rank]])
         return value.steps._replace(loads=loads)
 
-    def from_first(self, value: Any) -> Any:
+    def from_rank_0(self, value: Any) -> Any:
         return value
 
     def agree(self, *_: Any) -> None:

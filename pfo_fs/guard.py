@@ -7,13 +7,17 @@ All that training calls (constructors, `attach`, callbacks, functions that adapt
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfo_fs.errors import PfoError, plain_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger("pfo_fs")
 
@@ -25,6 +29,35 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, PfoError):
         return str(error)
     return plain_text(f"{type(error).__name__}: {error} (`pfo-fs doctor` checks this host)")
+
+
+class WarnOnce:
+    """Logs a warning once for each key, until the key is forgotten.
+
+    Args:
+        level: The level of the warnings.
+    """
+
+    def __init__(self, level: int = logging.WARNING) -> None:
+        self._level = level
+        self._keys: set[str] = set()
+
+    def __call__(self, text: str, key: str = "") -> bool:
+        """Logs `text` unless a warning with this key (by default the text) was logged; returns whether it did."""
+        first = self.is_first(key or text)
+        if first:
+            log.log(self._level, "%s", text)
+        return first
+
+    def is_first(self, key: str) -> bool:
+        """Returns whether there was no warning with this key yet, and counts one."""
+        first = key not in self._keys
+        self._keys.add(key)
+        return first
+
+    def forget(self, key: str) -> None:
+        """Makes the next warning with this key be logged again."""
+        self._keys.discard(key)
 
 
 class Guard:
@@ -80,3 +113,37 @@ def guarded(method: Method) -> Method:
             method(self, *arguments, **options)
 
     return run  # type: ignore[return-value]
+
+
+class InTraining(ABC):
+    """What training holds until `close`: a context manager, of which a copy does nothing, also in another process."""
+
+    @abstractmethod
+    def _start_as_nothing(self) -> None:
+        """Sets all attributes, such that no method does anything."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it."""
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """Returns an object that belongs to no job, and whose methods do nothing."""
+        made = cls.__new__(cls)
+        made._start_as_nothing()
+        return made
+
+    def __reduce__(self) -> tuple[Callable[[], InTraining], tuple[()]]:
+        return self.nothing, ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Ends it with the block or the process that holds it, maybe by an error."""
+        self.close()

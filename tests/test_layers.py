@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "helper": {"ipc", "store", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
     "power_limit": {"ipc", "device", "store", "helper", "loads"},
-    "integrations": {"planner", "loads", "training", "power_limit"},
+    "integrations": {"ipc", "planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "loads", "autotune"},

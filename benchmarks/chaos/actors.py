@@ -12,18 +12,16 @@ from benchmarks.chaos.faults import Calls, Killed
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import PfoError, RecordError, StoreError
+from pfo_fs.guard import WarnOnce
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import RankInfo
 from pfo_fs.store import Files
-from pfo_fs.training.broadcast_feed import BroadcastFeed
-from pfo_fs.training.helper_feed import HelperFeed
-from pfo_fs.training.helper_link import HelperLink
-from pfo_fs.training.schedule_feed import ScheduleFeed
-from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
-from pfo_fs.training.warn_once import WarnOnce
+from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 if TYPE_CHECKING:
     from benchmarks.chaos.world import World
@@ -261,7 +259,7 @@ class HostPlace(Place):
 
 
 class Client:
-    """A training process's connection to its helper (`helper_link.Client`)."""
+    """A training process's connection to its helper (`HelperClient`)."""
 
     def __init__(self, host: HostPlace, rank: int, *, may_start: bool) -> None:
         self.host, self.rank, self.may_start = host, rank, may_start
@@ -322,7 +320,7 @@ class Client:
 
 
 class Broadcaster:
-    """The broadcaster of one rank (`broadcast_feed.Broadcaster`); `World.broadcast` is what all of them share."""
+    """The broadcaster of one rank (`ScheduleBroadcaster`); `World.broadcast` is what all of them share."""
 
     lost = False
 
@@ -364,7 +362,7 @@ class Rank:
         self.link = HelperLink(warn, world.time)
         self.feed: ScheduleFeed | None = None
         self._warn = warn
-        self._switcher: ScheduleSwitcher[m.RankPlan] = ScheduleSwitcher(self._set_schedule, lambda text, why: None)
+        self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
         self._wanted_mhz = 0
         self._clocks_client: int | None = None
         self._clocks_helper: HelperState | None = None
@@ -379,9 +377,10 @@ class Rank:
 
     def make_feed(self, coordination: str) -> None:
         if coordination == "daemon":
-            self.feed = HelperFeed(self.number, monotonic=self.world.time)
+            self.feed = HelperFeed(self.number, self._switcher, self.world.time)
         else:
-            self.feed = BroadcastFeed(self.number, Broadcaster(self.world), self._warn, self.world.time)
+            broadcaster: Any = Broadcaster(self.world)
+            self.feed = BroadcastFeed(self.number, self._switcher, broadcaster, self._warn, self.world.time)
 
     @property
     def clock_mhz(self) -> int:
@@ -391,7 +390,8 @@ class Rank:
         if self.gpu_log[-1] != mhz:
             self.gpu_log.append(mhz)
 
-    def _set_schedule(self, plan: m.RankPlan | None) -> None:
+    def _set_schedule(self, schedule: m.NewSchedule | None) -> None:
+        plan = None if schedule is None else schedule.plan_of(self.number)
         self._wanted_mhz = plan.frequencies[0][1] if plan is not None and plan.frequencies else 0
 
     # ---- training, as `PFOFileOptimizer` does it
@@ -399,10 +399,7 @@ class Rank:
     def step(self, step: int) -> None:
         """One step; what the clock process sees of it follows at once."""
         assert self.feed is not None
-        for update in self.feed.step_begin(step, 1.0, self.link.poll()):
-            if isinstance(update, PendingSchedule) and update.number == self._switcher.number:
-                self.link.send_again(m.ScheduleApplied)
-            self._switcher.take(update)
+        self.feed.step_begin(step, 1.0, self.link.poll())
         applied = self._switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
@@ -457,7 +454,7 @@ class Rank:
             self.host.send(self._clocks_client, report)
         if now_s >= self._reports_at_s:
             self._reports_at_s = now_s + 1.0
-            report_ = m.ProgressReport(step=step, number=number, iter_time_s=self.world.step_s)
+            report_ = m.ProgressReport(step=step, number=number, iter_time=self.world.step_s)
             self.host.send(self._clocks_client, report_)
 
     def _is_connected(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.training.collectives import Collectives
+from pfo_fs.ipc.collectives import Collectives
 
 
 class BothRanks(Collectives):

@@ -162,12 +162,11 @@ class World:
         mode = self.random.choice(("daemon", "daemon", "auto", "local"))
         body = bodies.JobBody(job_info=info, coordination=mode, profile_steps=PROFILE_STEPS)
         created = self._ask(first, m.CreateJob(job=body.model_dump(), attempt="attempt"), m.JobCreated)
-        chosen = created and self._ask(first, m.ChooseCoordination(mode=mode), m.CoordinationChosen)
-        if not created or not chosen:
+        if not created:
             self.coordination, self.ended_by = "off", "no job"
             return
         self.job_id = created.job_id
-        self.coordination = chosen.coordination
+        self.coordination = created.coordination
         for rank in self.ranks:
             body_of_rank = {"rank_info": rank.info.model_dump(), "nonce": f"n{rank.number}"}
             join = m.JoinJob(

@@ -59,8 +59,8 @@ def measure() -> Iterator[dict[str, Any]]:
         except DeviceError as error:
             yield {"what": f"self-test of {how}", "works": False, "error": str(error)}
             continue
-        test = self_test(marks, lambda: page.words[PROGRESS])  # noqa: B023
-        yield {"what": f"self-test of {how}", **test._asdict()}
+        reason = self_test(marks, lambda: page.words[PROGRESS])  # noqa: B023
+        yield {"what": f"self-test of {how}", "works": not reason, "error": reason}
         for poll_us in (0, 50, 200):
             yield {"what": f"{how}, reader looks every {poll_us} us", **_delays(marks, page, poll_us)}
         marks.close()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.ipc import held_calls
 from pfo_fs.ipc.optional_calls import open_doorbell
 from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
@@ -31,15 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pfo_fs")
 
-# PyDLL keeps the interpreter lock: giving it up for a call of a microsecond can cost the training thread 5 ms when
-# other Python threads are busy.
-_libc = ctypes.PyDLL(None, use_errno=True)
-_write = _libc.write
-_write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-_write.restype = ctypes.c_ssize_t
-_recv = _libc.recv
-_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_recv.restype = ctypes.c_ssize_t
 _NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 _ONE = (1).to_bytes(8, sys.byteorder)
 
@@ -159,14 +151,14 @@ class ClockProcess:
     # ---- the hot path's side
 
     def name_id(self, name: str) -> int:
-        """Returns the number of an instruction's name in marks."""
-        return self._page.name_id(name)
+        """Returns the number of an instruction's name in marks, which no process reads after the end."""
+        return 0 if self._closed else self._page.name_id(name)
 
     def ring_doorbell(self) -> None:
         """Wakes the clock process; needed only while `SLEEPING` is set. Keeps the interpreter lock; about 5 us."""
         self.words[shared_page.SLEEPING] = 0
         if self._doorbell >= 0:
-            _write(self._doorbell, _ONE, 8)
+            held_calls.write(self._doorbell, _ONE, 8)
 
     @property
     def shared_fds(self) -> dict[str, int]:
@@ -181,7 +173,7 @@ class ClockProcess:
         """
         if self._lost or self._closed:
             return False
-        size = _recv(self._fd, self._peek, 1, self._peeks)
+        size = held_calls.recv(self._fd, self._peek, 1, self._peeks)
         if size == 0 or (size < 0 and ctypes.get_errno() in _NO_SOCKET):  # the program has closed all its files
             self._died()
         elif size == 1 and self._info is None:

@@ -75,10 +75,10 @@ _PLAN_CLOCKS = 65_536
 _PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits
 _READINGS = _PLANS + PLAN_SLOTS * _PLAN_WORDS  # how many were written, then the last ones
 _READING_SLOTS = 16
-_DECIDED = _READINGS + 1 + 3 * _READING_SLOTS  # whether loads are exchanged no more, then (step, MHz) of the last steps
-WORDS = _DECIDED + 1 + 2 * RECENT_TURNS
+_DECIDED = _READINGS + 1 + 3 * _READING_SLOTS  # (step, MHz) of the last steps
+WORDS = _DECIDED + 2 * RECENT_TURNS
 _MOST_AT_ONCE = 2048
-_VERSION = 0x70666F_0005
+_VERSION = 0x70666F_0006
 
 NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
@@ -177,7 +177,7 @@ def newest_reading(words: memoryview) -> Reading | None:
 
 def write_decided(words: memoryview, step: int, mhz: int) -> None:
     """Writes the clock of a step, as its loads have decided; 0 MHz is the default clock."""
-    at = _DECIDED + 1 + 2 * (step % RECENT_TURNS)
+    at = _DECIDED + 2 * (step % RECENT_TURNS)
     words[at] = -1
     words[at + 1] = mhz
     words[at] = step
@@ -185,21 +185,11 @@ def write_decided(words: memoryview, step: int, mhz: int) -> None:
 
 def decided_mhz(words: memoryview, step: int) -> int:
     """Returns the clock of a step in MHz, 0 for the default clock, and as long as it is not known."""
-    at = _DECIDED + 1 + 2 * (step % RECENT_TURNS)
+    at = _DECIDED + 2 * (step % RECENT_TURNS)
     if words[at] != step:
         return 0
     mhz = words[at + 1]
     return mhz if words[at] == step else 0  # not if it was written over meanwhile
-
-
-def set_exchange_failed(words: memoryview) -> None:
-    """Notes that no clock will be decided any more."""
-    words[_DECIDED] = 1
-
-
-def exchange_failed(words: memoryview) -> bool:
-    """Returns whether no clock will be decided any more."""
-    return words[_DECIDED] != 0
 
 
 class SharedPage:
@@ -230,7 +220,7 @@ class SharedPage:
         os.pwrite(fd, IDLE.to_bytes(8, "little"), LAUNCHED * 8)
         os.pwrite(fd, (-1).to_bytes(8, "little", signed=True), LEAD_US * 8)
         os.pwrite(fd, NO_NUMBER.to_bytes(8, "little", signed=True), MEASURED_NUMBER * 8)
-        os.pwrite(fd, (-1).to_bytes(8, "little", signed=True) * (2 * RECENT_TURNS), 8 * (_DECIDED + 1))
+        os.pwrite(fd, (-1).to_bytes(8, "little", signed=True) * (2 * RECENT_TURNS), 8 * _DECIDED)
         return cls(fd)
 
     def close_fd(self) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Any, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
-from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc import held_calls, messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
 from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
@@ -19,11 +19,6 @@ log = logging.getLogger("pfo_fs")
 
 Reply = TypeVar("Reply", bound=Message)
 
-# PyDLL keeps the interpreter lock: giving it up for a call of half a microsecond can cost the training thread 5 ms
-# when other Python threads are busy.
-_recv = ctypes.PyDLL(None, use_errno=True).recv
-_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_recv.restype = ctypes.c_ssize_t
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 """Between two starts of a helper by one rank, if helpers die again and again."""
 _LIVED_S = 60.0
@@ -217,7 +212,7 @@ class HelperClient:
             return self._inbox.pop(0)
         if self.lost:
             return None
-        size = _recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
+        size = held_calls.recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
         if size > 0:
             return self._decode(self._buffer.raw[:size])
         elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):

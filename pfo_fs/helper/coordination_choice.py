@@ -43,12 +43,6 @@ class CoordinationChoice:
         """Text for the log about the choice; may be empty."""
         return "; ".join(filter(None, (self._site_problem, self._reason)))
 
-    def first_question(self) -> AskWhoSchedules | None:
-        """Returns the first question to the directory; None if the choice is made."""
-        if self.chosen is not None:
-            return None
-        return AskWhoSchedules()
-
     def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
         """Uses the directory's answer; returns the next question, or None if the choice is made."""
         daemon, self._site_problem = found.daemon, found.site.problem

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pfo_fs.ipc.messages import TimedStep
+
 _KEPT = 16
 _CHANGED = 0.01
 """Relative: an iteration this much longer or shorter than the last one written is written at once."""
@@ -12,9 +14,6 @@ _QUIET = 15
 """While nothing changes, a record is written after this many times the shortest interval."""
 _CONFIRMATIONS = 3
 """This many records follow a change, as soon as there are new iterations: the coordinator waits for a confirmation."""
-
-TimedStep = tuple[int, int, float]
-"""(step, schedule number, s until the rank's last instruction had ended)."""
 
 
 class IterationTimeLog:

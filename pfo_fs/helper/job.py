@@ -9,6 +9,7 @@ from typing import Literal
 
 from pfo_fs.helper import events as e
 from pfo_fs.helper.coordination_choice import CoordinationChoice
+from pfo_fs.helper.operations import CreatedJob
 from pfo_fs.ipc import messages as m
 from pfo_fs.store.bodies import EndBody
 
@@ -84,6 +85,7 @@ class Job:
         is_ended: Whether the job's end has been noted.
         terminated_at_s: When this helper got SIGTERM, in monotonic s.
         first_crash: How the first rank of this host has crashed that did so by itself; empty while none has.
+        created: The folder that was created here.
         choice: The choice of the process that schedules the job, while that is made.
         answered: Ranks whose registration was answered.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
@@ -97,6 +99,7 @@ class Job:
     is_ended: bool = False
     terminated_at_s: float = -math.inf
     first_crash: str = ""
+    created: CreatedJob | None = None
     choice: CoordinationChoice | None = None
     answered: set[int] = field(default_factory=set)
     late: set[tuple[int, int]] = field(default_factory=set)

@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
 
 from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
+from pfo_fs.helper.local_coordinator import CoordinatorThread
+from pfo_fs.helper.operations import DirectoryOperations, Operation
+from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.stopped_clocks import LOOK_EVERY_S, StoppedClocks
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
@@ -33,38 +35,6 @@ _SIGTERM_COUNTS_FOR_S = 600.0
 """Training that ends within this time after it got SIGTERM, for example with a checkpoint, ends because of that."""
 _LAST_WRITES_WITHIN_S = 600.0
 """The helper runs for at most this time after its last client, to write what it still has."""
-
-
-class State(Protocol):
-    """Decides what to do, without input or output; see `state.py`."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no operation is needed any more."""
-
-    def first_actions(self) -> list[e.Action]:
-        """Returns what to do before the first event."""
-
-    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Handles an event; returns what to do, in this order."""
-
-    def next_wake_s(self) -> float:
-        """Returns when `handle(TimePassed())` is due if no other event comes first."""
-
-
-class Operations(Protocol):
-    """Carries out the operations of `events.Run`, in the worker's thread."""
-
-    def execute(self, operation: Any) -> Any:
-        """Carries one operation out; may block, and may raise a `PfoError`."""
-
-
-class LocalCoordinator(Protocol):
-    """Schedules the job in a thread of its own, where no daemon does."""
-
-    def start(self, action: e.StartCoordinator) -> None: ...
-    def applied(self, number: int, step: int) -> None: ...
-    def stop(self) -> None: ...
 
 
 class HelperLoop:
@@ -80,9 +50,9 @@ class HelperLoop:
 
     def __init__(
         self,
-        state: State,
-        operations: Operations,
-        coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator],
+        state: HelperState,
+        operations: DirectoryOperations,
+        coordinator: Callable[[Callable[[e.Event], None]], CoordinatorThread],
         reset_clocks: Callable[[str], None],
         output: OwnOutput | None = None,
     ) -> None:
@@ -93,7 +63,7 @@ class HelperLoop:
         self._events: SimpleQueue[e.Event] = SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._coordinator = coordinator(self.post)
-        self._tasks: SimpleQueue[Any] = SimpleQueue()
+        self._tasks: SimpleQueue[Operation | None] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
         self._traces: dict[int, int] = {}  # of SIGTERM, by connection
         self._stopped = StoppedClocks(reset_clocks)

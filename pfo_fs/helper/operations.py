@@ -131,19 +131,9 @@ class RanksRegistered:
 
 
 @dataclass(frozen=True)
-class WriteOrder:
-    body: bodies.OrderBody
-
-
-@dataclass(frozen=True)
 class WriteResults:
     number: int
     results: tuple[bodies.ResultBody, ...]
-
-
-@dataclass(frozen=True)
-class WriteIterationTimes:
-    body: bodies.IterationTimesBody
 
 
 @dataclass(frozen=True)
@@ -152,15 +142,12 @@ class WriteProgress:
     name: int
 
 
-@dataclass(frozen=True)
-class WriteEnd:
-    body: bodies.EndBody
-
-
 Question: TypeAlias = (
     OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch | PollLevels
 )
-Write: TypeAlias = RegisterRanks | WriteOrder | WriteResults | WriteIterationTimes | WriteProgress | WriteEnd | Asked
+Record: TypeAlias = bodies.OrderBody | bodies.IterationTimesBody | bodies.EndBody
+"""Written as it is, to its own file."""
+Write: TypeAlias = RegisterRanks | Record | WriteResults | WriteProgress | Asked
 Operation: TypeAlias = Question | Write
 Result: TypeAlias = (
     "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
@@ -246,16 +233,16 @@ class DirectoryOperations:
                 return RanksRegistered(self.folder.register_ranks(ranks), self._is_off())
             case ReadSwitch(thorough):
                 return self._read_switch(thorough=thorough)
-            case WriteOrder(body):
-                self.folder.write_order(body)
+            case bodies.OrderBody():
+                self.folder.write_order(operation)
             case WriteResults(number, results):
                 self.folder.write_results(number, results)
-            case WriteIterationTimes(body):
-                self.folder.write_iteration_times(body)
+            case bodies.IterationTimesBody():
+                self.folder.write_iteration_times(operation)
             case WriteProgress(body, name):
                 self.folder.write_progress(body, name)
-            case WriteEnd(body):
-                self.folder.write_end(body)
+            case bodies.EndBody():
+                self.folder.write_end(operation)
             case OpenPowerLimitFiles() | SaveProfile() | SharedLevels() | PollLevels():
                 return self._power_limit.execute(operation)
         return None

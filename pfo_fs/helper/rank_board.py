@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pfo_fs.helper.iteration_time_log import IterationTimeLog
-from pfo_fs.helper.operations import WriteIterationTimes, WriteProgress
+from pfo_fs.helper.operations import WriteProgress
 from pfo_fs.ipc.messages import ProgressReport
 from pfo_fs.models import RankInfo
 from pfo_fs.store import bodies
@@ -19,6 +19,13 @@ _SLOWER_ELSEWHERE = 5.0
 """On a network file system, the time between records is multiplied by this."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
 """The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
+
+
+_AS_REPORTED = (
+    *("step", "number", "iter_time", "iter_energy", "clock_mhz"),
+    *("undo_owed", "undo_failures", "held"),
+)
+"""Fields of a rank's record that are those of a clock process's report."""
 
 
 class RankBoard:
@@ -71,16 +78,7 @@ class RankBoard:
 
     def note_report(self, rank: int, report: ProgressReport, now_s: float) -> None:
         """Notes a clock process's report of its rank's progress."""
-        fields: dict[str, Any] = {
-            "step": report.step,
-            "number": report.number,
-            "iter_time": report.iter_time_s,
-            "iter_energy": report.iter_energy_j,
-            "clock_mhz": report.clock_mhz,
-            "undo_owed": report.undo_owed,
-            "undo_failures": report.undo_failures,
-            "held": report.held,
-        }
+        fields: dict[str, Any] = {name: getattr(report, name) for name in _AS_REPORTED}
         if rank in self._progress and self._progress[rank].held != report.held:
             self._next_s = now_s  # `pfo-fs off --wait` waits for this
         if report.switching is not None:
@@ -128,12 +126,12 @@ class RankBoard:
         ]
         return bodies.ProgressBody(ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
 
-    def not_written(self, write: WriteProgress | WriteIterationTimes) -> None:
+    def not_written(self, write: WriteProgress | bodies.IterationTimesBody) -> None:
         """Notes that a record could not be written: the next one is due sooner."""
         if isinstance(write, WriteProgress):
             self._changed = True
-        elif write.body.rank in self._iteration_times:
-            self._iteration_times[write.body.rank].not_written()
+        elif write.rank in self._iteration_times:
+            self._iteration_times[write.rank].not_written()
 
     def due_s(self) -> float | None:
         """Returns when a record may be written next; None while nothing has changed."""

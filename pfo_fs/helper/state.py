@@ -137,9 +137,6 @@ class HelperState:
         match message:
             case m.CreateJob(job=job, attempt=attempt):
                 self._run(op.CreateJob(bodies.JobBody.model_validate(job), attempt))
-            case m.ChooseCoordination(mode=mode):
-                self._job.choice = CoordinationChoice(mode, now_s)
-                self._go_on_choosing(self._job.choice.first_question())
             case m.JoinJob():
                 self._on_join(message)
             case m.AllRanks(rank_infos=rank_infos):
@@ -148,7 +145,7 @@ class HelperState:
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
-                    self._add(op.WriteOrder(bodies.OrderBody(rank=rank, instructions=instructions)))
+                    self._add(bodies.OrderBody(rank=rank, instructions=instructions))
             case m.ScheduleApplied(number=schedule_number, step=step, late=late):
                 if rank == 0 and self._job.coordination == "local":
                     self._actions.append(e.TellCoordinator(schedule_number, step))
@@ -162,7 +159,7 @@ class HelperState:
                 self._board.note_report(rank, message, now_s)
                 times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
                 if times is not None and self._job.is_open:
-                    self._add(op.WriteIterationTimes(times))
+                    self._add(times)
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
@@ -224,7 +221,7 @@ class HelperState:
 
     def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
         if (end := self._job.training_ended(client, reason, text, self._now_s)) is not None:
-            self._add(op.WriteEnd(end))
+            self._add(end)
 
     # ---- the shared directory
 
@@ -250,11 +247,12 @@ class HelperState:
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
                 self._local_mount = is_local
-            case op.CreateJob(), op.CreatedJob(job_id, directory_id, off):
-                self._job.is_open = True
-                self._switch.learn(op.SwitchFound(off), self._now_s)
+            case op.CreateJob(body), op.CreatedJob() as created:
+                self._job.is_open, self._job.created = True, created
+                self._switch.learn(op.SwitchFound(created.off), self._now_s)
                 self._on_folder()
-                self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id))
+                self._job.choice = CoordinationChoice(body.coordination, self._now_s)
+                self._go_on_choosing(op.AskWhoSchedules() if self._job.choice.chosen is None else None)
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
                 if self._job.choice is not None:
                     self._go_on_choosing(self._job.choice.learn(found, self._now_s))
@@ -281,13 +279,14 @@ class HelperState:
             if isinstance(question, op.AskWhoSchedules):
                 question = op.AskWhoSchedules(pause_s=0.02 if self._local_mount else 0.1)
             self._run(question)
-        elif choice is not None and choice.chosen is not None:
+        elif choice is not None and choice.chosen is not None and self._job.created is not None:
             if choice.warning:
                 log.warning("%s", choice.warning)
             self._job.coordination, self._job.choice = choice.chosen, None
             if choice.chosen == "local":
                 self._start_coordinator(None)
-            self._tell_rank(0, m.CoordinationChosen(coordination=choice.chosen))
+            job_id, directory_id = self._job.created.job_id, self._job.created.directory_id
+            self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id, coordination=choice.chosen))
 
     def _start_coordinator(self, rank_infos: tuple[RankInfo, ...] | None) -> None:
         self._job.coordinator = e.StartCoordinator(rank_infos)
@@ -311,7 +310,7 @@ class HelperState:
                 log.warning("%s", text)
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
-        if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
+        if isinstance(write, (op.WriteProgress, bodies.IterationTimesBody)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
                 self._board.not_written(write)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc.process_state import is_stopped
+from pfo_fs.ipc.transport import peer_of
 
 log = logging.getLogger("pfo_fs.helper")
 
@@ -44,8 +44,8 @@ class StoppedClocks:
     def hear(self, client: int, message: m.ToHelper, connection: socket.socket) -> None:
         """Learns from a message which process a client is."""
         if isinstance(message, m.Hello) and message.gpu_spec:
-            pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if pid > 0:  # else it runs in a namespace that this process does not see
+            pid, _ = peer_of(connection)
+            if pid > 0:
                 self._clocks[client] = _ClockProcess(message.rank, pid, message.gpu_spec)
         elif isinstance(message, m.ClocksReleased):
             self._clocks.pop(client, None)

@@ -174,8 +174,9 @@ def hooks(
 class MegatronAttachment(Attachment):
     """An `Attachment` whose functions put the timers back where the program replaces them."""
 
-    def __init__(self, *, strict: bool) -> None:
-        super().__init__(strict=strict)
+    def _start_as_nothing(self, strict: bool = False) -> None:
+        """See `Attachment`."""
+        super()._start_as_nothing(strict)
         self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
 
     def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:

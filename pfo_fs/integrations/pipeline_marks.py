@@ -10,16 +10,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from pfo_fs.errors import ConfigError, InstructionMismatch
-from pfo_fs.guard import Guard
+from pfo_fs.guard import Guard, InTraining
 from pfo_fs.integrations.load_steps import LoadSteps, MicroBatches, check_loads
+from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training import optimizer
-from pfo_fs.training.collectives import Collectives, agree
 from pfo_fs.training.load_clocks import LoadClocks
 
 
@@ -195,7 +193,7 @@ class PipelineAdapter(Protocol):
 AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
 
 
-class Attachment:
+class Attachment(InTraining):
     """An optimizer that follows a framework's steps until `close`.
 
     Unless `strict`, an error of any kind is one warning, and training goes on at default clocks: then nothing is
@@ -207,7 +205,8 @@ class Attachment:
         marks: Where training is.
     """
 
-    def __init__(self, *, strict: bool) -> None:
+    def _start_as_nothing(self, strict: bool = False) -> None:
+        """Follows nothing, until `_follow`."""
         self._guard = Guard(self._go_without, strict=strict)
         self._undo: Callable[[], None] | None = None
         self.optimizer = optimizer.PFOFileOptimizer.nothing()
@@ -234,7 +233,8 @@ class Attachment:
             find: Makes the adapter.
             shared_dir, options: As for `PFOFileOptimizer`.
         """
-        made = cls(strict=bool(options.get("strict", False)))
+        made = cls.__new__(cls)
+        made._start_as_nothing(bool(options.get("strict", False)))
         with made._guard:
             made._follow(find, shared_dir, options)
         return made
@@ -304,9 +304,6 @@ class Attachment:
                 undo()
         (self._clocks or self.optimizer).go_without(error)
 
-    def __reduce__(self) -> tuple[Callable[..., Attachment], tuple[()]]:
-        return partial(type(self), strict=False), ()  # a copy follows nothing
-
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
         return (self._clocks or self.optimizer).metrics()
@@ -326,13 +323,8 @@ class Attachment:
                 self.marks.end_step()
         (self._clocks or self.optimizer).close()
 
-    def __enter__(self: AnyAttachment) -> AnyAttachment:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.optimizer.__exit__(kind, error, traceback)  # tells the scheduler how training has ended
+    def _end(self, error: BaseException | None) -> None:
+        self.optimizer._end(error)  # tells the scheduler how training has ended
         self.close()
 
 

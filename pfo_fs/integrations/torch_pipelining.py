@@ -16,8 +16,8 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
+from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
-from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.parallel_dims import find_parallel_dims
 
 log = logging.getLogger("pfo_fs")

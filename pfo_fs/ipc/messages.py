@@ -23,6 +23,10 @@ Level: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
 
+TimedStep: TypeAlias = tuple[int, int, float]
+"""(step, schedule number, s until the rank's last instruction had ended)."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type"):
     """Base of all messages; on the wire, `type` is the class's name."""
 
@@ -46,16 +50,13 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class CreateJob(Message, frozen=True, kw_only=True):
-    """Rank 0 requests the job's folder; answered by `JobCreated` or `Refused`. `job` is a `JobBody`."""
+    """Rank 0 requests the job's folder, and a process that schedules; answered by `JobCreated` or `Refused`.
+
+    `job` is a `JobBody`.
+    """
 
     job: dict[str, Any]
     attempt: str
-
-
-class ChooseCoordination(Message, frozen=True, kw_only=True):
-    """Rank 0 asks who schedules the job; answered by `CoordinationChosen` or `Refused`."""
-
-    mode: Literal["auto", "daemon", "local"]
 
 
 class JoinJob(Message, frozen=True, kw_only=True):
@@ -136,22 +137,21 @@ class SwitchingReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressReport(Message, frozen=True, kw_only=True):
-    """The progress of a rank. Times in s, energy in J, clock in MHz (None: the driver's default).
+    """The progress of a rank; durations in s, energies in J, clock in MHz (None: the driver's default).
 
-    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
-    the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU (clock, power limit) that could
-    not be put back yet, `undo_failures` the attempts that have failed so far.
-    `held`: the GPU is at default clocks by `ClocksHeld`.
+    `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU
+    (clock, power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`:
+    the GPU is at default clocks by `ClocksHeld`.
     """
 
     step: int
     number: int
     held: bool = False
-    iter_time_s: float | None = None
-    iter_energy_j: float | None = None
+    iter_time: float | None = None
+    iter_energy: float | None = None
     clock_mhz: int | None = None
     message: str = ""
-    iteration_times: list[tuple[int, int, float]] = []
+    iteration_times: list[TimedStep] = []
     throttled: str = ""
     switching: SwitchingReport | None = None
     undo_owed: int = 0
@@ -230,16 +230,14 @@ class WatchSwitch(Message, frozen=True, kw_only=True):
 
 
 class JobCreated(Message, frozen=True, kw_only=True):
-    """The job's folder exists; by `directory_id`, other hosts check that they see the same directory."""
+    """The job's folder exists; a daemon schedules the job, or rank 0's helper (`local`).
+
+    By `directory_id`, other hosts check that they see the same directory.
+    """
 
     job_id: str
-    directory_id: str = ""
-
-
-class CoordinationChosen(Message, frozen=True, kw_only=True):
-    """The process that schedules the job: a daemon, or rank 0's helper (`local`)."""
-
     coordination: Literal["daemon", "local"]
+    directory_id: str = ""
 
 
 class Joined(Message, frozen=True, kw_only=True):
@@ -319,7 +317,6 @@ class LogLine(Message, frozen=True, kw_only=True):
 ToHelper: TypeAlias = (
     Hello
     | CreateJob
-    | ChooseCoordination
     | JoinJob
     | AllRanks
     | OrderSeen
@@ -337,7 +334,6 @@ ToHelper: TypeAlias = (
 )
 ToTraining: TypeAlias = (
     JobCreated
-    | CoordinationChosen
     | Joined
     | Refused
     | NewSchedule

@@ -1,4 +1,4 @@
-"""Calls methods when this process ends or forks, without keeping their objects alive."""
+"""The end of this process: calls methods at it, and in forked children, without keeping their objects alive."""
 
 from __future__ import annotations
 
@@ -61,3 +61,15 @@ def _tell_child() -> None:
 
 
 after_fork_in_child(_tell_child)
+
+
+def how_it_ended(error: BaseException | None) -> tuple[str, str]:
+    """Returns reason and message of the end of training, for the job's record."""
+    if error is None:
+        return "finished", ""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", ""
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return ("crashed", f"exit code {error.code}") if error.code else ("finished", "")
+    text = " ".join(str(error).split())
+    return "crashed", f"{type(error).__name__}{': ' if text else ''}{text}"[:300]

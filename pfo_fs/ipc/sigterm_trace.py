@@ -13,10 +13,10 @@ import faulthandler
 import os
 import signal
 import socket
-import struct
 import time
 
 from pfo_fs.ipc.optional_calls import after_fork_in_child, open_memory_file
+from pfo_fs.ipc.transport import peer_of
 
 _trace: int | None = None
 
@@ -59,7 +59,7 @@ after_fork_in_child(_not_in_forked_child)
 
 def open_trace_of_peer(connection: socket.socket, trace: int) -> int | None:
     """Opens the trace of the process at the other end of a connection; None if it has none that this one may open."""
-    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, _ = peer_of(connection)
     try:
         return os.open(f"/proc/{pid}/fd/{trace}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

@@ -170,8 +170,14 @@ def enlarge(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Returns process and user of the other side; process 0 is one of a namespace that this process does not see."""
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
 def check_peer(connection: socket.socket) -> None:
     """Raises PermissionError unless the other side runs as this user: abstract addresses have no file modes."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    _, uid = peer_of(connection)
     if uid != os.geteuid():
         raise PermissionError(f"the process at the other end belongs to user {uid}")

@@ -11,13 +11,14 @@ import time
 from collections.abc import Sequence
 
 from pfo_fs.errors import CoordinationError, PlanError
+from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.client import HelperClient
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages as m
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, parse_profile, profile_text
 
 log = logging.getLogger("pfo_fs")
 
-_REVIVE_EVERY_S = 10.0
 _FIRST_LOOK_S = 3.0
 """A job that starts switched off sets no level; if the file system does not answer in this time, training starts."""
 
@@ -70,41 +71,28 @@ class FileClient:
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
         self._unsaved = 0  # requests to write the profile that have no answer yet
-        self._warned = False
-        self._revive_at_s = 0.0
-        self._watch: list[m.Message] = [] if shared_dir is None else [m.WatchSwitch()]
-        self._helper: HelperClient | None = None
+        self._warn = WarnOnce(logging.WARNING if rank == 0 else logging.DEBUG)
+        self._link = HelperLink(self._warn, log_line=self._log_line)
         if profile_path is None and shared_dir is None:
             return
         shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         try:
-            self._helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", shared, token, rank, {})
+            self._link.client = helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", shared, token, rank, {})
             if rank == 0:
-                self._open(self._helper, m.OpenPowerLimitFiles(profile_path=self._path, key=key, knob=knob), timeout_s)
+                self._open(helper, m.OpenPowerLimitFiles(profile_path=self._path, key=key, knob=knob), timeout_s)
         except (OSError, CoordinationError) as error:
             self.poll()  # an earlier message of the helper explains more
-            self._warn(f"the helper process does not answer: {error}")
-        for message in self._watch:
-            self._send(message)
+            self._problem(f"the helper process does not answer: {error}")
+        if shared_dir is not None:
+            self._link.send_kept(m.WatchSwitch())
             self._wait_for(m.ClocksHeld, _FIRST_LOOK_S)
 
     def poll(self) -> None:
         """Handles the messages that the helper has sent meanwhile; some microseconds if there are none."""
-        helper = self._helper
-        if helper is None:
-            return
-        while (message := helper.poll()) is not None:
+        for message in self._link.poll():
             self._take(message)
-        if helper.lost:
-            self._warn("the helper process has died")
+        if self._link.deaths:  # the next helper knows nothing of the files
             self.shares, self._unsaved = False, 0
-            now_s = time.monotonic()
-            if self._watch and now_s >= self._revive_at_s:
-                self._revive_at_s = now_s + _REVIVE_EVERY_S
-                try:
-                    helper.revive(self._watch)
-                except OSError as error:
-                    log.debug("no helper process: %s", error)
 
     def announce(self, level: int) -> None:
         """Announces to other jobs that this job measures this level, if there is a shared directory."""
@@ -126,7 +114,7 @@ class FileClient:
 
     def save(self, measurements: Sequence[KnobMeasurement], timeout_s: float = 2.0) -> None:
         """Writes the profile file, if a path was given; waits for that, but no longer than `timeout_s`."""
-        if self._path is not None and self._helper is not None:
+        if self._path is not None and self._link.client is not None:
             content = profile_text(measurements).encode()
             self._unsaved += 1
             self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
@@ -137,16 +125,14 @@ class FileClient:
         self._wait_until_saved(timeout_s)
         self.poll()
         if self._unsaved:
-            self._warn("the helper process has not finished writing yet; it continues")
+            self._problem("the helper process has not finished writing yet; it continues")
         self.leave()
 
     def leave(self) -> None:
         """Ends the connection without waiting; the helper still writes what was sent to it."""
         self.shares = False
-        if self._helper is not None:
-            self._helper.send(m.Goodbye(reason="finished"))
-            self._helper.close()
-            self._helper = None
+        self._link.send(m.Goodbye(reason="finished"))
+        self._link.close()
 
     # ---- the helper
 
@@ -163,7 +149,8 @@ class FileClient:
 
     def _wait_for(self, kind: type[m.ProfileSaved | m.ClocksHeld], timeout_s: float) -> bool:
         """Handles the next message of a kind; returns False if none comes in time."""
-        message = None if self._helper is None else self._helper.wait_for(kind, timeout_s)
+        client = self._link.client
+        message = None if client is None else client.wait_for(kind, timeout_s)
         if isinstance(message, kind):
             self._take(message)
             return True
@@ -176,8 +163,6 @@ class FileClient:
 
     def _take(self, message: m.ToTraining) -> None:
         match message:
-            case m.LogLine(level=level, message=text) if level >= logging.WARNING:
-                self._warn(text)
             case m.ProfileSaved():
                 self._unsaved -= 1
             case m.ClocksHeld(why=why):
@@ -190,10 +175,13 @@ class FileClient:
                 self.begun.update(message.begun)
 
     def _send(self, message: m.Message) -> None:
-        if self._helper is not None and not self._helper.send(message) and not self._helper.lost:
-            self._warn("the helper process accepts no more messages")
+        client = self._link.client
+        if not self._link.send(message) and client is not None and not client.lost:
+            self._problem("the helper process accepts no more messages")
 
-    def _warn(self, text: str) -> None:
-        if not self._warned and self._rank == 0:
-            self._warned = True
-            log.warning("power limit: profile and shared directory: %s; training goes on", text)
+    def _log_line(self, level: int, text: str) -> None:
+        if level >= logging.WARNING:
+            self._problem(text)
+
+    def _problem(self, text: str) -> None:
+        self._warn(f"power limit: profile and shared directory: {text}; training goes on", "files")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.guard import Guard
+from pfo_fs.guard import Guard, InTraining
 from pfo_fs.power_limit.choosing import Chooser
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
@@ -18,19 +16,15 @@ from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, Off, State
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
 log = logging.getLogger("pfo_fs")
 
 
-class OffOptimizer:
+class OffOptimizer(InTraining):
     """All methods can be called; those of Zeus's callbacks that this optimizer does not need do nothing."""
 
     _gpus: RankGpus
 
-    def _start_as_off(self, reason: str, strict: bool = False) -> None:
+    def _start_as_nothing(self, reason: str = "a copy of another optimizer", strict: bool = False) -> None:
         self.state: State = Off(reason)
         self.measurements: Sequence[KnobMeasurement] = []
         self.errors: Mapping[int, tuple[float, float]] = {}
@@ -45,16 +39,6 @@ class OffOptimizer:
         self._files = FileClient(None, None, "", "")
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
-
-    @classmethod
-    def nothing(cls) -> Self:
-        """Returns an object whose methods do nothing."""
-        made = cls.__new__(cls)
-        made._start_as_off("a copy of another optimizer")
-        return made
-
-    def __reduce__(self) -> tuple[Callable[[], OffOptimizer], tuple[()]]:
-        return self.nothing, ()
 
     @abstractmethod
     def _go_without(self, error: Exception) -> None:
@@ -71,10 +55,6 @@ class OffOptimizer:
     @abstractmethod
     def pause(self) -> None:
         """Restores the earlier levels until the next step begins."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Restores the earlier levels."""
 
     @property
     def _name(self) -> str:
@@ -124,14 +104,6 @@ class OffOptimizer:
         """Restores the earlier levels until the next step begins."""
         self.pause()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _leave_alone(self, reason: str, *, warn: bool) -> None:
         if warn:
             what = "Clocks" if self.knob == "clock" else "Power limits"
@@ -139,6 +111,3 @@ class OffOptimizer:
         self.state = Off(reason)
         self._gpus.restore()
         self._files.leave()
-
-    def _end_with_process(self, _error: BaseException | None) -> None:
-        self.close()

@@ -21,7 +21,7 @@ from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
-from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, agree_on_levels
+from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
@@ -106,7 +106,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         clock_step: int = 45,
         strict: bool = False,
     ) -> None:
-        self._start_as_off("not started", strict)
+        self._start_as_nothing("not started", strict)
         with ExitStack() as on_error, self.guard:
             on_error.callback(self.close)
             error: Exception | None = None
@@ -124,7 +124,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 self._gpus = RankGpus(monitor, knob)
                 self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
                 self._closed = False
-                at_process_end(self._end_with_process)
+                at_process_end(self._end)
             except Exception as found:  # noqa: BLE001  the other ranks must hear of it
                 error = found
             self._ranks = RankGroup()
@@ -158,8 +158,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
         try:
-            decision, token = self._ranks.from_first((decision, token))
-        except RuntimeError as error:
+            decision, token = self._ranks.from_rank_0((decision, token))
+        except RanksGone as error:
             return Decision([], problem=f"the ranks cannot communicate: {error}")
         if self._ranks.rank != 0:
             self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
@@ -323,13 +323,14 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     def _finish_profiling(self, level: int) -> None:
         """Ends the window; rank 0 decides from the windows of all ranks what all ranks do next."""
-        window = self._gpus.end_window()
         try:
-            windows = self._ranks.gather(window)
-            decision = self._ranks.from_first(self._chooser and self._chooser.after(level, windows))
-        except RuntimeError as error:
+            windows = self._ranks.all_gather(self._gpus.end_window())
+            mine = None if self._chooser is None else self._chooser.after(level, windows)
+            decision = self._ranks.from_rank_0(mine)
+        except RanksGone as error:
             self._leave_alone(f"the ranks cannot communicate any more: {error}", warn=True)
             return
+        assert decision is not None
         self._follow(decision)
 
     def _follow(self, decision: Decision) -> None:
@@ -360,7 +361,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         """Warns, once, if the chosen level is not in force any more."""
         if self._gpus.problem or not self._gpus.check():
             return
-        if self._drift_watch is None or self._ranks.size == 1:
+        if self._drift_watch is None or self._ranks.world_size == 1:
             self._leave_alone(self._gpus.problem, warn=True)
         else:  # the other ranks still need this rank for their exchange about drift
             log.warning("%s: %s. Training goes on", self._name, self._gpus.problem)
@@ -370,8 +371,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if off is None:
             return
         try:
-            off = max(self._ranks.gather(off))
-        except RuntimeError as error:
+            off = max(self._ranks.all_gather(off))
+        except RanksGone as error:
             self._drift_watch = None
             log.warning("%s: the ranks cannot communicate any more; the level stays: %s", self._name, error)
             return

@@ -9,99 +9,83 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.guard import Guard, reason_of
+from pfo_fs.guard import Guard
+from pfo_fs.ipc.collectives import Collectives, agree, torch_distributed
 from pfo_fs.power_limit.rank_gpus import GpuRange, RankGpus
 
 log = logging.getLogger("pfo_fs")
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _MAX_GPUS_NAMED = 64
 _WAIT_S = 600.0
 """A rank that has not answered within this time counts as gone. It is long because some ranks write checkpoints."""
 
 
-class RankGroup:
-    """All ranks of the default process group, or this process alone. Making one is a collective call."""
+class RanksGone(RuntimeError):
+    """A rank is gone, or out of step; no exchange works from then on."""
+
+
+class RankGroup(Collectives):
+    """All ranks of the default process group, or this process alone. Making one is a collective call.
+
+    Exchanges raise `RanksGone`.
+    """
 
     def __init__(self) -> None:
-        self.rank, self.size = 0, 1
+        ranks = Collectives.of_program()
+        super().__init__(ranks.rank, ranks.world_size, torch_distributed())
         self._broken = ""
-        self._closed = False
-        dist: Any = sys.modules.get("torch.distributed")
-        if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-            return
-        self._dist = dist
-        self._cpu = sys.modules["torch"].device("cpu")
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        try:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
-        except (RuntimeError, ValueError) as error:
-            self._broken = str(error)
+        if self.world_size > 1:
+            try:
+                self._group = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
+            except (RuntimeError, ValueError) as error:
+                self._broken = str(error)
 
-    def gather(self, value: Any) -> list[Any]:
-        """Returns what all ranks gave, by rank.
+    def all_gather(self, value: T) -> list[T]:
+        """Returns what all ranks gave, by rank."""
+        return self._exchange(super().all_gather, value)
 
-        Raises:
-            RuntimeError: A rank is gone, or out of step. No exchange works from then on.
-        """
-        if self.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.size
-        self._exchange(self._dist.all_gather_object, values, value)
-        return values
+    def from_rank_0(self, value: T) -> T:
+        """Returns what rank 0 gave."""
+        return self._exchange(super().from_rank_0, value)
 
     def agree(self, error: Exception | None, guard: Guard) -> None:
-        """Makes all ranks go on, or none; rank 0 decides for all ranks whether they are strict.
+        """Makes all ranks go on, or none (`collectives.agree`); where they cannot exchange, the next exchange says so.
 
         Raises:
-            Exception: This rank's error, or a ConfigError with that of the first rank that has one.
+            PfoError: The error of the first rank that has one.
         """
-        mine = "" if error is None else f"rank {self.rank}: {reason_of(error)}"
         try:
-            found = self.gather((guard.strict, mine))
-        except RuntimeError:  # the next exchange says so
-            found = [(guard.strict, "")]
-        guard.strict = found[0][0]
-        if error is not None:
-            raise error
-        for _, text in found:
-            if text:
-                raise ConfigError(text)
+            agree(self, error, guard)
+        except RanksGone:
+            if error is not None:
+                raise error from None
 
-    def from_first(self, value: Any) -> Any:
-        """Returns what rank 0 gave; the values that other ranks give are not used.
-
-        Raises:
-            RuntimeError: As for `gather`.
-        """
-        if self.size == 1:
-            return value
-        box = [value]
-        self._exchange(self._dist.broadcast_object_list, box, src=0, device=self._cpu)
-        return box[0]
+    def _exchange(self, collective: Callable[[T], R], value: T) -> R:
+        if self._broken:
+            raise RanksGone(self._broken)
+        try:
+            return collective(value)
+        except Exception as error:
+            self._broken = str(error) or repr(error)
+            raise RanksGone(self._broken) from error
 
     def close(self) -> None:
         """Ends the group, so that other ranks that still call get an error at once."""
-        if self.size > 1 and not self._closed:
-            self._closed, self._broken = True, self._broken or "this rank has closed its optimizer"
+        group, self._group = self._group, None
+        if group is not None:
+            self._broken = self._broken or "this rank has closed its optimizer"
             with suppress(Exception):  # the default group may have gone before
-                self._dist.destroy_process_group(self._group)
-
-    def _exchange(self, collective: Any, *args: Any, **options: Any) -> None:
-        if self._broken:
-            raise RuntimeError(self._broken)
-        try:
-            collective(*args, **options, group=self._group)
-        except Exception as error:
-            self._broken = str(error) or repr(error)
-            raise RuntimeError(self._broken) from error
+                self._dist.destroy_process_group(group)
 
 
 @dataclass(frozen=True)
@@ -137,8 +121,8 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
     """
     mine = gpus.ranges()
     try:
-        found: list[tuple[list[GpuRange], str]] = ranks.gather((mine, gpus.problem))
-    except RuntimeError as error:
+        found: list[tuple[list[GpuRange], str]] = ranks.all_gather((mine, gpus.problem))
+    except RanksGone as error:
         return LevelAgreement(problem=f"the ranks cannot communicate: {error}", rank_warns=True)
     for rank, (_, problem) in enumerate(found):
         if problem:

@@ -46,7 +46,6 @@ class SimulatedHost:
         """Lets rank 0 create the job, which a daemon schedules."""
         self._deliver(0, m.Hello(rank=0, role="training", token=_TOKEN), 0.0)
         self._deliver(0, m.CreateJob(job=job, attempt=attempt), 0.0)
-        self._deliver(0, m.ChooseCoordination(mode="daemon"), 0.0)
 
     def join(self, infos: Sequence[RankInfo], attempt: str, gpu_name: str) -> None:
         """Connects all ranks and their clock processes, and registers the ranks."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
@@ -79,14 +77,8 @@ class SimulatedMeters:
             if last is not None:
                 for measured in meter.take(self._marks(info, last)):
                     if measured is not None:
-                        result = measured.result(info.rank)
                         switching = self._cluster.switching(info.dp_rank, info.pp_rank)
-                        if switching is not None:
-                            result["switching"] = msgspec.structs.asdict(switching)
-                        report = MeasurementReport(
-                            number=measured.number, first_step=measured.first_step, result=result
-                        )
-                        reports.append((info.rank, report))
+                        reports.append((info.rank, measured.report(info.rank, switching)))
         return reports
 
     def _rows(self, info: RankInfo) -> slice:

@@ -12,7 +12,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.host import SimulatedHost
 from pfo_fs.store import bodies
-from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RankSchedules = list[dict[int, Sequence[tuple[str, int]]]]
 """For each pipeline, the (instruction, MHz) of each of its ranks that has a schedule."""
@@ -59,7 +59,7 @@ class SimulatedRanks:
         ]
         self.host = SimulatedHost(root, settings.scheduler, cluster.seed)
         self.schedule = NewSchedule(number=-1)
-        self._switcher: ScheduleSwitcher[NewSchedule] = ScheduleSwitcher(self._set_schedule, lambda text, why: None)
+        self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
         self._clocks: Any = None
         self._join(settings, metadata)
 
@@ -96,7 +96,7 @@ class SimulatedRanks:
         new_numbers = []
         for new in self.host.poll(now_s):
             if new.number > self._switcher.newest:
-                self._switcher.expect(PendingSchedule(new.number, new.start_step, new.steps, new))
+                self._switcher.expect(new)
                 new_numbers.append(new.number)
         return new_numbers
 
@@ -138,7 +138,7 @@ class SimulatedRanks:
             report = messages.ProgressReport(
                 step=step,
                 number=number,
-                iter_time_s=played.time_s,
+                iter_time=played.time_s,
                 iteration_times=[(step, number, float(span_s))],
                 switching=self._cluster.switching(pipeline, 0),
             )

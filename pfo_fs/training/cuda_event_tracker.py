@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN, STEP_END
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.tracked_clocks import Clocks
+
+if TYPE_CHECKING:
+    from pfo_fs.device import ClockProcess
 
 log = logging.getLogger("pfo_fs")
 
@@ -71,7 +73,7 @@ class CudaEventTracker(InstructionTracker):
 
     def __init__(
         self,
-        clocks: Clocks,
+        clocks: ClockProcess,
         make_event: Callable[[], Any],
         **options: Any,
     ) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.device.shared_page import (
     BEGIN,
@@ -36,7 +36,9 @@ from pfo_fs.device.shared_page import (
 from pfo_fs.training.mark_check import MarkCheck
 from pfo_fs.training.measured_steps import MeasuredSteps
 from pfo_fs.training.progress_marker import ProgressMarker
-from pfo_fs.training.tracked_clocks import Clocks, NoClocks
+
+if TYPE_CHECKING:
+    from pfo_fs.device import ClockProcess
 
 _MAX_ORDER = 65_535
 _STEP_TIMES = 16
@@ -76,7 +78,7 @@ class InstructionTracker:
 
     def __init__(
         self,
-        clocks: Clocks,
+        clocks: ClockProcess,
         *,
         profile_steps: int = 5,
         on_mismatch: Callable[[int, str, str], None] | None = None,
@@ -89,7 +91,7 @@ class InstructionTracker:
         self._marker = marker
         self._takes_error = takes_error
         self.observed_order: list[tuple[str, int | None]] | None = None
-        self._clocks: Clocks = clocks
+        self._clocks = clocks
         self._words = clocks.words
         self._on_mismatch = on_mismatch
         self._mark_check = MarkCheck(on_wrong_marks) if on_wrong_marks is not None else None
@@ -149,7 +151,6 @@ class InstructionTracker:
     def disconnect(self) -> None:
         """Stops using the page, in a forked child: it belongs to the parent and its clock process."""
         self._words = memoryview(bytearray(WORDS * 8)).cast("q")
-        self._clocks = NoClocks(self._words)
         self._schedule = None
         self._marker = None
         self._plan = _NOTHING

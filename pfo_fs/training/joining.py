@@ -22,26 +22,26 @@ from pydantic import ValidationError
 import pfo_fs
 from pfo_fs.device import ClockProcess, find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError, plain_text
-from pfo_fs.guard import reason_of
+from pfo_fs.guard import WarnOnce, reason_of
 from pfo_fs.helper.client import HelperClient
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.collectives import Collectives, Problem, problem_of, raise_first
 from pfo_fs.ipc.sigterm_trace import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
-from pfo_fs.training.broadcast_feed import BroadcastFeed
-from pfo_fs.training.collectives import Collectives, Problem, problem_of, raise_first
-from pfo_fs.training.helper_feed import HelperFeed
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts
-from pfo_fs.training.warn_once import WarnOnce
 
 log = logging.getLogger("pfo_fs")
 
 _REQUEST_TIMEOUT_S = 20.0
+_CREATE_TIMEOUT_S = 30.0
+"""It may take some seconds until it is known whether a daemon schedules the job."""
 
 
 class _Job(TypedDict):
@@ -73,6 +73,7 @@ class JobJoiner:
         request: What the user requests.
         collectives: The collective calls of all ranks.
         link: The link to the helper, still without a client.
+        switcher: Gets the schedules.
         warn: Logs warnings.
     """
 
@@ -82,6 +83,7 @@ class JobJoiner:
         request: JobRequest,
         collectives: Collectives,
         link: HelperLink,
+        switcher: ScheduleSwitcher,
         warn: WarnOnce,
         *,
         strict: bool,
@@ -90,12 +92,13 @@ class JobJoiner:
         self._request = request
         self._collectives = collectives
         self._link = link
+        self._switcher = switcher
         self._warn = warn
         self._strict = strict
         self._problem: Problem | None = None
         self._noted: list[str] = []
         self._clocks: ClockProcess | None = None
-        self._feed: ScheduleFeed = NoFeed()
+        self._feed = ScheduleFeed(dims.rank, switcher)
 
     def join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
         """Joins the job.
@@ -208,21 +211,17 @@ class JobJoiner:
         Raises:
             ConfigError: The job cannot be described.
         """
-        request = self._request
         job = _Job(job_id="", directory_id="", attempt=secrets.token_hex(8), coordination="off", why="")
         body = self._job_body()
         try:
             client = self._connect(token)
-            created = client.request(
-                messages.CreateJob(job=body, attempt=job["attempt"]), messages.JobCreated, _REQUEST_TIMEOUT_S
-            )
-            choice = messages.ChooseCoordination(mode=request.coordination)
-            chosen = client.request(choice, messages.CoordinationChosen, _REQUEST_TIMEOUT_S)
+            create = messages.CreateJob(job=body, attempt=job["attempt"])
+            created = client.request(create, messages.JobCreated, _CREATE_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001  without a job, energy is still measured
             job["why"] = reason_of(error)
         else:
             job["job_id"], job["directory_id"] = created.job_id, created.directory_id
-            job["coordination"] = chosen.coordination
+            job["coordination"] = created.coordination
         return job
 
     def _job_body(self) -> dict[str, Any]:
@@ -277,7 +276,7 @@ class JobJoiner:
         rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
         if job["coordination"] == "daemon":
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank)
+            self._feed = HelperFeed(rank, self._switcher)
             return
         infos = self._collectives.gather_to_rank_0(None if info is None else info.model_dump())
         broadcaster = self._make_broadcaster() if self._request.broadcasts else None
@@ -286,9 +285,9 @@ class JobJoiner:
                 self._link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
         if self._collectives.world_size == 1:
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank, at_once=True)
+            self._feed = HelperFeed(rank, self._switcher, at_once=True)
             return
-        self._feed = feed = BroadcastFeed(rank, broadcaster, self._warn)
+        self._feed = feed = BroadcastFeed(rank, self._switcher, broadcaster, self._warn)
         if broadcaster is None:
             return
         packet: bytes | None = None
@@ -328,7 +327,7 @@ class JobJoiner:
         )
         self._link.keep(join)
         client = self._link.client
-        if not isinstance(client, HelperClient):
+        if client is None:
             client = self._connect(token)
         self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         return info

@@ -3,7 +3,7 @@
 Training writes a packet when a step begins (`load_messages.py`), and never waits. This process sends the step's row to
 the process that decides (`load_decider.py`), and writes the clock that comes back into the page that training shares
 with its clock process: as the clock of a step to come, and, where the device follows training, as that of a step that
-has begun. It ends with training.
+has begun. It ends with training, or when clocks are decided no more; training sees that it is gone.
 """
 
 from __future__ import annotations
@@ -171,7 +171,6 @@ def main(given: dict[str, Any]) -> int:
     with suppress(OSError):
         if deciding is not None:
             _serve(client, training, deciding, given["doorbell_fd"])
-    shared_page.set_exchange_failed(words)
     return 0
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.guard import Guard
+from pfo_fs.guard import Guard, InTraining
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.training.load_joining import join_loads
 from pfo_fs.training.load_processes import Orders
@@ -30,7 +29,7 @@ class _StepOptimizer(PFOFileOptimizer):
     _broadcasts = False
 
 
-class LoadClocks:
+class LoadClocks(InTraining):
     """Lowers the clocks of ranks that have less work in a step, so that all end it together; training takes no longer.
 
     For loops in which a rank waits for the others once in a step, such as DDP. (Pipelines: `pfo_fs.attach` with
@@ -41,7 +40,7 @@ class LoadClocks:
                 clocks.step(loads=[pfo_fs.loads.tokens(batch) for batch in micro_batches])
                 ...  # forward, backward, optimizer.step()
 
-    In the first steps all clocks are the highest, while it learns what loads make of the time of a step. Where loads
+    In the first steps all ranks are at max clocks, while it learns what loads make of the time of a step. Where loads
     explain too little, they stay there, and the status says so. An error of any kind is one warning, and training goes
     on at default clocks.
 
@@ -60,6 +59,16 @@ class LoadClocks:
         optimizer: The `PFOFileOptimizer`, which has joined the job.
     """
 
+    def _start_as_nothing(self, strict: bool = False) -> None:
+        """Makes all methods do nothing, until the job is joined."""
+        self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
+        self._loads: StepLoads | None = None
+        self._hooks: list[Any] = []
+        self._in_step = self._in_backward = self._closed = False
+        self._given_loads = self._backwards_left = self._unmarked = 0
+        self._by_backward = False  # whether the model's last backward has ended the step's work
+        self.optimizer: PFOFileOptimizer = PFOFileOptimizer.nothing()
+
     def __init__(
         self,
         shared_dir: str | bytes | os.PathLike[str],
@@ -70,13 +79,7 @@ class LoadClocks:
         strict: bool = False,
         **options: Any,
     ) -> None:
-        self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
-        self._loads: StepLoads | None = None
-        self._hooks: list[Any] = []
-        self._in_step = self._in_backward = self._closed = False
-        self._given_loads = self._backwards_left = self._unmarked = 0
-        self._by_backward = False  # whether the model's last backward has ended the step's work
-        self.optimizer = PFOFileOptimizer.nothing()
+        self._start_as_nothing(strict)
         with self._guard:
             # Nothing is planned from what instructions take, so one step shows that they are marked.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
@@ -126,7 +129,7 @@ class LoadClocks:
         if self._unmarked == _UNMARKED:
             seen = self._given_loads - self._backwards_left
             self.warn(
-                "the end of a rank's own work is not marked, so all clocks stay the highest: give LoadClocks the "
+                "the end of a rank's own work is not marked, so all ranks stay at max clocks: give LoadClocks the "
                 "model=, or call work_ended() before this rank waits for others"
                 if not self._hooks
                 else f"{self._given_loads} loads were given for the last step, but model= has seen {seen} backwards: "
@@ -225,9 +228,6 @@ class LoadClocks:
         while self._hooks:
             self._hooks.pop().remove()
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        return _nothing, ()  # a copy has no part in the job
-
     def close(self) -> None:
         """Resets the clocks and leaves the job."""
         with self._guard:
@@ -236,23 +236,9 @@ class LoadClocks:
             self._closed = True
         self.optimizer.close()
 
-    def __enter__(self) -> LoadClocks:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.optimizer.__exit__(kind, error, traceback)  # tells the scheduler how training has ended
+    def _end(self, error: BaseException | None) -> None:
+        self.optimizer._end(error)  # tells the scheduler how training has ended
         self.close()
-
-
-def _nothing() -> LoadClocks:
-    made = LoadClocks.__new__(LoadClocks)
-    made._guard = Guard(lambda _: None, strict=False)
-    made._loads, made._hooks, made._in_step, made._closed = None, [], False, True
-    made._in_backward = made._by_backward = False
-    made.optimizer = PFOFileOptimizer.nothing()
-    return made
 
 
 def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> bool:

@@ -19,6 +19,9 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import Any
 
+import msgspec
+
+from pfo_fs.loads.state import LoadsState
 from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, next_row, proof
 
 _MOST_OPEN = 64
@@ -200,10 +203,10 @@ class Decider:
         os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
 
 
-def read_state(fd: int) -> dict[str, Any] | None:
+def read_state(fd: int) -> LoadsState | None:
     """Returns what the process has written last; None before that, and while it writes."""
-    with suppress(OSError, ValueError):
-        return dict(json.loads(os.pread(fd, _STATE_BYTES, 0)))
+    with suppress(OSError, ValueError, msgspec.ValidationError):
+        return msgspec.convert(json.loads(os.pread(fd, _STATE_BYTES, 0)), LoadsState)
     return None
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from pfo_fs.errors import ConfigError, PfoError
 from pfo_fs.guard import reason_of
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
+from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.loads.choice import CHANGE_S
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.switching_file import given_switching
-from pfo_fs.training.collectives import Collectives
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.joining import JoinedJob
 from pfo_fs.training.load_messages import TOKEN_BYTES
 from pfo_fs.training.load_processes import LoadDecider, LoadLink, Orders
@@ -59,7 +59,7 @@ def join_loads(
         )
     offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in found))
     if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):
-        raise ConfigError("the GPUs of the ranks have different highest clocks; clocks from loads need equal GPUs")
+        raise ConfigError("the max clocks of the ranks' GPUs differ; clocks from loads need equal GPUs")
 
     def tell(state: LoadsState) -> None:
         link.send(messages.LoadsSeen(known=state.as_json()))

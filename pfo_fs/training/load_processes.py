@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import weakref
@@ -10,19 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from pfo_fs.ipc import held_calls
 from pfo_fs.ipc.optional_calls import open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import start_process
-from pfo_fs.loads.energies import Saving
-from pfo_fs.loads.state import LastStep, LoadsState
+from pfo_fs.loads.state import LoadsState
 from pfo_fs.training.load_decider import read_state
 from pfo_fs.training.load_messages import StepBegun
 
-# PyDLL keeps the interpreter lock: giving it up can cost milliseconds while other Python threads are busy.
-_send = ctypes.PyDLL(None, use_errno=True).send
-_send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_send.restype = ctypes.c_ssize_t
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _BACKLOG = 4096
@@ -57,7 +52,7 @@ def _listening() -> socket.socket:
     return socket.create_server(("", 0), backlog=_BACKLOG)
 
 
-class LoadDecider:
+class LoadDecider(_Beside):
     """Rank 0's process that decides.
 
     Args:
@@ -90,7 +85,7 @@ class LoadDecider:
         with _listening() as listening:
             self.port: int = listening.getsockname()[1]
             fds = {"listening_fd": listening.fileno(), "state_fd": self._state_fd}
-            self._beside = _Beside("pfo_fs.training.load_decider", {**given, "token": token}, fds)
+            super().__init__("pfo_fs.training.load_decider", {**given, "token": token}, fds)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -101,22 +96,10 @@ class LoadDecider:
     @property
     def state(self) -> LoadsState | None:
         """What is known; None before the first step."""
-        found = read_state(self._state_fd)
-        if found is None:
-            return None
-        saving, last = found.pop("saving"), found.pop("last")
-        return LoadsState(
-            **found,
-            saving=None if saving is None else Saving(**saving),
-            last=None if last is None else LastStep(**last),
-        )
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._beside.close()
+        return read_state(self._state_fd)
 
 
-class LoadLink:
+class LoadLink(_Beside):
     """The process beside this rank's training.
 
     Args:
@@ -134,15 +117,11 @@ class LoadLink:
         self, rank: int, top_mhz: int, addresses: Sequence[tuple[str, int]], token: str, fds: Mapping[str, int]
     ) -> None:
         given = {"rank": rank, "top_mhz": top_mhz, "addresses": addresses, "token": token}
-        self._beside = _Beside("pfo_fs.training.load_client", given, fds)
+        super().__init__("pfo_fs.training.load_client", given, fds)
         self.works = True
 
     def tell(self, begun: StepBegun) -> None:
         """Sends what training tells; does not wait, and keeps the interpreter lock."""
         packet = begun.packed()
-        if _send(self._beside.fd, packet, len(packet), _AT_ONCE) != len(packet):
+        if held_calls.send(self.fd, packet, len(packet), _AT_ONCE) != len(packet):
             self.works = False  # it has ended, or does not read
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._beside.close()

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pfo_fs.errors import InstructionMismatch
-from pfo_fs.guard import Guard, reason_of
+from pfo_fs.guard import Guard, InTraining, WarnOnce, reason_of
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
-from pfo_fs.ipc.messages import RankPlan
-from pfo_fs.ipc.process_end import at_process_end, in_forked_children
+from pfo_fs.ipc.collectives import Collectives, agree
+from pfo_fs.ipc.messages import NewSchedule
+from pfo_fs.ipc.process_end import at_process_end, how_it_ended, in_forked_children
 from pfo_fs.training import joining
-from pfo_fs.training.collectives import Collectives, agree
-from pfo_fs.training.end_reason import how_it_ended
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import (
     JobRequest,
     checked_clock_backend,
@@ -36,11 +34,10 @@ from pfo_fs.training.job_request import (
     text_of,
 )
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
-from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
-from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
-from pfo_fs.training.step_parts import IterationTimer, StepParts, StepsWithoutLoads
+from pfo_fs.training.schedule_feed import ScheduleFeed
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.step_parts import IterationTimer, StepParts
 from pfo_fs.training.switching import Switching, checked_switching
-from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from pfo_fs.device import SimulatedKernels
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 
-class PFOFileOptimizer:
+class PFOFileOptimizer(InTraining):
     """Follows a frequency schedule in pipeline-parallel training, coordinated through a shared directory.
 
     Make one on every rank, after `init_process_group`; making it is a collective call. Then:
@@ -109,7 +106,7 @@ class PFOFileOptimizer:
 
     _broadcasts = True
 
-    def _start_as_nothing(self, strict: bool) -> None:
+    def _start_as_nothing(self, strict: bool = False) -> None:
         """Makes all methods do nothing, until `_follow`."""
         self.parallel_dims = ALONE
         self.job_id: str | None = None
@@ -120,9 +117,9 @@ class PFOFileOptimizer:
         self._warn = WarnOnce()
         self._link = HelperLink(self._warn)
         self._iteration = IterationTimer()
-        self._feed: ScheduleFeed = NoFeed()
-        self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._warn)
-        self._steps: StepLoads | StepsWithoutLoads = StepsWithoutLoads()
+        self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: log.warning("%s", text))
+        self._feed = ScheduleFeed(0, self._switcher)
+        self._loads: StepLoads | None = None
         self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
         self.follows = False
 
@@ -202,18 +199,10 @@ class PFOFileOptimizer:
                 on_mismatch=self._on_mismatch,
                 takes_error=self._guard.takes,
             )
-            joiner = joining.JobJoiner(dims, request, collectives, self._link, self._warn, strict=self._guard.strict)
+            joiner = joining.JobJoiner(
+                dims, request, collectives, self._link, self._switcher, self._warn, strict=self._guard.strict
+            )
             self._follow(joiner.join(make_parts))
-
-    @classmethod
-    def nothing(cls) -> PFOFileOptimizer:
-        """Returns an object that belongs to no job, and whose methods do nothing."""
-        made = cls.__new__(cls)
-        made._start_as_nothing(strict=False)
-        return made
-
-    def __reduce__(self) -> tuple[Callable[[], PFOFileOptimizer], tuple[()]]:
-        return self.nothing, ()  # a copy, also one in another process, has no part in the job
 
     def _follow(self, joined: joining.JoinedJob) -> None:
         """Follows the job that all ranks have joined."""
@@ -224,7 +213,7 @@ class PFOFileOptimizer:
         # The hot path goes straight to the tracker; the methods below do nothing.
         self.__dict__.update(on_instruction_begin=self._tracker.begin, on_instruction_end=self._tracker.end)
         in_forked_children(self._forget)
-        at_process_end(self._end_with_process)
+        at_process_end(self._end)
 
     @property
     def schedule_number(self) -> int:
@@ -233,8 +222,8 @@ class PFOFileOptimizer:
 
     def follow_loads(self, join: JoinLoads) -> StepLoads:
         """Lets each step without a schedule have one clock, which comes from its loads (`LoadClocks`)."""
-        self._steps = join(self._joined, self._problem, self._link)
-        return self._steps
+        self._loads = join(self._joined, self._problem, self._link)
+        return self._loads
 
     def on_step_begin(self) -> None:
         """Marks the beginning of an iteration; a schedule that is due comes into force here."""
@@ -254,17 +243,16 @@ class PFOFileOptimizer:
             text = f"there is no clock process any more{self._clocks.how_it_ended}; the clock stays at its default"
             self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
             self._parts.switching.stop_marks()
-        for update in self._feed.step_begin(step, iter_time_s, self._link.poll()):
-            if isinstance(update, PendingSchedule) and update.number == self._switcher.number:
-                self._link.send_again(messages.ScheduleApplied)  # a new helper has not received it
-            elif isinstance(update, Resume):
-                self._warn.forget(update.reason)
-            self._switcher.take(update)
+        self._feed.step_begin(step, iter_time_s, self._link.poll())
         applied = self._switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
             self._link.send_kept(messages.ScheduleApplied(number=applied.number, step=step, late=late))
-        self._steps.begin(self._tracker, step, self._switcher.measured_number, held=self._switcher.is_suspended)
+        number = self._switcher.measured_number
+        if self._loads is None:
+            self._tracker.step_begin(step, number)
+        else:
+            self._loads.begin(self._tracker, step, number, held=self._switcher.is_suspended)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction.
@@ -291,8 +279,7 @@ class PFOFileOptimizer:
         # Bound to the tracker by `_follow`.
 
     def on_instruction_end(self, name: str) -> None:
-        """Marks the end of an instruction."""
-        # Bound to the tracker by `_follow`.
+        """Marks the end of an instruction; bound to the tracker, too."""
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
@@ -313,7 +300,8 @@ class PFOFileOptimizer:
         if not self._closed:
             self._closed = True
             with self._guard:
-                self._steps.close()
+                if self._loads is not None:
+                    self._loads.close()
                 if self.step < 0 and reason == "finished":
                     text = "training has ended without a step: call on_step_begin() and on_step_end() in each iteration"
                     self._problem(text)
@@ -338,19 +326,12 @@ class PFOFileOptimizer:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
         return self._parts.kernels if self.follows else None
 
-    def __enter__(self) -> PFOFileOptimizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close(*how_it_ended(error))
-
-    def _set_schedule(self, schedule: RankPlan | None) -> None:
-        if schedule is None or not schedule.frequencies:
-            self._tracker.set_schedule(None, None)
+    def _set_schedule(self, schedule: NewSchedule | None) -> None:
+        plan = None if schedule is None else schedule.plan_of(self.parallel_dims.rank)
+        if plan is None or not plan.frequencies:
+            self._tracker.set_schedule(None)
         else:
-            self._tracker.set_schedule(schedule.frequencies, schedule.stages)
+            self._tracker.set_schedule(plan.frequencies, plan.stages)
 
     # ---- problems
 
@@ -381,7 +362,7 @@ class PFOFileOptimizer:
         self._closed = self._only_exchanges = True
         text = f"rank {self.parallel_dims.rank}: {reason_of(error)}"
         for leave in (
-            self._steps.close,
+            *((self._loads.close,) if self._loads is not None else ()),
             self._clocks.leave,
             self._tracker.disconnect,
             partial(self._link.send, messages.ProblemSeen(message=text)),
@@ -390,7 +371,7 @@ class PFOFileOptimizer:
             with suppress(Exception):
                 leave()
 
-    def _end_with_process(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         self.close(*how_it_ended(error))
 
     def _forget(self) -> None:

@@ -6,12 +6,12 @@ Sources, in this order: the argument, a `DeviceMesh`, `torch.distributed`, the l
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.ipc.collectives import torch_distributed
 
 _PIPELINE = ("pp", "pipe", "pipeline", "pipeline_parallel")
 _TENSOR = ("tp", "tensor", "model", "tensor_parallel")
@@ -138,13 +138,6 @@ def find_parallel_dims(
         pp_degree=pp_degree,
         tp_degree=tp_degree,
     )
-
-
-def torch_distributed() -> Any:
-    """Returns `torch.distributed` if the program has set it up, without importing torch."""
-    torch = sys.modules.get("torch")
-    dist = getattr(torch, "distributed", None)
-    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 def _first(given: int | None, found: int) -> int:

@@ -9,6 +9,7 @@ point stands in the plan, which is written into the page beforehand.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.followed_plan import START
@@ -26,7 +27,9 @@ from pfo_fs.device.shared_page import (
     TURNS,
 )
 from pfo_fs.errors import CapturedStream, DeviceError
-from pfo_fs.training.tracked_clocks import Clocks
+
+if TYPE_CHECKING:
+    from pfo_fs.device import ClockProcess
 
 _NO_PLAN = -1
 
@@ -46,7 +49,7 @@ class ProgressMarker:
 
     def __init__(
         self,
-        clocks: Clocks,
+        clocks: ClockProcess,
         enqueue: Callable[[int], None],
         on_problem: Callable[[str], None] = lambda text: None,
         *,

@@ -9,73 +9,34 @@ started; it is in force until the newer one starts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+
+from pfo_fs.ipc.messages import NewSchedule
 
 _OVER = "over"
 """Reason for default clocks: the schedule in force was only for some steps, and these have passed."""
-_MOST_PENDING = 64
+MOST_PENDING = 64
 """Most schedules that wait for their start step: far more than are published while one travels to the ranks."""
 
-What = TypeVar("What")
-"""The part of a schedule that a rank needs to follow it."""
 
-
-@dataclass(frozen=True)
-class PendingSchedule(Generic[What]):
-    """A schedule that has arrived.
-
-    Attributes:
-        number: The schedule's number; a higher one is newer.
-        start_step: The first step that follows the schedule.
-        steps: The schedule holds for at most this many steps; 0: for ever.
-        what: The schedule.
-    """
-
-    number: int
-    start_step: int
-    steps: int
-    what: What
-
-
-@dataclass(frozen=True)
-class Suspend:
-    """Requests default clocks until `Resume` with the same reason. `text`, unless empty, is logged as a warning."""
-
-    reason: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Ends the `Suspend` with the same reason."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Withdraw:
-    """Drops all schedules, the one in force too: default clocks until another one comes, whatever its number."""
-
-
-class ScheduleSwitcher(Generic[What]):
+class ScheduleSwitcher:
     """Brings schedules into force, each at its step, and suspends them while there is a reason for default clocks.
 
     Args:
         set_schedule: Makes the next step follow a schedule; None: default clocks.
-        warn: Called with (text, reason) when a schedule is suspended.
+        warn: Called with a text when a schedule is suspended; that it was for some steps only is said once.
 
     Attributes:
         number: The number of the schedule in force, suspended or not; -1 for none.
     """
 
-    def __init__(self, set_schedule: Callable[[What | None], None], warn: Callable[[str, str], object]) -> None:
+    def __init__(self, set_schedule: Callable[[NewSchedule | None], None], warn: Callable[[str], object]) -> None:
         self.number = -1
         self._set_schedule = set_schedule
         self._warn = warn
-        self._pending: dict[int, PendingSchedule[What]] = {}
-        self._in_force: PendingSchedule[What] | None = None
+        self._pending: dict[int, NewSchedule] = {}
+        self._in_force: NewSchedule | None = None
         self._reasons: set[str] = set()
+        self._has_said_over = False
 
     @property
     def newest(self) -> int:
@@ -92,18 +53,7 @@ class ScheduleSwitcher(Generic[What]):
         """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
         return -1 if self._reasons else self.number
 
-    def take(self, update: PendingSchedule[What] | Suspend | Resume | Withdraw) -> None:
-        """Applies an update from a schedule feed."""
-        if isinstance(update, PendingSchedule):
-            self.expect(update)
-        elif isinstance(update, Suspend):
-            self.suspend(update.reason, update.text)
-        elif isinstance(update, Withdraw):
-            self.withdraw()
-        else:
-            self.resume(update.reason)
-
-    def expect(self, coming: PendingSchedule[What]) -> None:
+    def expect(self, coming: NewSchedule) -> None:
         """Adds a schedule. One that can never be in force, or that is known already, is ignored."""
         if coming.number <= self.number or coming.number in self._pending:
             return
@@ -116,16 +66,16 @@ class ScheduleSwitcher(Generic[What]):
             if number > coming.number or other.start_step < coming.start_step
         }
         self._pending[coming.number] = coming
-        if len(self._pending) > _MOST_PENDING:
+        if len(self._pending) > MOST_PENDING:
             del self._pending[min(self._pending)]
 
     def withdraw(self) -> None:
-        """Drops all schedules, so that one with a lower number can come into force."""
+        """Drops all schedules, the one in force too: default clocks until another one comes, whatever its number."""
         self.number, self._in_force, self._pending = -1, None, {}
         self._reasons.discard(_OVER)
         self._set_schedule(None)
 
-    def step_begin(self, step: int) -> PendingSchedule[What] | None:
+    def step_begin(self, step: int) -> NewSchedule | None:
         """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
         started = None
         if self._pending:
@@ -136,20 +86,26 @@ class ScheduleSwitcher(Generic[What]):
                     del self._pending[number]
                 self._in_force, self.number = started, started.number
                 self._reasons.discard(_OVER)
-                self._set_schedule(None if self._reasons else started.what)
+                self._set_schedule(None if self._reasons else started)
         in_force = self._in_force
         if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
             text = f"no new schedule has come for {in_force.steps} steps; default clocks until one comes"
-            self.suspend(_OVER, text)
+            self.suspend(_OVER, "" if self._has_said_over else text)
+            self._has_said_over = True
         return started
 
     def suspend(self, reason: str, text: str) -> None:
-        """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile."""
+        """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile.
+
+        Args:
+            reason: A name of the reason.
+            text: A warning; empty for none.
+        """
         if reason not in self._reasons:
             self._reasons.add(reason)
             self._set_schedule(None)
             if text:
-                self._warn(text, reason)
+                self._warn(text)
 
     def resume(self, reason: str) -> None:
         """Ends a suspension; when no reason is left, the schedule in force is followed again.
@@ -164,4 +120,4 @@ class ScheduleSwitcher(Generic[What]):
         if self._in_force.steps:
             self._reasons.add(_OVER)
         else:
-            self._set_schedule(self._in_force.what)
+            self._set_schedule(self._in_force)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz, exchange_failed
+from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import MOST_ENDED, load_of_step
 from pfo_fs.training.instruction_tracker import InstructionTracker
@@ -14,7 +14,7 @@ from pfo_fs.training.load_messages import StepBegun
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
 
 if TYPE_CHECKING:
-    from pfo_fs.training.helper_link import HelperLink
+    from pfo_fs.helper.link import HelperLink
     from pfo_fs.training.joining import JoinedJob
 
 JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink], StepLoads]"
@@ -98,7 +98,7 @@ class StepLoads:
                 )
             self._link.tell(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
             ended = []
-        if (exchange_failed(self._words) or not self._link.works) and not self._has_failed:
+        if not self._link.works and not self._has_failed:
             self._has_failed = True
             self.warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
         if self._decider is not None and now_s - self._told_at_s > _TELL_EVERY_S:

@@ -80,17 +80,6 @@ class StepParts:
         return cls(kernels, chosen, tracker, StepMetrics([clocks.words]))
 
 
-class StepsWithoutLoads:
-    """Steps whose clocks come from the schedule alone; `step_loads.StepLoads` is the other kind."""
-
-    def begin(self, tracker: InstructionTracker, step: int, number: int, *, held: bool) -> None:
-        """Begins a step."""
-        tracker.step_begin(step, number)
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
 class IterationTimer:
     """Times iterations from the begin of one step to the begin of the next."""
 

@@ -1,6 +1,6 @@
 """Numbers that the device writes into the shared page when it gets there: where the device is, without waiting for it.
 
-The training thread launches work ahead of the device. `StreamMarks.write` adds one small operation to the current CUDA
+The training thread launches work ahead of the device. `DriverMarks.write` adds one small operation to the current CUDA
 stream: the device stores a 32-bit number into one word of the page as soon as it has finished all that was put into the
 stream before. The clock process, which maps the same page, reads the word. The training thread does not wait, and CUDA
 starts no host thread.
@@ -28,14 +28,12 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import median
-from typing import NamedTuple, Protocol
 
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.cuda_driver import LIBRARY, PAGE_BYTES, Driver, RegisteredPage
 
 WAYS = ("stream write", "memset")
-"""What `StreamMarks.how` can be, best first."""
+"""What `DriverMarks.how` can be, best first."""
 
 _INVALID_CONTEXT = 201
 _CAPTURE_IMPLICIT = 906
@@ -43,43 +41,14 @@ _SINGLE_WRITES = 16
 _BURST = 32
 
 
-class StreamMarks(Protocol):
-    """Has the device write numbers into one word of the shared page, in the order of the current stream."""
-
-    how: str
-    """One of `WAYS`, for `status`."""
-
-    def write(self, value: int) -> None:
-        """Adds to the current CUDA stream: store `value` when all work before it has run. Does not wait.
-
-        Args:
-            value: 0 <= value < 2**32; of a larger number, the device stores the lowest 32 bits.
-
-        Raises:
-            CapturedStream: The stream is being captured into a CUDA graph; nothing was added.
-            DeviceError: The driver refused; the message has CUDA's name of the error.
-        """
-        ...
-
-    def close(self) -> None:
-        """Waits until the device has done all its work, then gives the page back; to call before it is unmapped."""
-        ...
-
-
-class SelfTest(NamedTuple):
-    """What `self_test` saw."""
-
-    works: bool
-    reason: str
-    """Why it does not work; empty if it does."""
-    arrival_us: float
-    """From the call of `write` until the number is seen in the page, on an idle stream; median. NaN if never seen."""
-    call_us: float
-    """How long `write` holds the training thread; median. NaN if it failed."""
-
-
 class DriverMarks:
-    """Stream marks by calls of CUDA's driver. Made by `open_stream_marks`."""
+    """Has the device write numbers into one word of the shared page, in the order of the current stream.
+
+    Made by `open_stream_marks`.
+
+    Attributes:
+        how: One of `WAYS`, for `status`.
+    """
 
     def __init__(
         self, how: str, page: RegisteredPage, hot: Driver, offset: int, current_stream: Callable[[], int]
@@ -97,7 +66,15 @@ class DriverMarks:
         self._put = _stream_write(hot, target) if how == "stream write" else _memset(hot, target)
 
     def write(self, value: int) -> None:
-        """See `StreamMarks.write`."""
+        """Adds to the current CUDA stream: store `value` when all work before it has run. Does not wait.
+
+        Args:
+            value: 0 <= value < 2**32; of a larger number, the device stores the lowest 32 bits.
+
+        Raises:
+            CapturedStream: The stream is being captured into a CUDA graph; nothing was added.
+            DeviceError: The driver refused; the message has CUDA's name of the error.
+        """
         self.write_on(self.current_stream(), value)
 
     def write_on(self, stream: int, value: int) -> None:
@@ -130,7 +107,10 @@ class DriverMarks:
             yield stream
 
     def close(self) -> None:
-        """See `StreamMarks.close`. May be called twice."""
+        """Waits until the device has done all its work, then gives the page back; to call before it is unmapped.
+
+        May be called twice.
+        """
         self._page.unregister()
 
 
@@ -186,15 +166,15 @@ def open_stream_marks(
         except DeviceError as error:
             problems.append(f"{how}: {error}")
             continue
-        test = self_test(marks, lambda: word.value, timeout_s)
-        if test.works:
+        reason = self_test(marks, lambda: word.value, timeout_s)
+        if not reason:
             return marks
-        problems.append(f"{how}: {test.reason}")
+        problems.append(f"{how}: {reason}")
     page.unregister()
     raise DeviceError(f"the device cannot write into the shared page ({'; '.join(problems)})")
 
 
-def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> SelfTest:
+def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> str:
     """Writes numbers through a stream of its own and sees them arrive, in order; then writes back what was there.
 
     It takes a millisecond or two on an idle device.
@@ -203,34 +183,28 @@ def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.
         marks: What is tested; no other thread writes the word meanwhile.
         read: Returns the word as it is now.
         timeout_s: The longest time in s until all numbers have arrived.
+
+    Returns:
+        Why it does not work; empty if it does.
     """
-    before = read()
-    calls_us: list[float] = []
-    arrivals_us: list[float] = []
+    last = before = read()
+    reason = ""
     deadline_s = time.monotonic() + timeout_s
+    marks.current_stream()
     try:
         with marks.side_stream() as stream:
-            marks.write_on(stream, 0)  # the first call of a function is slower
-            reason = _wait_for(read, 0, before, deadline_s)
-            for value in range(1, _SINGLE_WRITES + 1):
+            for value in range(_SINGLE_WRITES + 1):
+                marks.write_on(stream, value)
+                reason = _wait_for(read, value, last, deadline_s)
                 if reason:
                     break
-                began_ns = time.perf_counter_ns()
-                marks.current_stream()
-                marks.write_on(stream, value)
-                calls_us.append((time.perf_counter_ns() - began_ns) / 1e3)
-                reason = _wait_for(read, value, value - 1, deadline_s)
-                arrivals_us.append((time.perf_counter_ns() - began_ns) / 1e3)
+                last = value
             if not reason:
                 reason = _write_burst(marks, stream, read, deadline_s)
             marks.write_on(stream, before)
-            if not reason:
-                reason = _wait_for(read, before, _SINGLE_WRITES + _BURST, deadline_s)
+            return reason or _wait_for(read, before, _SINGLE_WRITES + _BURST, deadline_s)
     except DeviceError as error:
-        reason = str(error)
-    if reason:
-        return SelfTest(False, reason, float("nan"), median(calls_us) if calls_us else float("nan"))
-    return SelfTest(True, "", median(arrivals_us), median(calls_us))
+        return str(error)
 
 
 def _write_burst(marks: DriverMarks, stream: int, read: Callable[[], int], deadline_s: float) -> str:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pfo_fs.device import shared_page
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.training.progress_marker import ProgressMarker, SynchronizedMarks
-from pfo_fs.training.tracked_clocks import Clocks
 
 if TYPE_CHECKING:
-    from pfo_fs.device import SimulatedKernels
+    from pfo_fs.device import ClockProcess, SimulatedKernels
 
 Switching = Literal["auto", "device", "launch", "sync"]
 MODES = ("auto", "device", "launch", "sync")
@@ -69,7 +68,7 @@ def checked_switching(asked: str) -> str:
 
 def choose_switching(
     asked: str,
-    clocks: Clocks,
+    clocks: ClockProcess,
     spec: str,
     kernels: SimulatedKernels | None = None,
     *,
@@ -115,7 +114,7 @@ def _synchronize_of(kernels: SimulatedKernels | None, device: int | None) -> Cal
 
 
 def _device_marks(
-    clocks: Clocks, spec: str, kernels: SimulatedKernels | None, device: int | None
+    clocks: ClockProcess, spec: str, kernels: SimulatedKernels | None, device: int | None
 ) -> tuple[Callable[[int], None], str]:
     if kernels is not None:
         return _simulated_marks(clocks, kernels), "simulated stream"
@@ -131,7 +130,7 @@ def _device_marks(
     return marks.write, marks.how
 
 
-def _simulated_marks(clocks: Clocks, kernels: SimulatedKernels) -> Callable[[int], None]:
+def _simulated_marks(clocks: ClockProcess, kernels: SimulatedKernels) -> Callable[[int], None]:
     words, stream = clocks.words, kernels.stream
 
     def enqueue(point: int) -> None:

@@ -143,7 +143,6 @@ def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
 @pytest.mark.parametrize("mode", ["auto", "local"])
 def test_under_daemon_only_rank_0_leaves_its_job_to_a_daemon_also_while_none_runs(mode: str) -> None:
     choice = CoordinationChoice(mode, 0.0)  # type: ignore[arg-type]
-    assert choice.first_question() is not None
     assert choice.learn(WhoSchedules(claimed=False, daemon=None, site=DAEMON_ONLY), 0.0) is None
     assert choice.chosen == "daemon"
     assert "default clocks" in choice.warning

@@ -49,13 +49,8 @@ class Host:
     def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
         info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
         job = {"job_info": info.model_dump(), "coordination": mode}
-        created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, 5)
-        chosen = client.request(
-            messages.ChooseCoordination(mode=mode),  # type: ignore[arg-type]
-            messages.CoordinationChosen,
-            15,
-        )
-        return {"job_id": created.job_id, "coordination": chosen.coordination}
+        created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, 15)
+        return {"job_id": created.job_id, "coordination": created.coordination}
 
     def join(self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> messages.Joined:
         body = {"rank_info": info.model_dump(), "nonce": nonce}

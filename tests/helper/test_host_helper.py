@@ -36,7 +36,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
     good, stranger = host.client(0), host.client(1, token="guess")
     with pytest.raises(CoordinationError):
-        stranger.request(messages.ChooseCoordination(mode="auto"), messages.CoordinationChosen, 1)
+        stranger.request(messages.CreateJob(job={}, attempt="a"), messages.JobCreated, 1)
     assert stranger.lost
     assert host.create(good)["coordination"] == "daemon"
 

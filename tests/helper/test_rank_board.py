@@ -12,7 +12,7 @@ from pfo_fs.ipc.messages import ProgressReport
 from pfo_fs.store import bodies
 
 REPORT = ProgressReport(
-    step=3, number=0, iter_time_s=0.1, iter_energy_j=9.0, clock_mhz=900, message="", iteration_times=[], throttled=""
+    step=3, number=0, iter_time=0.1, iter_energy=9.0, clock_mhz=900, message="", iteration_times=[], throttled=""
 )
 
 

@@ -109,7 +109,7 @@ class HelperMachine(RuleBasedStateMachine):
     @rule(data=st.data(), step=st.integers(-1, 1000))
     def a_clock_process_reports(self, data: Any, step: int) -> None:
         rank = data.draw(st.sampled_from(sorted(self.clock_processes)))
-        report = m.ProgressReport(step=step, number=0, iter_time_s=1.0, iteration_times=[(max(step, 0), 0, 1.0)])
+        report = m.ProgressReport(step=step, number=0, iter_time=1.0, iteration_times=[(max(step, 0), 0, 1.0)])
         self.tell(e.MessageArrived(self.clock_processes[rank], report))
 
     @precondition(lambda self: self.clock_processes)

@@ -198,8 +198,8 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setattr("pfo_fs.power_limit.file_client._FIRST_LOOK_S", 0.1)
     files = FileClient(tmp_path / "p.json", tmp_path / "shared", "key", secrets.token_hex(16), timeout_s=0.2)
-    assert files._helper is not None
-    helper = files._helper.process
+    assert files._link.client is not None
+    helper = files._link.client.process
     assert files.profile is None
     files.close(0.1)
     assert "does the shared directory hang" in caplog.text
@@ -211,9 +211,9 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
 
 def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
     files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
-    assert files._helper is not None
-    assert files._helper.process is not None
-    os.kill(files._helper.process.pid, signal.SIGKILL)
+    assert files._link.client is not None
+    assert files._link.client.process is not None
+    os.kill(files._link.client.process.pid, signal.SIGKILL)
     wait_for(lambda: (files.poll(), caplog.records)[1])
     files.publish(pl.PowerLimitMeasurement(power_limit=1, energy=1, time=1))
     files.poll()
@@ -224,11 +224,11 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
 def test_after_a_helper_was_killed_another_one_watches_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    monkeypatch.setattr("pfo_fs.power_limit.file_client._REVIVE_EVERY_S", 0.1)
+    monkeypatch.setattr("pfo_fs.helper.link._REVIVE_EVERY_S", 0.1)
     files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
-    assert files._helper is not None
-    assert files._helper.process is not None
-    os.kill(files._helper.process.pid, signal.SIGKILL)
+    assert files._link.client is not None
+    assert files._link.client.process is not None
+    os.kill(files._link.client.process.pid, signal.SIGKILL)
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
     wait_for(lambda: (files.poll(), files.is_off)[1], 30)
     assert not files.shares
@@ -236,7 +236,7 @@ def test_after_a_helper_was_killed_another_one_watches_the_switch(
 
 
 def test_without_files_there_is_no_helper() -> None:
-    assert FileClient(None, None, "key", "token")._helper is None
+    assert FileClient(None, None, "key", "token")._link.client is None
 
 
 # ---- the shared directory

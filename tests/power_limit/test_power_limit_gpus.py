@@ -101,12 +101,13 @@ def test_limits_beyond_the_range_are_refused_with_the_range() -> None:
             gpu.set_power_limit_w(level)
 
 
-def test_a_dry_run_records_limits_and_sets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_records_limits_and_sets_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
+    monkeypatch.setenv("PFO_FS_DRY_RUN_LOG", str(tmp_path / "dry.log"))
     gpu = open_gpu("simulated:a")
     assert isinstance(gpu, DryRunGpu)
     gpu.set_power_limit_w(250)
-    assert gpu.actions == [("limit", 250)]
+    assert '"action":"limit","watts":250}' in (tmp_path / "dry.log").read_text()
     assert gpu.power_limit_w() == 500
 
 

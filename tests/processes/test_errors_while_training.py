@@ -15,8 +15,8 @@ import pytest
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
-from pfo_fs.training.helper_feed import HelperFeed
 from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.schedule_feed import HelperFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 Make = Callable[..., PFOFileOptimizer]

@@ -15,6 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pfo_fs.guard import WarnOnce
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import (
     ClocksHeld,
@@ -26,12 +28,8 @@ from pfo_fs.ipc.messages import (
     SchedulesWithdrawn,
     ToTraining,
 )
-from pfo_fs.training.broadcast_feed import BroadcastFeed
-from pfo_fs.training.helper_feed import HelperFeed
-from pfo_fs.training.helper_link import HelperLink
-from pfo_fs.training.schedule_feed import ScheduleFeed
-from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher, Suspend, Withdraw
-from pfo_fs.training.warn_once import WarnOnce
+from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RANKS = 3
 FLIGHT_STEPS = 3
@@ -50,24 +48,25 @@ class Rank:
     """A rank with a feed, as the optimizer connects them."""
 
     def __init__(self, world: FeedContract, number: int) -> None:
-        self.client = FakeClient()
+        self.number = number
+        self.client: Any = FakeClient()
         self.warn = WarnOnce()
         self.link = HelperLink(self.warn, world.now)
         self.link.client = self.client
         self.link.send_kept(JOIN)
-        self.feed: ScheduleFeed = world.make_feed(number, self.warn)
-        self.switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set, lambda text, reason: None)
+        self.switcher = ScheduleSwitcher(self._set, lambda text: None)
+        self.feed = world.make_feed(self)
         self.runs: int | None = None
         self.heard: set[int] = set()
 
-    def _set(self, plan: RankPlan | None) -> None:
-        self.runs = plan.frequencies[0][1] - 100 if plan is not None and plan.frequencies else None
+    def _set(self, schedule: NewSchedule | None) -> None:
+        plan = None if schedule is None else schedule.plan_of(self.number)
+        self.runs = plan.frequencies[0][1] - 100 if plan is not None else None
 
     def run_step(self, step: int) -> None:
-        for update in self.feed.step_begin(step, 0.1, self.link.poll()):
-            if isinstance(update, PendingSchedule):
-                self.heard.add(update.number)
-            self.switcher.take(update)
+        told = self.link.poll()
+        self.heard |= {message.number for message in told if isinstance(message, NewSchedule)}
+        self.feed.step_begin(step, 0.1, told)
         applied = self.switcher.step_begin(step)
         if applied is not None:
             self.link.send_kept(ScheduleApplied(number=applied.number, step=step, late=False))
@@ -92,7 +91,7 @@ class FeedContract(RuleBasedStateMachine):
     def now(self) -> float:
         return self.now_s
 
-    def make_feed(self, rank: int, warn: WarnOnce) -> ScheduleFeed:
+    def make_feed(self, rank: Rank) -> ScheduleFeed:
         raise NotImplementedError
 
     def readers(self) -> list[int]:
@@ -200,8 +199,8 @@ class FeedContract(RuleBasedStateMachine):
 class HelperFeedMachine(FeedContract):
     """Each rank hears from the helper of its host."""
 
-    def make_feed(self, rank: int, warn: WarnOnce) -> ScheduleFeed:
-        return HelperFeed(rank, monotonic=self.now)
+    def make_feed(self, rank: Rank) -> ScheduleFeed:
+        return HelperFeed(rank.number, rank.switcher, self.now)
 
     def readers(self) -> list[int]:
         return list(range(RANKS))
@@ -265,8 +264,9 @@ class BroadcastFeedMachine(FeedContract):
         self.applied_at: dict[int, int] = {}
         super().begin()
 
-    def make_feed(self, rank: int, warn: WarnOnce) -> ScheduleFeed:
-        return BroadcastFeed(rank, FakeBroadcaster(rank, self.medium), warn, self.now)
+    def make_feed(self, rank: Rank) -> ScheduleFeed:
+        broadcaster: Any = FakeBroadcaster(rank.number, self.medium)
+        return BroadcastFeed(rank.number, rank.switcher, broadcaster, rank.warn, self.now)
 
     def readers(self) -> list[int]:
         return [0]
@@ -305,87 +305,105 @@ TestBroadcastFeed.settings = CONTRACT
 # ---- single promises, over both feeds
 
 
-def broadcast_feed(rank: int = 0) -> BroadcastFeed:
-    return BroadcastFeed(rank, FakeBroadcaster(rank, Medium()), WarnOnce())
+class Follower:
+    """A switcher, and what its rank runs: the number of a schedule, or None for default clocks."""
+
+    def __init__(self) -> None:
+        self.runs: int | None = None
+        self.said: list[str] = []
+        self.switcher = ScheduleSwitcher(self._set, self.said.append)
+
+    def _set(self, schedule: NewSchedule | None) -> None:
+        self.runs = None if schedule is None else schedule.number
+
+    def helper_feed(self, **options: Any) -> HelperFeed:
+        return HelperFeed(0, self.switcher, **options)
+
+    def broadcast_feed(self, rank: int = 0, medium: Medium | None = None, **options: Any) -> BroadcastFeed:
+        broadcaster: Any = FakeBroadcaster(rank, medium or Medium())
+        return BroadcastFeed(rank, self.switcher, broadcaster, WarnOnce(), **options)
+
+    def step(self, feed: ScheduleFeed, step: int, *messages: ToTraining) -> int | None:
+        feed.step_begin(step, 0.1, messages)
+        self.switcher.step_begin(step)
+        return self.runs
 
 
-@pytest.mark.parametrize("make", [lambda: HelperFeed(0), broadcast_feed], ids=["helper", "broadcast"])
-def test_a_feed_that_hears_nothing_asks_for_nothing(make: Any) -> None:
-    feed = make()
-    assert [update for step in range(20) for update in feed.step_begin(step, 0.1, ())] == []
+@pytest.fixture
+def follower() -> Follower:
+    return Follower()
+
+
+@pytest.mark.parametrize("kind", ["helper_feed", "broadcast_feed"])
+def test_a_feed_that_hears_nothing_asks_for_nothing(follower: Follower, kind: str) -> None:
+    feed = getattr(follower, kind)()
+    assert {follower.step(feed, step) for step in range(20)} == {None}
+    assert not follower.switcher.is_suspended
     feed.close()
 
 
 def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_step_and_back() -> None:
     medium, now_s = Medium(), [100.0]
-    feeds = [BroadcastFeed(rank, FakeBroadcaster(rank, medium), WarnOnce(), lambda: now_s[0]) for rank in (0, 1)]
+    followers = [Follower(), Follower()]
+    feeds = [
+        follower.broadcast_feed(rank, medium, monotonic=lambda: now_s[0]) for rank, follower in enumerate(followers)
+    ]
     runs: list[list[int | None]] = [[], []]
-    now: list[int | None] = [None, None]
-    switchers: list[ScheduleSwitcher[RankPlan]] = []
-    for rank in (0, 1):
-
-        def put(plan: RankPlan | None, rank: int = rank) -> None:
-            now[rank] = plan.frequencies[0][1] if plan else None
-
-        switchers.append(ScheduleSwitcher(put, lambda text, reason: None))
     told: dict[int, list[ToTraining]] = {
         0: [new_schedule(0), PaceLeaseRenewed(lease_s=10.0)],
         12: [PaceLeaseRenewed(lease_s=60.0)],
     }
     for step in range(20):
         now_s[0] += 2.0
-        for rank in (0, 1):
-            for update in feeds[rank].step_begin(step, 2.0, told.get(step, ()) if rank == 0 else ()):
-                switchers[rank].take(update)
-            switchers[rank].step_begin(step)
-            runs[rank].append(now[rank])
+        for rank, follower in enumerate(followers):
+            runs[rank].append(follower.step(feeds[rank], step, *(told.get(step, ()) if rank == 0 else ())))
     assert runs[0] == runs[1]
-    assert runs[0] == [None] * 3 + [100] * 5 + [None] * 7 + [100] * 5
+    assert runs[0] == [None] * 3 + [0] * 5 + [None] * 7 + [0] * 5
+    assert [len(follower.said) for follower in followers] == [1, 0]
 
 
 def test_a_broadcast_packet_that_is_not_a_schedule_is_one_warning_on_each_rank(
-    caplog: pytest.LogCaptureFixture,
+    follower: Follower, caplog: pytest.LogCaptureFixture
 ) -> None:
     medium = Medium()
-    feed = BroadcastFeed(1, FakeBroadcaster(1, medium), WarnOnce())
+    feed = follower.broadcast_feed(1, medium)
     for step, packet in enumerate([b"rubbish", transport.encode(new_schedule(2**60)), transport.encode({"type": 1})]):
         medium.arrives[step] = packet
-        assert feed.step_begin(step, 0.1, ()) == []
+        assert follower.step(feed, step) is None
     assert caplog.text.count("a broadcast schedule is dropped") == 1
 
 
-def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there() -> None:
+def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there(follower: Follower) -> None:
     medium = Medium()
-    feed = BroadcastFeed(1, FakeBroadcaster(1, medium), WarnOnce())
-    feed.step_begin(0, 0.1, [new_schedule(0), PaceLeaseRenewed(lease_s=1e-9)])
-    feed.step_begin(1, 0.1, ())
+    feed = follower.broadcast_feed(1, medium)
+    follower.step(feed, 0, new_schedule(0), PaceLeaseRenewed(lease_s=1e-9))
+    follower.step(feed, 1)
     assert medium.outbox is None
 
 
-def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_which_they_are_heard() -> None:
-    feed = HelperFeed(0, at_once=True)
-    (update,) = feed.step_begin(7, 0.1, [new_schedule(3, steps=5)])
-    assert isinstance(update, PendingSchedule)
-    assert (update.number, update.start_step, update.steps) == (3, 7, 5)
+def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_which_they_are_heard(
+    follower: Follower,
+) -> None:
+    feed = follower.helper_feed(at_once=True)
+    assert follower.step(feed, 7, new_schedule(3, start_step=50, steps=5)) == 3
+    assert [follower.step(feed, step) for step in range(8, 14)] == [3] * 4 + [None] * 2
 
 
-def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones() -> None:
-    feed = HelperFeed(0)
-    first = feed.step_begin(0, 0.1, [new_schedule(7), new_schedule(9, start_step=5)])
-    assert any(isinstance(update, Suspend) for update in first)
-    updates = feed.step_begin(2, 0.1, [SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)])
-    assert [type(update) for update in updates] == [Withdraw, PendingSchedule, PendingSchedule, Resume]
-    assert feed.step_begin(4, 0.1, ()) == []
+def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones(follower: Follower) -> None:
+    feed = follower.helper_feed()
+    assert follower.step(feed, 0, new_schedule(7), new_schedule(9, start_step=5)) is None
+    assert ["has missed a schedule after number 7" in text for text in follower.said] == [True]
+    assert follower.step(feed, 2, SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)) == 2
+    assert [follower.step(feed, step) for step in (3, 4, 5)] == [2, 3, 3]
 
 
-def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends() -> None:
+def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends(follower: Follower) -> None:
     now_s = [100.0]
-    feed = HelperFeed(0, monotonic=lambda: now_s[0])
-    feed.step_begin(0, 0.1, [new_schedule(0), PaceLeaseRenewed(lease_s=10.0)])
+    feed = follower.helper_feed(monotonic=lambda: now_s[0])
+    assert follower.step(feed, 0, new_schedule(0), PaceLeaseRenewed(lease_s=10.0)) == 0
     now_s[0] += 11.0
-    (update,) = feed.step_begin(1, 0.1, ())
-    assert isinstance(update, Suspend)
-    assert feed.step_begin(2, 0.1, ()) == []
-    assert feed.step_begin(3, 0.1, [PaceLeaseRenewed(lease_s=0.0)]) == [Resume(update.reason)]
+    assert [follower.step(feed, step) for step in (1, 2)] == [None, None]
+    assert follower.step(feed, 3, PaceLeaseRenewed(lease_s=0.0)) == 0
     now_s[0] += 1e9
-    assert feed.step_begin(4, 0.1, ()) == []
+    assert follower.step(feed, 4) == 0
+    assert len(follower.said) == 1

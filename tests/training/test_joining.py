@@ -12,16 +12,16 @@ import pytest
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import ClockProcess
 from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
-from pfo_fs.guard import Guard
+from pfo_fs.guard import Guard, WarnOnce
 from pfo_fs.helper.client import HelperClient
+from pfo_fs.helper.link import HelperLink
+from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.ipc.messages import JoinJob
 from pfo_fs.training import joining
-from pfo_fs.training.collectives import Collectives, agree
-from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import JobRequest, checked_settings
 from pfo_fs.training.joining import JobJoiner, JoinedJob
 from pfo_fs.training.parallel_dims import find_parallel_dims
-from pfo_fs.training.warn_once import WarnOnce
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RANKS = 3
 WAIT_S = 30.0
@@ -91,7 +91,9 @@ def join_all(
             agree(collectives, error, guard)
             dims = find_parallel_dims(rank=rank, world_size=RANKS, local_rank=rank, pp_degree=RANKS)
             warn = WarnOnce()
-            joiner = JobJoiner(dims, JobRequest(**given), collectives, HelperLink(warn), warn, strict=guard.strict)
+            switcher = ScheduleSwitcher(lambda _: None, lambda _: None)
+            link, request = HelperLink(warn), JobRequest(**given)
+            joiner = JobJoiner(dims, request, collectives, link, switcher, warn, strict=guard.strict)
             results[rank] = joiner.join(lambda _: make_parts(rank))
             joiner._link.close()
             results[rank].clocks.close()

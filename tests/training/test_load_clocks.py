@@ -98,7 +98,8 @@ def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Pat
 def test_clocks_stay_the_highest_where_loads_explain_nothing_and_somebody_says_so(tmp_path: Path, why: str) -> None:
     job = Job(tmp_path, 2, steps=30, **{why: True})
     assert not any(job.clocks_mhz(0) + job.clocks_mhz(1))
-    assert "all clocks stay the highest" in job.said[0]["status"] + " ".join(job.said[0]["warnings"])
+    said = job.said[0]["status"] + " ".join(job.said[0]["warnings"])
+    assert "all clocks stay the highest" in said or "stay at max clocks" in said
 
 
 @pytest.mark.slow

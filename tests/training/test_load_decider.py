@@ -83,7 +83,7 @@ def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decid
     assert CLOCK.unpack(received(ranks[1], CLOCK.size)) == (1, 0)
     state = read_state(decider.state_fd)
     assert state is not None
-    assert "learning" in state["text"]
+    assert "learning" in state.text
 
 
 def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
@@ -95,10 +95,11 @@ def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
         for rank in ranks:
             received(rank, CLOCK.size)
     until = time.monotonic() + 10.0
-    while ((found := read_state(decider.state_fd)) is None or found["last"] is None) and time.monotonic() < until:
+    while ((found := read_state(decider.state_fd)) is None or found.last is None) and time.monotonic() < until:
         time.sleep(0.01)
     assert found is not None
-    assert found["last"]["work_s"] == [0.1235, 0.1235]
+    assert found.last is not None
+    assert found.last.work_s == [0.1235, 0.1235]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

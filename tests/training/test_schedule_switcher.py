@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher, Withdraw
+from pfo_fs.ipc.messages import NewSchedule
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 
 class Rank:
@@ -16,14 +17,14 @@ class Rank:
     def __init__(self) -> None:
         self.runs: str | None = None
         self.said: list[str] = []
-        self.switcher: ScheduleSwitcher[str] = ScheduleSwitcher(self._set, lambda _, why: self.said.append(why))
+        self.switcher = ScheduleSwitcher(self._set, self.said.append)
         self.step = -1
 
-    def _set(self, what: str | None) -> None:
-        self.runs = what
+    def _set(self, schedule: NewSchedule | None) -> None:
+        self.runs = None if schedule is None else f"schedule {schedule.number}"
 
     def expect(self, number: int, start_step: int = 0, steps: int = 0) -> None:
-        self.switcher.expect(PendingSchedule(number, start_step, steps, f"schedule {number}"))
+        self.switcher.expect(NewSchedule(number=number, start_step=start_step, steps=steps))
 
     def steps(self, count: int) -> list[str | None]:
         seen = []
@@ -66,7 +67,7 @@ def test_after_a_withdrawal_clocks_are_default_until_a_schedule_comes_whatever_i
     rank.expect(7, steps=1)
     rank.expect(9, start_step=6)
     assert rank.steps(3) == ["schedule 7", None, None]
-    rank.switcher.take(Withdraw())
+    rank.switcher.withdraw()
     assert (rank.runs, rank.switcher.number) == (None, -1)
     rank.expect(2, start_step=4)
     assert rank.steps(5) == [None, "schedule 2", "schedule 2", "schedule 2", "schedule 2"]
@@ -97,18 +98,26 @@ def test_a_schedule_that_holds_for_some_steps_ends_by_itself_and_is_not_measured
     rank.expect(0, start_step=1, steps=3)
     assert rank.steps(6) == [None] + ["schedule 0"] * 3 + [None] * 2
     assert (rank.switcher.number, rank.switcher.measured_number) == (0, -1)
-    assert rank.said == ["over"]
+    (text,) = rank.said
+    assert "no new schedule has come for 3 steps" in text
     rank.expect(1, start_step=7)
     assert rank.steps(3) == [None, "schedule 1", "schedule 1"]
     assert rank.switcher.measured_number == 1
+
+
+def test_that_no_new_schedule_has_come_is_said_once(rank: Rank) -> None:
+    for number in range(3):
+        rank.expect(number, start_step=2 * number, steps=1)
+    assert rank.steps(6) == ["schedule 0", None, "schedule 1", None, "schedule 2", None]
+    assert len(rank.said) == 1
 
 
 def test_a_suspended_schedule_is_followed_again_when_the_last_reason_is_gone(rank: Rank) -> None:
     rank.expect(0)
     rank.steps(1)
     for why in ("directory lost", "lease over", "lease over"):
-        rank.switcher.suspend(why, "text")
-    assert rank.said == ["directory lost", "lease over"]
+        rank.switcher.suspend(why, f"warning: {why}")
+    assert rank.said == ["warning: directory lost", "warning: lease over"]
     rank.switcher.resume("directory lost")
     rank.switcher.resume("something else")
     assert rank.steps(1) == [None]
@@ -155,14 +164,14 @@ class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.published: list[PendingSchedule[str]] = []
+        self.published: list[NewSchedule] = []
         self.ranks = [Rank() for _ in range(RANKS)]
         self.heard: list[set[int]] = [set() for _ in range(RANKS)]
         self.reasons: list[set[str]] = [set() for _ in range(RANKS)]
         self.spoiled: list[set[int]] = [set() for _ in range(RANKS)]
         self.step = -1
 
-    def due(self, rank: int) -> PendingSchedule[str] | None:
+    def due(self, rank: int) -> NewSchedule | None:
         """The newest schedule that this rank has heard of and that has started."""
         started = [self.published[number] for number in self.heard[rank]]
         return max((one for one in started if one.start_step <= self.step), key=lambda one: one.number, default=None)
@@ -171,7 +180,7 @@ class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
     def publish(self, start_in: int, steps: int) -> None:
         number = len(self.published)
         start_step = max(0, self.step + start_in)
-        self.published.append(PendingSchedule(number, start_step, steps, f"schedule {number}"))
+        self.published.append(NewSchedule(number=number, start_step=start_step, steps=steps))
 
     @rule(rank=st.integers(0, RANKS - 1), which=st.sampled_from([0, 0, 0, 1, 2, 3]))
     def hear(self, rank: int, which: int) -> None:

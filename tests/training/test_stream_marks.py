@@ -176,19 +176,18 @@ def test_a_word_that_is_not_aligned_is_refused(page: SharedPage, driver: FakeDri
         open_stream_marks(address_of(page) + 2, 0, library=driver.path, current_stream=lambda: 0)
 
 
-def test_the_self_test_measures_and_leaves_the_word_as_it_was(page: SharedPage, driver: FakeDriver) -> None:
+def test_the_self_test_leaves_the_word_as_it_was(page: SharedPage, driver: FakeDriver) -> None:
     page.words[PROGRESS] = 77
     marks = opened(page, driver)
-    test = self_test(marks, lambda: page.words[PROGRESS])
-    assert test.works, test.reason
-    assert 0 < test.call_us <= test.arrival_us
+    reason = self_test(marks, lambda: page.words[PROGRESS])
+    assert not reason
     assert page.words[PROGRESS] == 77
 
 
 def test_the_self_test_sees_a_number_that_is_not_the_written_one(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
-    test = self_test(marks, lambda: page.words[PROGRESS] * 2)
-    assert (test.works, test.reason) == (False, "the number 2 arrived instead of 1")
+    reason = self_test(marks, lambda: page.words[PROGRESS] * 2)
+    assert reason == "the number 2 arrived instead of 1"
 
 
 def test_the_self_test_sees_numbers_that_come_out_of_order(page: SharedPage, driver: FakeDriver) -> None:
@@ -199,14 +198,12 @@ def test_the_self_test_sees_numbers_that_come_out_of_order(page: SharedPage, dri
         reads.append(page.words[PROGRESS])
         return reads[-1] if reads[-1] <= 16 else [20, 18][min(reads.count(reads[-1]) - 1, 1)]
 
-    test = self_test(marks, read)
-    assert not test.works
-    assert "after 20, the number 18 arrived" in test.reason
+    reason = self_test(marks, read)
+    assert "after 20, the number 18 arrived" in reason
 
 
 def test_the_self_test_reports_an_error_of_the_driver(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
     driver.set("write_error", 700)
-    test = self_test(marks, lambda: page.words[PROGRESS])
-    assert not test.works
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in test.reason
+    reason = self_test(marks, lambda: page.words[PROGRESS])
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in reason

@@ -39,8 +39,6 @@ class GeopmBackend:
         within_s: The longest time of one call.
     """
 
-    name = "geopm"
-
     def __init__(self, place: GpuPlace, *, within_s: float | None = None) -> None:
         self._place = place
         self._within_s = CALL_WITHIN_S if within_s is None else within_s

@@ -38,8 +38,6 @@ class ClockBackend(Protocol):
     request afterwards, so there is never more than one call under way for a GPU. Each call takes 5 s at most.
     """
 
-    name: str
-
     def why_not(self) -> str:
         """Returns why this way does not work here and what the operator has to do; '' if it seems to. Changes nothing.
 
@@ -70,8 +68,6 @@ class MeasuresOnly:
     Args:
         reason: Why nothing is set.
     """
-
-    name = "none"
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -23,8 +23,6 @@ class SlurmStepBackend(MeasuresOnly):
         clock_mhz: The clock in MHz that it means; 0 if that is not known.
     """
 
-    name = "slurm-step"
-
     def __init__(self, clocks_mhz: Sequence[int]) -> None:
         self.requested = _requested(os.environ.get("SLURM_GPU_FREQ", "")) if "SLURM_STEP_ID" in os.environ else ""
         self.clock_mhz = _clock_mhz(self.requested, sorted(clocks_mhz, reverse=True))

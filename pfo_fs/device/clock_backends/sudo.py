@@ -30,8 +30,6 @@ class SudoBackend:
         within_s: The longest time of one call.
     """
 
-    name = "sudo"
-
     def __init__(self, place: GpuPlace, *, asked: bool, within_s: float | None = None) -> None:
         self._uuid = place.uuid
         self._asked = asked

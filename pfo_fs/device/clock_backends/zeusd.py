@@ -43,8 +43,6 @@ class ZeusdBackend:
         within_s: The longest time of one call.
     """
 
-    name = "zeusd"
-
     def __init__(self, place: GpuPlace, *, path: str | None = None, within_s: float | None = None) -> None:
         self._place = place
         self._path = path or os.environ.get("ZEUSD_SOCK_PATH") or DEFAULT_SOCKET

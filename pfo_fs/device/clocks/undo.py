@@ -46,9 +46,6 @@ class UndoState(NamedTuple):
     problem: str = ""
 
 
-NOTHING_OWED = UndoState()
-
-
 class Undo:
     """One setting of one GPU.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.interface import Gpu, ReadThrough
 
 
 class ActionLog:
@@ -29,7 +29,7 @@ class ActionLog:
             self._fd = -1
 
 
-class DryRunGpu:
+class DryRunGpu(ReadThrough):
     """Reads everything from a real GPU and changes nothing on it (`PFO_FS_DRY_RUN=1`).
 
     It serves machines where clocks may not be changed: it only records the clocks and power limits that it would set.
@@ -40,16 +40,10 @@ class DryRunGpu:
     """
 
     def __init__(self, gpu: Gpu, log_path: str | None = None) -> None:
-        self._gpu = gpu
+        super().__init__(gpu)
         self.clock_backend = "dry run"
         self._log = ActionLog(log_path) if log_path else None
         self.name = f"{gpu.name} (dry run)"
-        self.uuid = gpu.uuid
-        self.actions: list[tuple[str, float]] = []
-
-    def supported_clocks_mhz(self) -> list[int]:
-        """Returns the real GPU's clocks, in MHz."""
-        return self._gpu.supported_clocks_mhz()
 
     def why_clocks_stay(self) -> str:
         """Returns an empty string, so that a dry run does everything but the changes."""
@@ -67,42 +61,17 @@ class DryRunGpu:
         """Returns None: no clock was locked."""
         return None
 
-    def power_limit_range_w(self) -> tuple[float, float]:
-        """Returns the real GPU's range, in watts."""
-        return self._gpu.power_limit_range_w()
-
-    def power_limit_w(self) -> float:
-        """Returns the real GPU's limit, in watts, whatever was recorded."""
-        return self._gpu.power_limit_w()
-
     def set_power_limit_w(self, limit_w: float) -> None:
         """Records the limit only."""
-        if len(self.actions) < 10_000:
-            self.actions.append(("limit", limit_w))
         if self._log is not None:
             self._log.write_limit(limit_w)
 
     def _record(self, action: str, mhz: int) -> None:
-        if len(self.actions) < 10_000:
-            self.actions.append((action, mhz))
         if self._log is not None:
             self._log.write(action, mhz)
 
-    def energy_j(self) -> float:
-        """Returns the real GPU's counter, in joules."""
-        return self._gpu.energy_j()
-
-    @property
-    def energy_breaks(self) -> int:
-        """Those of the real GPU."""
-        return self._gpu.energy_breaks
-
-    def throttled(self) -> str:
-        """Returns the answer of the real GPU."""
-        return self._gpu.throttled()
-
     def close(self) -> None:
         """Ends the use of the real GPU."""
-        self._gpu.close()
+        super().close()
         if self._log is not None:
             self._log.close()

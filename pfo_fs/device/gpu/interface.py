@@ -134,6 +134,30 @@ class NoGpu:
         """Does nothing."""
 
 
+class ReadThrough:
+    """A GPU that is read as another one; how it is set is what a subclass adds.
+
+    Args:
+        gpu: The other one, which this object closes.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.name, self.uuid = gpu.name, gpu.uuid
+        self.supported_clocks_mhz = gpu.supported_clocks_mhz
+        self.power_limit_range_w, self.power_limit_w = gpu.power_limit_range_w, gpu.power_limit_w
+        self.energy_j, self.throttled = gpu.energy_j, gpu.throttled
+
+    @property
+    def energy_breaks(self) -> int:
+        """How often it was not known what was consumed between two readings."""
+        return self._gpu.energy_breaks
+
+    def close(self) -> None:
+        """Ends the use of the GPU."""
+        self._gpu.close()
+
+
 class GpuSettings(NamedTuple):
     """Clock and power limit in force, read without changing them.
 

@@ -101,6 +101,10 @@ class NvmlGpu:
         """Returns the graphics clocks at the highest memory clock, in MHz, highest first; see `why_no_clocks`."""
         return list(self._clocks_mhz)
 
+    def why_not(self) -> str:
+        """Returns an empty string: only a change shows whether this user may set clocks (`ClockBackend`)."""
+        return ""
+
     def why_clocks_stay(self) -> str:
         """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
         try:

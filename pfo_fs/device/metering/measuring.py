@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pfo_fs.device import shared_page
@@ -21,7 +21,7 @@ from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import MarkReader
-from pfo_fs.ipc.messages import SwitchingReport
+from pfo_fs.ipc.messages import ProgressReport, SwitchingReport, TimedStep
 
 _LOOK_EVERY_NS = 100_000_000
 """How often marks and energy are read while training writes no marks of instructions."""
@@ -143,30 +143,45 @@ class Measuring:
             released: Whether the clocks are reset, and stay so: then this is the last report.
         """
         with suppress(Exception):  # a reporter that fails must not keep the clocks from being reset
-            step, mhz = self._meter.last_step, self._setter.clock_mhz
-            self._reporter.progress(step, mhz, message or self._message(), undo=self._undo(), now=True)
+            self._reporter.progress(self._progress(message), now=True)
             if released:
                 self._reporter.released()
                 self._reporter.finish(0.5)
             else:
                 self._reporter.send_waiting()
 
-    def _message(self) -> str | None:
-        return self._undo().problem or self._setter.message or self._why_no_energy or None
+    def _progress(
+        self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
+    ) -> ProgressReport:
+        """Returns how it is now.
+
+        Args:
+            message: What is wrong, if this object does not know it.
+            iteration_times: Of the steps since the last report.
+            throttled: What holds the GPU's clocks back.
+        """
+        step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
+        return ProgressReport(
+            step=-1 if step is None else step.step,
+            number=-1 if step is None else step.number,
+            iter_time=None if step is None else round(step.time_s, 6),
+            iter_energy=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
+            clock_mhz=mhz or None,
+            message=message or undo.problem or self._setter.message or self._why_no_energy,
+            iteration_times=[(number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times],
+            throttled=throttled,
+            switching=self._switching(False),
+            undo_owed=undo.owed,
+            undo_failures=undo.failures,
+            held=self.held and not mhz and not undo.owed,
+        )
 
     def _measure(self, now_ns: int, everything: bool) -> None:
         self._read_energy(now_ns)
         self._read_marks(everything)
-        self._reporter.progress(
-            self._meter.last_step,
-            self._setter.clock_mhz,
-            self._message(),
-            iteration_times=self._meter.pace,
-            throttled=self._throttled(now_ns),
-            switching=self._switching(False),
-            undo=self._undo(),
-            held=self.held and not self._setter.clock_mhz and not self._setter.undo.owed,
-        )
+        pace = self._meter.pace
+        if self._reporter.progress(self._progress("", pace, self._throttled(now_ns))):
+            pace.clear()
         self._reporter.send_waiting()
 
     def _read_energy(self, now_ns: int) -> None:

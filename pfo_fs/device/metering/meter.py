@@ -12,11 +12,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.energy_curve import EnergyCurve
 from pfo_fs.device.metering.instruction_power import Power, PowerFit
 from pfo_fs.device.metering.marked_steps import EndedStep, MarkedSteps
 from pfo_fs.device.metering.window_ticks import WindowTicks
+from pfo_fs.ipc.messages import MeasurementReport, SwitchingReport
 
 _INSTRUCTIONS_BETWEEN_YIELDS = 16
 """Some 50 us of work."""
@@ -64,10 +67,15 @@ class Measured(NamedTuple):
     steps: list[Step]
     powers: list[Power]
 
-    def result(self, rank: int) -> dict[str, Any]:
-        """Returns Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i."""
+    def report(self, rank: int, switching: SwitchingReport | None = None) -> MeasurementReport:
+        """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i.
+
+        Args:
+            rank: The rank that was measured.
+            switching: How its clocks are switched, if they are, with the latency of each clock.
+        """
         names = sorted({name for step in self.steps for name in step.times})
-        return {
+        result: dict[str, Any] = {
             "rank": rank,
             "iter_time": [_short(step.time_s) for step in self.steps],
             "iter_energy": [_short(step.energy_j) for step in self.steps],
@@ -78,6 +86,9 @@ class Measured(NamedTuple):
             "clock_breakdown": {name: [step.clocks.get(name, []) for step in self.steps] for name in names},
             "powers": [power._asdict() for power in self.powers],
         }
+        if switching is not None:
+            result["switching"] = msgspec.structs.asdict(switching)
+        return MeasurementReport(number=self.number, first_step=self.first_step, result=result)
 
 
 def _short(value: float) -> float:

@@ -11,10 +11,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-import msgspec
-
-from pfo_fs.device.clocks.undo import NOTHING_OWED, UndoState
-from pfo_fs.device.metering.meter import Measured, Step
+from pfo_fs.device.metering.meter import Measured
 from pfo_fs.ipc import messages, transport
 
 _RETRY_S = 1.0
@@ -45,7 +42,7 @@ class Reporter:
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
         self._progress: bytes | None = None
         self._progress_at_s = 0.0
-        self._reported: tuple[int, str | None, str, UndoState, bool] = (-1, None, "", NOTHING_OWED, False)
+        self._reported: tuple[object, ...] = ()
 
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
         """Queues a result; leaves out its later iterations if it does not fit into one packet.
@@ -55,70 +52,30 @@ class Reporter:
             switching: How clocks are switched, if they are, with the latency of each clock.
         """
         steps = measured.steps
-        how = {} if switching is None else {"switching": msgspec.structs.asdict(switching)}
         while steps:
-            packet = transport.encode(
-                messages.MeasurementReport(
-                    number=measured.number,
-                    first_step=measured.first_step,
-                    result={**measured._replace(steps=steps).result(self._rank), **how},
-                )
-            )
+            packet = transport.encode(measured._replace(steps=steps).report(self._rank, switching))
             if len(packet) <= transport.MAX_PACKET_BYTES:
                 self._results.append(packet)
                 return
             steps = steps[: len(steps) // 2]
 
-    def progress(
-        self,
-        step: Step | None,
-        clock_mhz: int,
-        message: str | None,
-        *,
-        iteration_times: deque[tuple[int, int, float]] | None = None,
-        throttled: str = "",
-        switching: messages.SwitchingReport | None = None,
-        undo: UndoState = NOTHING_OWED,
-        held: bool = False,
-        now: bool = False,
-    ) -> None:
-        """Reports the progress of this rank, at most once a second and only if something has changed.
+    def progress(self, report: messages.ProgressReport, *, now: bool = False) -> bool:
+        """Takes a report of this rank's progress, at most once a second and only if something has changed.
 
         Args:
-            step: The last complete step.
-            clock_mhz: MHz in force, 0 for the default.
-            message: What is wrong, if anything.
-            iteration_times: (step, schedule number, span in s) of the steps since the last message.
-            throttled: What holds the GPU's clocks back, if anything.
-            switching: How clocks are switched, if they are.
-            undo: What could not be put back on the GPU.
-            held: Whether the GPU has default clocks because the helper has requested them.
+            report: How it is now.
             now: Do not wait for the second to pass.
+
+        Returns:
+            Whether the report was taken; it is sent by `send_waiting`.
         """
-        state = (-1 if step is None else step.step, message, throttled, undo, held)
+        state = (report.step, report.message, report.throttled, report.undo_owed, report.undo_failures, report.held)
         now_s = time.monotonic()
         if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
-            return
+            return False
         self._reported, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
-        report = messages.ProgressReport(
-            step=-1 if step is None else step.step,
-            number=-1 if step is None else step.number,
-            iter_time_s=None if step is None else round(step.time_s, 6),
-            iter_energy_j=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
-            clock_mhz=clock_mhz or None,
-            message=message or "",
-            iteration_times=[
-                (number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times or ()
-            ],
-            throttled=throttled,
-            switching=switching,
-            undo_owed=undo.owed,
-            undo_failures=undo.failures,
-            held=held,
-        )
-        if iteration_times:
-            iteration_times.clear()
         self._progress = transport.encode(report)
+        return True
 
     def released(self) -> None:
         """Reports that the clocks are reset and stay so."""

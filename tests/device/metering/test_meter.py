@@ -78,7 +78,7 @@ def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measure
         shifted = [(place, t0 + step * 100, t1 + step * 100) for place, t0, t1 in instructions]
         found += results(meter, step_marks(step * 100, step, 7, shifted, step * 100 + 90))
     assert [(one.number, one.first_step, len(one.steps)) for one in found] == [(7, 1, 2)]
-    result = found[0].result(rank=3)
+    result = found[0].report(3).result
     assert result["rank"] == 3
     assert result["iter_step"] == [1, 2]
     assert result["iter_time"] == pytest.approx([0.09, 0.09])
@@ -119,7 +119,7 @@ def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
     meter.lost()
     assert results(meter, [(150 * MS, shared_page.STEP_END)]) == []
     found = results(meter, step_marks(200, 2, 1, [(0, 210, 220)], 250))
-    assert found[0].result(0)["time_breakdown"] == {"forward": [[0.01]]}
+    assert found[0].report(0).result["time_breakdown"] == {"forward": [[0.01]]}
 
 
 def test_nested_instructions_end_the_innermost_of_their_name() -> None:
@@ -135,7 +135,7 @@ def test_nested_instructions_end_the_innermost_of_their_name() -> None:
         (160 * MS, shared_page.END | 0 << 8),
         (170 * MS, shared_page.END | 0 << 8),  # never began
     ]
-    times = results(meter, marks)[0].result(0)["time_breakdown"]
+    times = results(meter, marks)[0].report(0).result["time_breakdown"]
     assert times == {"forward": [[0.05]], "backward": [[0.03]]}
 
 

@@ -139,12 +139,14 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: p
 
 def test_a_dry_run_reads_everything_and_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
+    monkeypatch.setenv("PFO_FS_DRY_RUN_LOG", str(tmp_path / "dry.log"))
     gpu = open_gpu("simulated:a")
     assert isinstance(gpu, DryRunGpu)
     assert gpu.why_clocks_stay() == ""
     gpu.lock_clock_mhz(900)
     gpu.reset_clocks()
-    assert gpu.actions == [("lock", 900), ("reset", 0)]
+    logged = [json.loads(line) for line in (tmp_path / "dry.log").read_text().splitlines()]
+    assert [(line["action"], line["mhz"]) for line in logged] == [("lock", 900), ("reset", 0)]
     assert 900 in gpu.supported_clocks_mhz()
     assert gpu.energy_j() >= 0
     assert (tmp_path / "a.log").read_text() == ""

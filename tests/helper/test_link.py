@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_helper import FakeClient
 
+from pfo_fs.guard import WarnOnce
+from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc.messages import (
     AllRanks,
     Joined,
@@ -17,8 +19,6 @@ from pfo_fs.ipc.messages import (
     Refused,
     ScheduleApplied,
 )
-from pfo_fs.training.helper_link import HelperLink
-from pfo_fs.training.warn_once import WarnOnce
 
 JOIN = JoinJob(job_id="job", attempt="a", coordination="local", rank_body={})
 RANKS = AllRanks(rank_infos=[])

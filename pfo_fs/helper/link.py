@@ -1,4 +1,4 @@
-"""The training process's link to the host's helper; it repeats to a new helper what that one needs.
+"""A training process's link to the host's helper; it repeats to a new helper what that one needs.
 
 A helper may die at any time, also before it has written what it has received. So the link keeps each message that a new
 helper needs (registration, ranks, order of instructions, schedule applied) and sends them all, in their order, to the
@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
+from pfo_fs.guard import WarnOnce
+from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
-from pfo_fs.training.warn_once import WarnOnce
 
 log = logging.getLogger("pfo_fs")
 
@@ -26,52 +26,39 @@ _READ_FOR_S = 0.02
 """Messages are read for at most this long in one step; the rest waits for the next step."""
 
 
-class Client(Protocol):
-    """What the link needs of a `HelperClient`."""
-
-    lost: bool
-
-    def poll(self) -> ToTraining | None:
-        """Returns the next message without waiting; None if there is none."""
-
-    def send(self, message: Message) -> bool:
-        """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
-
-    def revive(self, joining: list[Message]) -> bool:
-        """Tries once to reach a new helper, and sends it `joining`."""
-
-    def how_it_ended(self) -> str:
-        """Returns, in brackets, what is known about the end of the helper; may be empty."""
-
-    def wait_for(self, kind: tuple[type[Message], ...], timeout_s: float) -> Message | None:
-        """Waits for a message of one of these classes, or a refusal."""
-
-    def close(self) -> None:
-        """Ends the connection."""
-
-
 class HelperLink:
     """What training uses of its helper, whether there is one or not.
 
     Args:
         warn: Logs warnings.
         monotonic: Returns the time, in seconds.
+        log_line: Logs a line (level, text) of the helper, which has no output of its own.
+
+    Attributes:
+        client: The connection; None without a helper.
+        deaths: How many helpers have died.
     """
 
-    def __init__(self, warn: WarnOnce, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.client: Client | None = None
+    def __init__(
+        self,
+        warn: WarnOnce,
+        monotonic: Callable[[], float] = time.monotonic,
+        log_line: Callable[[int, str], None] = lambda level, text: log.log(level, "%s", text),
+    ) -> None:
+        self.client: HelperClient | None = None
+        self.deaths = 0
         self._warn = warn
         self._monotonic = monotonic
+        self._log_line = log_line
         self._kept: dict[type[Message], Message] = {}
         self._unsent: set[type[Message]] = set()  # kept messages for which the helper had no room
         self._unread: list[ToTraining] = []
         self._revive_at_s = 0.0
         self._told_dead: messages.ProblemSeen | None = None  # for the status, by the next helper
 
-    def send(self, message: Message) -> None:
-        """Sends a message that may be lost with the helper."""
-        if self.client is not None:
-            self.client.send(message)
+    def send(self, message: Message) -> bool:
+        """Sends a message that may be lost with the helper; returns whether the message was sent."""
+        return self.client is not None and self.client.send(message)
 
     def send_kept(self, message: Message) -> None:
         """Sends a message, and keeps it for new helpers in place of an older one of its class."""
@@ -88,12 +75,6 @@ class HelperLink:
         join = self._kept.get(messages.JoinJob)
         if join is not None and joined.helper_name >= 0:
             self.keep(msgspec.structs.replace(join, helper_name=joined.helper_name))
-
-    def send_again(self, kind: type[Message]) -> None:
-        """Repeats the kept message of this class, if there is one."""
-        message = self._kept.get(kind)
-        if message is not None:
-            self.send(message)
 
     def wait_for_schedule(self, timeout_s: float) -> NewSchedule | None:
         """Waits for a schedule while the optimizer is set up; the next `poll` does not return it."""
@@ -124,7 +105,7 @@ class HelperLink:
             until_s = self._monotonic() + _READ_FOR_S
             while message is not None:
                 if isinstance(message, messages.LogLine):
-                    log.log(message.level, "%s", message.message)
+                    self._log_line(message.level, message.message)
                 elif isinstance(message, messages.Refused):
                     self._warn(message.message)
                 elif isinstance(message, messages.Joined):
@@ -149,13 +130,14 @@ class HelperLink:
         self.client = None
         self._unread = []
 
-    def _revive(self, client: Client) -> None:
+    def _revive(self, client: HelperClient) -> None:
         now_s = self._monotonic()
         if now_s < self._revive_at_s:
             return
         self._revive_at_s = now_s + _REVIVE_EVERY_S
         text = f"the helper process for the shared directory has died{client.how_it_ended()}; another one is started"
         if self._warn(text, "helper died"):
+            self.deaths += 1
             self._told_dead = messages.ProblemSeen(message=text)
         try:
             revived = client.revive(list(self._kept.values()))

@@ -1,18 +1,25 @@
-"""Values that the ranks of a job exchange by `torch.distributed` while the optimizer is set up."""
+"""Values that the ranks of a job exchange by `torch.distributed`."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeVar
 
 from pfo_fs import errors
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError
 from pfo_fs.guard import Guard
-from pfo_fs.training.parallel_dims import torch_distributed
 
 T = TypeVar("T")
 
 Problem = tuple[bool, str, str]
 """What went wrong on a rank: whether it ends the job's start in any case, the name of the error's class, its text."""
+
+
+def torch_distributed() -> Any:
+    """Returns `torch.distributed` if the program has set it up, without importing torch."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 class Collectives:
@@ -22,12 +29,14 @@ class Collectives:
         rank: Global rank of this process.
         world_size: Number of ranks.
         dist: `torch.distributed`, where there are several ranks.
+        group: A process group of all ranks; None for the program's.
     """
 
-    def __init__(self, rank: int, world_size: int, dist: Any) -> None:
+    def __init__(self, rank: int, world_size: int, dist: Any, group: Any = None) -> None:
         self.rank = rank
         self.world_size = world_size
         self._dist = dist
+        self._group = group
 
     @classmethod
     def of_job(cls, rank: int, world_size: int) -> Collectives:
@@ -52,7 +61,7 @@ class Collectives:
         if self.world_size == 1:
             return value
         box = [value]
-        self._dist.broadcast_object_list(box, src=0)
+        self._dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
     def gather_to_rank_0(self, value: T) -> list[T]:
@@ -60,7 +69,7 @@ class Collectives:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
-        self._dist.gather_object(value, gathered, dst=0)
+        self._dist.gather_object(value, gathered, dst=0, group=self._group)
         return gathered or []
 
     def all_gather(self, value: T) -> list[T]:
@@ -68,7 +77,7 @@ class Collectives:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(gathered, value)
+        self._dist.all_gather_object(gathered, value, group=self._group)
         return gathered
 
 
