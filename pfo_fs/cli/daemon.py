@@ -122,12 +122,11 @@ def daemon(
 
 def _warn_of_mount(root: Path) -> None:
     """Logs options of the directory's mount that do harm."""
-    from pfo_fs.doctor.catalogue_directory import OPTIONS
     from pfo_fs.doctor.directory.mount import judge_mount
     from pfo_fs.store import mount_of
 
     for check in judge_mount(mount_of(os.path.realpath(root))):
-        if check.name == OPTIONS.name and not check.ok:
+        if check.name == "mount options" and not check.ok:
             log.warning("%s: mount option %s: %s `pfo-fs doctor` tells more", root, check.found, check.meaning)
 
 

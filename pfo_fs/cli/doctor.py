@@ -76,8 +76,8 @@ def doctor(
 
 
 def _check_directory(shared: Path, peers: int, wait_s: float, answer_within_s: float) -> list[Check]:
-    from pfo_fs.doctor.catalogue_directory import LINES
     from pfo_fs.doctor.directory.answers import check_directory_in_time
+    from pfo_fs.doctor.lines import lines
 
     with err.status("starting ...") as line:
         found = check_directory_in_time(
@@ -87,7 +87,7 @@ def _check_directory(shared: Path, peers: int, wait_s: float, answer_within_s: f
             answer_within_s=answer_within_s,
             show=lambda text: line.update(Text(plain_text(text))),
         )
-    order = [line.name for line in LINES]
+    order = list(lines())
     return sorted(found, key=lambda check: order.index(check.name))
 
 

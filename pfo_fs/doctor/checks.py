@@ -11,14 +11,15 @@ from pfo_fs.device import Gpu, open_gpu, shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.doctor.catalogue_node import CLOCKS, COSTS, GPUS, MARKS, OTHERS, WAY
 from pfo_fs.doctor.left_settings import check_left
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.doctor.node import gpu_specs
 from pfo_fs.doctor.processes import check_processes
 from pfo_fs.errors import PfoError
 from pfo_fs.switching_file import VARIABLE, given_switching
 
+_WAYS = "nvml, zeusd, sudo, geopm, slurm-step"
+"""The line of the catalogue that is printed for each way to set clocks, under the name of the way."""
 _pages: list[SharedPage] = []
 """Pages that CUDA writes to; they must stay mapped."""
 
@@ -38,9 +39,9 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
         specs = gpu_specs(most)
         gpus.extend(map(open_gpu, specs))
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
-        checks.append(GPUS.check("ok", f"{len(gpus)}: {names}{_without_energy(gpus)}"))
+        checks.append(line("GPUs", "ok", f"{len(gpus)}: {names}{_without_energy(gpus)}"))
     except PfoError as error:
-        checks.append(GPUS.check("none" if needs_gpu else "none-needed", str(error)))
+        checks.append(line("GPUs", "none" if needs_gpu else "none-needed", str(error)))
     try:
         if len(gpus) == len(specs) > 0:
             checks += check_clocks(gpus[0])
@@ -67,7 +68,7 @@ def _without_energy(gpus: Sequence[Gpu]) -> str:
 def check_clocks(gpu: Gpu) -> list[Check]:
     """Says which way would set the clocks of a GPU, and why other ways cannot."""
     if not isinstance(gpu, BackedGpu):
-        return [CLOCKS.check("ok", f"set by: {gpu.clock_backend}")]
+        return [line("clocks", "ok", f"set by: {gpu.clock_backend}")]
     reasons = gpu.reasons()
     asked = os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
     chosen = next((name for name, why in reasons.items() if not why and asked in ("auto", name)), "")
@@ -75,23 +76,23 @@ def check_clocks(gpu: Gpu) -> list[Check]:
     if asked != "auto":
         found += f" (PFO_FS_CLOCK_BACKEND={asked})"
     ways = [
-        WAY.check("no" if why else "ok", why or "seems to work")._replace(name=f"  {name}")
+        line(_WAYS, "no" if why else "ok", why or "seems to work")._replace(name=f"  {name}")
         for name, why in reasons.items()
         if name != "none"
     ]
-    return [CLOCKS.check("ok" if chosen else "none", found), *ways]
+    return [line("clocks", "ok" if chosen else "none", found), *ways]
 
 
 def check_marks(spec: str) -> Check:
     """Runs the self-test of marks that the device writes when it gets there."""
     if spec.startswith("simulated:"):
-        return MARKS.check("ok", "simulated stream")
+        return line("marks at device time", "ok", "simulated stream")
     try:
         import torch
     except ImportError as error:
-        return MARKS.check("untested", f"not tested: torch cannot be imported ({error})")
+        return line("marks at device time", "untested", f"not tested: torch cannot be imported ({error})")
     if not torch.cuda.is_available():
-        return MARKS.check("untested", "not tested: this torch has no CUDA device")
+        return line("marks at device time", "untested", "not tested: this torch has no CUDA device")
     from pfo_fs.training.stream_marks import open_stream_marks
 
     page = SharedPage.create()
@@ -100,9 +101,9 @@ def check_marks(spec: str) -> Check:
     try:
         marks: Any = open_stream_marks(address, 0)
     except PfoError as error:
-        return MARKS.check("no", str(error))
+        return line("marks at device time", "no", str(error))
     marks.close()
-    return MARKS.check("ok", f"by {marks.how}")
+    return line("marks at device time", "ok", f"by {marks.how}")
 
 
 def check_others() -> Check:
@@ -112,8 +113,8 @@ def check_others() -> Check:
         others = driver.others()
     finally:
         driver.close()
-    return OTHERS.check(
-        "ok", f"{others} other processes set clocks here now" if others else "no other process sets clocks"
+    return line(
+        "jobs here", "ok", f"{others} other processes set clocks here now" if others else "no other process sets clocks"
     )
 
 
@@ -122,7 +123,11 @@ def check_switching_file() -> Check:
     try:
         given = given_switching()
     except PfoError as error:
-        return COSTS.check("no", f"{VARIABLE}: {error}")
+        return line("costs of clock changes", "no", f"{VARIABLE}: {error}")
     if given is None:
-        return COSTS.check("unset", f"{VARIABLE} is not set")
-    return COSTS.check("ok", f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured")
+        return line("costs of clock changes", "unset", f"{VARIABLE} is not set")
+    return line(
+        "costs of clock changes",
+        "ok",
+        f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured",
+    )

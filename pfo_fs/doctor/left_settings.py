@@ -13,8 +13,7 @@ from pfo_fs.device.clocks.undo import SAME_W, clock_undo, finish, limit_undo, ta
 from pfo_fs.device.clocks.undo_note import Left, clock_note, limit_note
 from pfo_fs.device.gpu.interface import GpuSettings
 from pfo_fs.device.gpu.spec import gpu_settings_now
-from pfo_fs.doctor.catalogue_node import LEFT
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import DeviceError
 
 NOTED = "a job has noted that it could not reset the clock; the driver does not show whether it is still locked"
@@ -62,15 +61,15 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
         try:
             found = gpu_settings_now(spec)
         except DeviceError as error:
-            lines.append(LEFT.check("unknown", f"{label}: {error}"))
+            lines.append(line("clocks and limits left", "unknown", f"{label}: {error}"))
             continue
         note = note_of(gpu.uuid, found)
         outcome = judge_left(found, holders_of(spec, running), note)
         if outcome in ("left", "perhaps") and fix:
             lines.append(_fix(spec, gpu, label, found))
         elif outcome != "none":
-            lines.append(LEFT.check(outcome, f"{label}: {found.text if found.differs else NOTED}"))
-    return lines or [LEFT.check("none", f"{len(gpus)} GPU(s) at their defaults")]
+            lines.append(line("clocks and limits left", outcome, f"{label}: {found.text if found.differs else NOTED}"))
+    return lines or [line("clocks and limits left", "none", f"{len(gpus)} GPU(s) at their defaults")]
 
 
 def note_of(uuid: str, found: GpuSettings) -> Left | None:
@@ -114,11 +113,11 @@ def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings) -> Check:
     take_over(gpu, clock, limit)
     was = before.text if before.differs else NOTED
     if not finish((clock, limit), _FIX_FOR_S):
-        return LEFT.check("not-fixed", f"{label}: {was}; {clock.problem or limit.problem}")
+        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {clock.problem or limit.problem}")
     try:
         after = gpu_settings_now(spec)
     except DeviceError as error:
-        return LEFT.check("not-fixed", f"{label}: {was}; {error}")
+        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {error}")
     if after.locked_mhz and after.lock_is_sure:
-        return LEFT.check("not-fixed", f"{label}: {after.text}")
-    return LEFT.check("fixed", f"{label}: was {was}")
+        return line("clocks and limits left", "not-fixed", f"{label}: {after.text}")
+    return line("clocks and limits left", "fixed", f"{label}: was {was}")

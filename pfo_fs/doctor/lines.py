@@ -1,13 +1,15 @@
 """The lines that `pfo-fs doctor` prints: what each one looks at, and what each of its results means.
 
-`catalogue_directory.py` and `catalogue_node.py` hold them; docs/doctor.md is made from the same data
-(`tools/make_doctor_page`).
+`lines.yaml` holds the texts, and docs/doctor.md is made from the same file (`tools/make_commands`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import yaml
 
 
 class Check(NamedTuple):
@@ -29,41 +31,47 @@ class Check(NamedTuple):
     meaning: str = ""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One possible result of a line.
+@cache
+def _texts() -> dict[str, Any]:
+    return dict(yaml.safe_load(files("pfo_fs.doctor").joinpath("lines.yaml").read_text("utf-8")))
 
-    Attributes:
-        ok: As in `Check`.
-        meaning: What it means for training.
-        todo: What to do; empty if nothing.
+
+def lines() -> dict[str, dict[str, Any]]:
+    """Returns what the file says of each line: what it `looks_at`, and its `outcomes` (`ok`, `meaning`, `todo`)."""
+    return {**_texts()["directory"], **_texts()["node"]}
+
+
+def line(name: str, outcome: str, found: str) -> Check:
+    """Returns a line with one of its results.
+
+    Args:
+        name: The line.
+        outcome: One of its outcomes in the file.
+        found: What was found, with numbers.
     """
-
-    ok: bool | None
-    meaning: str
-    todo: str = ""
+    result = lines()[name]["outcomes"][outcome]
+    return Check(name, result["ok"], found, result.get("todo", ""), result["meaning"])
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of the doctor.
+def doctor_markdown() -> str:
+    """Returns docs/doctor.md."""
+    parts = [_texts()["page"]]
+    for title, part in (("The shared directory", "directory"), ("The node", "node")):
+        parts += [f"## {title}\n", *(_section(name, about) for name, about in _texts()[part].items())]
+    return "\n".join(parts)
 
-    Attributes:
-        name: What it is called on the screen.
-        looks_at: What is tried or read.
-        outcomes: Its possible results, by the name that the code gives them.
-    """
 
-    name: str
-    looks_at: str
-    outcomes: dict[str, Outcome]
+def _section(name: str, about: dict[str, Any]) -> str:
+    rows = [
+        f"| {_WORDS[one['ok']]} | {_cell(one['meaning'])} | {_cell(one.get('todo', '')) or 'nothing'} |"
+        for one in about["outcomes"].values()
+    ]
+    head = f"### {name}\n\nWhat is looked at: {about['looks_at']}.\n\n| result | what it means | what to do |"
+    return "\n".join([head, "| --- | --- | --- |", *rows, ""])
 
-    def check(self, outcome: str, found: str) -> Check:
-        """Returns the line with one of its results.
 
-        Args:
-            outcome: A key of `outcomes`.
-            found: What was found, with numbers.
-        """
-        result = self.outcomes[outcome]
-        return Check(self.name, result.ok, found, result.todo, result.meaning)
+_WORDS = {True: "ok", False: "no", None: "-"}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

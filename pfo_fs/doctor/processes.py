@@ -8,8 +8,7 @@ import tempfile
 import time
 
 from pfo_fs.device import ClockProcess
-from pfo_fs.doctor.catalogue_node import CLOCK_PROCESS, HELPER_PROCESS
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.client import HelperClient
 
@@ -28,8 +27,8 @@ def check_clock_process(spec: str) -> Check:
     try:
         message = clocks.message
         if clocks.lost:
-            return CLOCK_PROCESS.check("no", message)
-        return CLOCK_PROCESS.check("ok", _ready(began_s))
+            return line("clock process", "no", message)
+        return line("clock process", "ok", _ready(began_s))
     finally:
         clocks.close()
 
@@ -42,17 +41,17 @@ def check_helper() -> Check:
         try:
             client = HelperClient(f"pfo-fs-doctor-{token[:12]}", folder, token, 0, {})
         except (OSError, PfoError) as error:
-            return HELPER_PROCESS.check("no", f"it could not be started: {error}")
+            return line("helper process", "no", f"it could not be started: {error}")
         client.close()
         assert client.process is not None
         try:
             code = client.process.wait(_WITHIN_S)
         except subprocess.TimeoutExpired:
             client.process.kill()
-            return HELPER_PROCESS.check("no", f"it has not ended within {_WITHIN_S:g} s{client.how_it_ended()}")
+            return line("helper process", "no", f"it has not ended within {_WITHIN_S:g} s{client.how_it_ended()}")
     if code:
-        return HELPER_PROCESS.check("no", f"it ended at its start{client.how_it_ended()}")
-    return HELPER_PROCESS.check("ok", _ready(began_s))
+        return line("helper process", "no", f"it ended at its start{client.how_it_ended()}")
+    return line("helper process", "ok", _ready(began_s))
 
 
 def _ready(began_s: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import logging
 import os
@@ -18,21 +19,14 @@ from rich.console import Console
 
 from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
-from pfo_fs.doctor import catalogue_directory, catalogue_node
 from pfo_fs.doctor.directory.answers import check_directory_in_time
-from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_locks
-from pfo_fs.doctor.directory.clocks import judge_host_clocks, judge_server_clock
-from pfo_fs.doctor.directory.locks import judge_locks
-from pfo_fs.doctor.directory.mount import judge_mount
-from pfo_fs.doctor.directory.names import judge_error, judge_owner, judge_reads
+from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_clocks, judge_host_locks
+from pfo_fs.doctor.directory.mount import judge_mount, judge_server_clock, judge_space
+from pfo_fs.doctor.directory.names import judge_error, judge_locks, judge_owner, judge_reads
 from pfo_fs.doctor.directory.rights import check_rights
-from pfo_fs.doctor.directory.space import judge_space
-from pfo_fs.doctor.lines import Check
-from pfo_fs.doctor.page import doctor_markdown
+from pfo_fs.doctor.lines import Check, doctor_markdown, lines
 from pfo_fs.errors import plain_text
 from pfo_fs.store import mount_of
-
-LINES = (*catalogue_directory.LINES, *catalogue_node.LINES)
 
 
 def options_of(kind: str, options: str) -> dict[str, bool | None]:
@@ -54,8 +48,8 @@ def options_of(kind: str, options: str) -> dict[str, bool | None]:
     ],
 )
 def test_options_that_do_harm_are_told_one_by_one(kind: str, options: str, outcomes: list[str]) -> None:
-    known = catalogue_directory.OPTIONS.outcomes
-    assert options_of(kind, options) == {known[name].meaning: known[name].ok for name in outcomes}
+    known = lines()["mount options"]["outcomes"]
+    assert options_of(kind, options) == {known[name]["meaning"]: known[name]["ok"] for name in outcomes}
 
 
 @pytest.mark.parametrize(
@@ -132,9 +126,23 @@ def test_each_error_of_a_write_says_what_it_means(number: int) -> None:
 
 
 def test_what_does_not_work_always_says_what_to_do() -> None:
-    outcomes = [(line.name, name, outcome) for line in LINES for name, outcome in line.outcomes.items()]
-    assert all(outcome.meaning for _, _, outcome in outcomes)
-    assert [(line, name) for line, name, outcome in outcomes if outcome.ok is False and not outcome.todo] == []
+    outcomes = [(name, what, one) for name, line in lines().items() for what, one in line["outcomes"].items()]
+    assert all(outcome["meaning"] for _, _, outcome in outcomes)
+    assert [(line, what) for line, what, one in outcomes if one["ok"] is False and not one.get("todo")] == []
+
+
+def test_every_line_that_the_code_prints_is_in_the_file_with_its_results() -> None:
+    printed = set()
+    for path in (Path(__file__).parents[2] / "pfo_fs" / "doctor").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "line":
+                name, outcome = call.args[:2]
+                if not isinstance(name, ast.Constant):
+                    continue
+                printed.add(name.value)
+                if isinstance(outcome, ast.Constant):
+                    assert outcome.value in lines()[name.value]["outcomes"]
+    assert printed == {*lines()} - {"nvml, zeusd, sudo, geopm, slurm-step"}, "each way is printed by its own name"
 
 
 def test_the_page_has_the_lines_that_are_printed() -> None:

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pfo_fs.doctor.catalogue_directory import ANSWERS
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.ipc.spawn import start_process
 from pfo_fs.store import mount_of
 
@@ -52,7 +51,7 @@ def check_directory_in_time(
             if told is None:
                 kind = mount_of(path).kind
                 text = f"{doing}: no answer within {answer_within_s:g} s (file system: {kind})"
-                return [*checks, ANSWERS.check("hung", text)]
+                return [*checks, line("answers", "hung", text)]
             if "doing" in told:
                 doing = told["doing"]
                 show(doing)
@@ -62,7 +61,7 @@ def check_directory_in_time(
                 return checks
             elif not told:
                 ended = process.how_it_ended(within_s=1.0)
-                return [*checks, ANSWERS.check("broken", f"{doing}: the checking process has ended{ended}")]
+                return [*checks, line("answers", "broken", f"{doing}: the checking process has ended{ended}")]
     finally:
         os.close(reading)
         _end(process)

@@ -7,17 +7,25 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pfo_fs.doctor.catalogue_directory import PEER_CREATE, PEER_DELAY, PEER_EVENTS, PEER_LOCKS, PEER_RENAME
 from pfo_fs.doctor.directory.board import Board
-from pfo_fs.doctor.directory.clocks import judge_host_clocks
-from pfo_fs.doctor.directory.locks import LOCK_CALLS, open_lock_file, try_to_lock
-from pfo_fs.doctor.directory.names import content, judge_reads, read_until, replace, shown_reads, write_new
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.directory.mount import CLOCK_OFF_S, clock_text
+from pfo_fs.doctor.directory.names import (
+    LOCK_CALLS,
+    content,
+    judge_reads,
+    open_lock_file,
+    read_until,
+    replace,
+    shown_reads,
+    try_to_lock,
+    write_new,
+)
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.store import NO_HARD_LINKS, Files, Watcher, layout
 
 _NAMES = 20
@@ -109,14 +117,14 @@ def judge_claims(said: list[dict[str, Any]]) -> Check:
     """Returns the line; `said`: for each host, the names that it has won in each way, or an error."""
     failed = next((str(one["error"]) for one in said if "error" in one), "")
     if failed:
-        return PEER_CREATE.check("error", failed)
+        return line("claims between hosts", "error", failed)
     texts, exact = [], True
     for way in ("O_EXCL", "link"):
         if all(way in one for one in said):
             winners = Counter(number for one in said for number in one[way])
             exact &= all(winners[number] == 1 for number in range(_NAMES))
             texts.append(f"{way}: {_NAMES} names, won by {'/'.join(str(len(one[way])) for one in said)}")
-    return PEER_CREATE.check("ok" if exact else "broken", "; ".join(texts))
+    return line("claims between hosts", "ok" if exact else "broken", "; ".join(texts))
 
 
 # ---- one writer, many readers
@@ -147,7 +155,7 @@ def check_replace(peers: Peers) -> Iterator[Check]:
     counts = Counter[str]()
     for one in board.members[1:]:
         counts.update({str(what): int(count) for what, count in found[one].items()})
-    yield PEER_RENAME.check(judge_reads(counts), shown_reads(counts))
+    yield line("replace between hosts", judge_reads(counts), shown_reads(counts))
 
 
 def _wait_until_listed(peers: Peers, path: Path) -> None:
@@ -211,9 +219,9 @@ def judge_host_locks(results: dict[str, list[str]]) -> Check:
     """Returns the line; `results`: for each kind of lock, the three answers."""
     text = "; ".join(f"{name}: {first}, others {held}, then {later}" for name, (first, held, later) in results.items())
     if all(result == ["granted", "held", "granted"] for result in results.values()):
-        return PEER_LOCKS.check("ok", text)
+        return line("locks between hosts", "ok", text)
     local = any(first == "granted" and "granted" in held for first, held, _ in results.values())
-    return PEER_LOCKS.check("local" if local else "none", text)
+    return line("locks between hosts", "local" if local else "none", text)
 
 
 # ---- delay, and the clocks of the hosts
@@ -316,7 +324,14 @@ def judge_delay(delays: dict[str, dict[str, float]]) -> Check:
         f"{host}: " + ", ".join(f"{way} {delay_s:.2f} s" for way, delay_s in ways.items())
         for host, ways in delays.items()
     )
-    return PEER_DELAY.check(outcome, f"{text} (the longest of several)")
+    return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
+
+
+def judge_host_clocks(ahead_s: Mapping[str, float], unsure_s: float) -> Check:
+    """Returns the line; `ahead_s`: how far each host's clock is ahead of the first host's, known within `unsure_s`."""
+    worst_s = max(ahead_s.values(), key=abs, default=0.0)
+    text = ", ".join(f"{host} {clock_text(by_s, unsure_s)}" for host, by_s in ahead_s.items())
+    return line("clocks of the hosts", "off" if abs(worst_s) > CLOCK_OFF_S + unsure_s else "ok", text)
 
 
 # ---- events
@@ -338,7 +353,7 @@ def check_host_events(peers: Peers) -> Iterator[Check]:
         watcher.stop()
     seen = [answer for answer in board.exchange(said).values() if answer]
     crossed = bool(seen) and all(answer == "seen" for answer in seen)
-    yield PEER_EVENTS.check("cross" if crossed else "none", "/".join(seen))
+    yield line("events between hosts", "cross" if crossed else "none", "/".join(seen))
 
 
 def _sees_event(peers: Peers, watcher: Watcher, name: str) -> str:

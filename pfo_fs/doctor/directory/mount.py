@@ -1,12 +1,15 @@
-"""The file system of the directory, and options of its mount that do harm."""
+"""What the file system of the directory is: its kind, the options of its mount, free space, events, and its clock."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
+from pathlib import Path
 
-from pfo_fs.doctor.catalogue_directory import FILE_SYSTEM, OPTIONS
-from pfo_fs.doctor.lines import Check
-from pfo_fs.store import LOCAL_TYPES, Mount
+from pfo_fs.doctor.directory.names import own_name, write_new
+from pfo_fs.doctor.lines import Check, line
+from pfo_fs.store import LOCAL_TYPES, Mount, Watcher, is_local
 
 _PASSING = frozenset(("tmpfs", "ramfs", "overlay", "overlayfs", "aufs"))
 _NETWORK = frozenset(
@@ -28,12 +31,17 @@ _HARM = (
     ("old-rename", r"fuse\.(sshfs|s3fs|gcsfuse)", r"rw|ro"),
 )
 _CACHE_TIME = re.compile(r"(?:actimeo|ac(?:dir|reg)max|acdirmin|acregmin)=(\d+)")
+_LOW_BYTES = 256 << 20
+_LOW_FILES = 20_000
+_NONE_BYTES = 256 << 10
+_NONE_FILES = 16
+CLOCK_OFF_S = 5.0
 
 
 def judge_mount(mount: Mount) -> list[Check]:
     """Returns the lines about a mount: one about its kind, and one for each harm of its options."""
     where = f"{mount.kind}, {mount.source} on {mount.point}"
-    return [FILE_SYSTEM.check(_kind(mount.kind), where), *_options(mount)]
+    return [line("file system", _kind(mount.kind), where), *_options(mount)]
 
 
 def _kind(kind: str) -> str:
@@ -59,5 +67,64 @@ def _options(mount: Mount) -> list[Check]:
     if slow:
         found["long-caches"] = slow
     if not found:
-        return [OPTIONS.check("ok", ",".join(mount.options) or "unknown")]
-    return [OPTIONS.check(harm, ", ".join(dict.fromkeys(named))) for harm, named in found.items()]
+        return [line("mount options", "ok", ",".join(mount.options) or "unknown")]
+    return [line("mount options", harm, ", ".join(dict.fromkeys(named))) for harm, named in found.items()]
+
+
+def check_space(root: Path) -> Check:
+    """Asks the file system how much is free for this user."""
+    found = os.statvfs(root)
+    return judge_space(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+
+
+def judge_space(free_bytes: int, free_files: int | None) -> Check:
+    """Returns the line.
+
+    Args:
+        free_bytes: Bytes that this user may still use.
+        free_files: Inodes that this user may still use; None if the file system has no fixed number of them.
+    """
+    text = f"{free_bytes / 2**20:,.0f} MiB, " + ("inodes as needed" if free_files is None else f"{free_files:,} inodes")
+    files = _LOW_FILES if free_files is None else free_files
+    if free_bytes < _NONE_BYTES or files < _NONE_FILES:
+        return line("space", "none", text)
+    return line("space", "low" if free_bytes < _LOW_BYTES or files < _LOW_FILES else "ok", text)
+
+
+def check_events(root: Path) -> Check:
+    """Says whether the daemon would use events here, and tries to get them where it would."""
+    if not is_local(root):
+        return line("events", "polling", "not used on this kind of file system")
+    watcher = Watcher(root, "", "events")
+    watcher.start()
+    try:
+        return line("events", "ok", "used") if watcher.uses_events else line("events", "none", "cannot be had")
+    finally:
+        watcher.stop()
+
+
+def check_server_clock(root: Path) -> Check:
+    """Compares the time of a new file with this host's clock."""
+    with own_name(root) as path:
+        before_s = time.time()
+        made_s = write_new(path, b"1").st_mtime
+        after_s = time.time()
+    return judge_server_clock(before_s, made_s, after_s)
+
+
+def judge_server_clock(before_s: float, made_s: float, after_s: float) -> Check:
+    """Returns the line; the file was made between two times of this host's clock, all in s since 1970."""
+    ahead_s = made_s - (before_s + after_s) / 2
+    unsure_s = (after_s - before_s) / 2 + 1.0  # some file systems keep whole seconds
+    return line(
+        "clock of the file server",
+        "off" if abs(ahead_s) > CLOCK_OFF_S + unsure_s else "ok",
+        clock_text(ahead_s, unsure_s),
+    )
+
+
+def clock_text(ahead_s: float, unsure_s: float) -> str:
+    """Returns by how much a clock is ahead of this host's, which is known within `unsure_s`."""
+    if abs(ahead_s) <= unsure_s:
+        return f"the same within {unsure_s:.1f} s"
+    return f"{abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'} (within {unsure_s:.1f} s)"

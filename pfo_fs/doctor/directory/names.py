@@ -1,4 +1,4 @@
-"""What files and names do on one host: writes, exclusive creation, hard links, replacement by rename.
+"""What files, names and locks do on one host: writes, exclusive creation, hard links, replacement by rename, locks.
 
 Each check makes files of its own and removes them. Their names are those of unfinished files, which listings leave out
 and the daemon removes after an hour if this process is killed.
@@ -7,9 +7,11 @@ and the daemon removes after an hour if this process is killed.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
+import struct
 import threading
 import time
 from collections import Counter
@@ -17,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pfo_fs.doctor.catalogue_directory import CREATE, LINKS, OWNER, RENAME, WRITE
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
+from pfo_fs.ipc.optional_calls import OFD_SETLK
 from pfo_fs.store import NO_HARD_LINKS, TEMP_PREFIX
 
 _WRITTEN_BYTES = 64 << 10
@@ -62,9 +64,9 @@ def check_write(root: Path) -> list[Check]:
         except OSError as error:
             return [judge_error(error)]
     if not same:
-        return [WRITE.check("changed", "other bytes were read")]
+        return [line("write", "changed", "other bytes were read")]
     return [
-        WRITE.check("ok", f"{_WRITTEN_BYTES >> 10} KiB written, synchronised and read"),
+        line("write", "ok", f"{_WRITTEN_BYTES >> 10} KiB written, synchronised and read"),
         judge_owner(found.st_uid, os.geteuid(), shared=bool(os.stat(root).st_mode & stat.S_IWGRP)),
     ]
 
@@ -78,14 +80,16 @@ def judge_error(error: OSError) -> Check:
         errno.EACCES: "denied",
         errno.EPERM: "denied",
     }.get(error.errno or 0, "error")
-    return WRITE.check(outcome, error.strerror or str(error))
+    return line("write", outcome, error.strerror or str(error))
 
 
 def judge_owner(owner: int, user: int, *, shared: bool) -> Check:
     """Returns the line about the owner of new files; `shared`: the directory is for a group."""
     if owner == user:
-        return OWNER.check("ok", f"user {owner}")
-    return OWNER.check("squashed-group" if shared else "squashed", f"user {owner}, although user {user} wrote it")
+        return line("owner of new files", "ok", f"user {owner}")
+    return line(
+        "owner of new files", "squashed-group" if shared else "squashed", f"user {owner}, although user {user} wrote it"
+    )
 
 
 def check_create(root: Path) -> Check:
@@ -94,14 +98,14 @@ def check_create(root: Path) -> Check:
         write_new(path, b"")
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            return CREATE.check("broken", "O_EXCL opened a file that existed")
+            return line("exclusive create", "broken", "O_EXCL opened a file that existed")
         except FileExistsError:
             pass
         try:
             path.mkdir()
-            return CREATE.check("broken", "mkdir took a name that existed")
+            return line("exclusive create", "broken", "mkdir took a name that existed")
         except FileExistsError:
-            return CREATE.check("ok", "refused, as it should be")
+            return line("exclusive create", "ok", "refused, as it should be")
 
 
 def check_links(root: Path) -> Check:
@@ -112,13 +116,13 @@ def check_links(root: Path) -> Check:
             os.link(path, second)
         except OSError as error:
             if error.errno in NO_HARD_LINKS:
-                return LINKS.check("none", error.strerror or "refused")
+                return line("hard links", "none", error.strerror or "refused")
             raise
         try:
             os.link(path, second)
-            return LINKS.check("broken", "a link took a name that existed")
+            return line("hard links", "broken", "a link took a name that existed")
         except FileExistsError:
-            return LINKS.check("ok", f"{os.stat(path).st_nlink} names for one file")
+            return line("hard links", "ok", f"{os.stat(path).st_nlink} names for one file")
 
 
 def check_rename(root: Path) -> Check:
@@ -138,7 +142,7 @@ def check_rename(root: Path) -> Check:
         finally:
             stop.set()
             reader.join()
-    return RENAME.check(judge_reads(reads), shown_reads(reads))
+    return line("replace by rename", judge_reads(reads), shown_reads(reads))
 
 
 # ---- reading a file while it is replaced, here or on another host
@@ -193,3 +197,59 @@ def shown_reads(counts: Counter[str]) -> str:
     """Returns the counts as text."""
     more = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()) if what != "reads" and count)
     return f"{counts['reads']} reads" + (f", {more}" if more else "")
+
+
+# ---- locks
+
+_REFUSED = (errno.EAGAIN, errno.EACCES)
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def _flock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _open_file_lock(fd: int) -> None:
+    fcntl.fcntl(fd, OFD_SETLK, _WHOLE_FILE)
+
+
+LOCK_CALLS: dict[str, Callable[[int], None]] = {"flock": _flock, "fcntl": _open_file_lock}
+"""Ways to lock an open file without waiting; a second open file of the same process conflicts with it."""
+
+
+def try_to_lock(call: Callable[[int], None], fd: int) -> str:
+    """Requests a lock; returns "granted", "held", or the name of another error."""
+    try:
+        call(fd)
+    except OSError as error:
+        return "held" if error.errno in _REFUSED else errno.errorcode.get(error.errno or 0, "error")
+    return "granted"
+
+
+def open_lock_file(path: Path) -> int:
+    """Opens the file that is locked; the caller closes it, which releases its locks."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660)
+
+
+def check_locks(root: Path) -> Check:
+    """Locks a file, and requests the lock once more through another open file, for each kind of lock."""
+    results = {}
+    for name, call in LOCK_CALLS.items():
+        with own_name(root) as path:
+            write_new(path, b"")
+            first, second = open_lock_file(path), open_lock_file(path)
+            try:
+                results[name] = (try_to_lock(call, first), try_to_lock(call, second))
+            finally:
+                os.close(first)
+                os.close(second)
+    return judge_locks(results)
+
+
+def judge_locks(results: dict[str, tuple[str, str]]) -> Check:
+    """Returns the line; `results`: for each kind of lock, the answers to the first and to the second request."""
+    text = "; ".join(f"{name}: {first}, then {second}" for name, (first, second) in results.items())
+    if all(result == ("granted", "held") for result in results.values()):
+        return line("locks on this host", "ok", text)
+    void = any(result == ("granted", "granted") for result in results.values())
+    return line("locks on this host", "void" if void else "none", text)

@@ -12,17 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pfo_fs.doctor.catalogue_directory import ANSWERS, PEERS
 from pfo_fs.doctor.directory.between import checks_between_hosts
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
-from pfo_fs.doctor.directory.clocks import check_server_clock
-from pfo_fs.doctor.directory.events import check_events
-from pfo_fs.doctor.directory.locks import check_locks
-from pfo_fs.doctor.directory.mount import judge_mount
-from pfo_fs.doctor.directory.names import check_create, check_links, check_rename, check_write
+from pfo_fs.doctor.directory.mount import check_events, check_server_clock, check_space, judge_mount
+from pfo_fs.doctor.directory.names import check_create, check_links, check_locks, check_rename, check_write
 from pfo_fs.doctor.directory.rights import check_rights
-from pfo_fs.doctor.directory.space import check_space
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import StoreError
 from pfo_fs.ipc.started import on_sigterm
 from pfo_fs.store import Files, mount_of
@@ -55,10 +50,10 @@ def check_directory(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterat
     """
     trouble = False
     for check in _checks(root, peers, wait_s, tell):
-        trouble = trouble or check.name == ANSWERS.name
+        trouble = trouble or check.name == "answers"
         yield check
     if not trouble:
-        yield ANSWERS.check("ok", "all file operations ended")
+        yield line("answers", "ok", "all file operations ended")
 
 
 def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
@@ -66,10 +61,10 @@ def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check
     try:
         os.listdir(root)
     except FileNotFoundError:
-        yield ANSWERS.check("missing", f"{root} is not there")
+        yield line("answers", "missing", f"{root} is not there")
         return
     except (NotADirectoryError, PermissionError) as error:
-        yield ANSWERS.check("refused", f"{root}: {error.strerror}")
+        yield line("answers", "refused", f"{root}: {error.strerror}")
         return
     yield from _run(_READING, root, tell)
     tell("doing", "writing a file")
@@ -81,7 +76,7 @@ def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check
     try:
         Files(root)
     except StoreError as error:
-        yield ANSWERS.check("refused", str(error.args[-1]))
+        yield line("answers", "refused", str(error.args[-1]))
 
 
 def _run(
@@ -92,35 +87,35 @@ def _run(
         try:
             found = check(root)
         except OSError as error:
-            yield ANSWERS.check("broken", f"{doing}: {error.strerror or error}")
+            yield line("answers", "broken", f"{doing}: {error.strerror or error}")
         else:
             yield from found if isinstance(found, list) else [found]
 
 
 def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
     if peers < 2:
-        yield PEERS.check("not-asked", "not tested")
+        yield line("other hosts", "not-asked", "not tested")
         return
     tell("doing", f"waiting for {peers - 1} other host(s) to run `pfo-fs doctor {root} --peer {peers}`")
     try:
         files = Files(root)
     except StoreError as error:
-        yield PEERS.check("missing", f"not looked for: {error.args[-1]}")
+        yield line("other hosts", "missing", f"not looked for: {error.args[-1]}")
         return
     board = Board(files, beat=lambda: tell("beat", ""))
     patience_s = 0.0
     try:
         board.find(peers, wait_s)
         tell("doing", "testing between hosts")
-        yield PEERS.check("found", ", ".join(map(board.label, board.members)))
+        yield line("other hosts", "found", ", ".join(map(board.label, board.members)))
         yield from checks_between_hosts(board, files)
         patience_s = 10.0
     except PeersNotFound as error:
-        yield PEERS.check("too-many" if error.too_many else "missing", str(error))
+        yield line("other hosts", "too-many" if error.too_many else "missing", str(error))
     except PeerLost as error:
-        yield PEERS.check("lost", str(error))
+        yield line("other hosts", "lost", str(error))
     except OSError as error:
-        yield ANSWERS.check("broken", f"testing between hosts: {error.strerror or error.args[-1]}")
+        yield line("answers", "broken", f"testing between hosts: {error.strerror or error.args[-1]}")
     finally:
         board.leave(patience_s)
 
@@ -144,6 +139,6 @@ def main(given: dict[str, Any]) -> int:
         except OSError as error:
             if error.errno == errno.EPIPE:
                 return 1
-            tell("check", ANSWERS.check("broken", error.strerror or str(error))._asdict())
+            tell("check", line("answers", "broken", error.strerror or str(error))._asdict())
         tell("done", True)
     return 0

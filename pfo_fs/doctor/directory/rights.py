@@ -6,8 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from pfo_fs.doctor.catalogue_directory import FOLDERS, RIGHTS
-from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.lines import Check, line
 from pfo_fs.store import layout
 
 _FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.PROFILES, layout.POWER_LIMIT)
@@ -19,7 +18,7 @@ def check_rights(root: Path) -> list[Check]:
     lines = [judge_root(found, may_write=os.access(root, os.W_OK | os.X_OK, effective_ids=True))]
     loose = [str(above) for above in root.parents if _others_may_replace(os.stat(above))]
     if loose:
-        lines.append(RIGHTS.check("above", f"{', '.join(loose)}: other users may write there"))
+        lines.append(line("rights", "above", f"{', '.join(loose)}: other users may write there"))
     present = {name: os.lstat(root / name) for name in sorted(set(os.listdir(root)) & set(_FOLDERS))}
     return [*lines, judge_folders(found, present)]
 
@@ -33,28 +32,28 @@ def judge_root(found: os.stat_result, *, may_write: bool) -> Check:
     """
     text = _shown(found)
     if found.st_mode & stat.S_IWOTH:
-        return RIGHTS.check("open", text)
+        return line("rights", "open", text)
     if not may_write:
-        return RIGHTS.check("not-mine", f"{text}; this user is {os.geteuid()}")
+        return line("rights", "not-mine", f"{text}; this user is {os.geteuid()}")
     if not found.st_mode & stat.S_IWGRP:
-        return RIGHTS.check("private", text)
-    return RIGHTS.check("group" if found.st_mode & stat.S_ISGID else "no-setgid", text)
+        return line("rights", "private", text)
+    return line("rights", "group" if found.st_mode & stat.S_ISGID else "no-setgid", text)
 
 
 def judge_folders(root: os.stat_result, folders: dict[str, os.stat_result]) -> Check:
     """Returns the line about the folders in the directory, by their names."""
     if not folders:
-        return FOLDERS.check("none", "none yet")
+        return line("folders in it", "none", "none yet")
     wide = [name for name, found in folders.items() if found.st_mode & stat.S_IWOTH]
     if wide:
-        return FOLDERS.check("wide", _listed(wide, folders))
+        return line("folders in it", "wide", _listed(wide, folders))
     if root.st_mode & stat.S_IWGRP:
         narrow = [
             name for name, found in folders.items() if not found.st_mode & stat.S_IWGRP or found.st_gid != root.st_gid
         ]
         if narrow:
-            return FOLDERS.check("narrow", _listed(narrow, folders))
-    return FOLDERS.check("ok", ", ".join(f"{name}/" for name in folders))
+            return line("folders in it", "narrow", _listed(narrow, folders))
+    return line("folders in it", "ok", ", ".join(f"{name}/" for name in folders))
 
 
 def _others_may_replace(found: os.stat_result) -> bool:
