@@ -131,7 +131,7 @@ def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:
             continue
         if layout.JOB not in names or (layout.END in names and name == layout.EVERY_JOB):
             continue
-        job = describe_job(folder, switched)
+        job, _ = describe_job(folder, switched)
         held, size = job.get("held_ranks", []), job.get("world_size", 0)
         if job["state"] == "ended":
             done, text = True, "the job has ended"

@@ -1,4 +1,7 @@
-"""Reads all records of one job in the shared directory into plain data."""
+"""Reads the records of one job in the shared directory into plain data: its state, or all of them.
+
+The state is what `pfo-fs status` and the metrics file read again and again; the page reads everything.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TypeVar
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.reports.wording import end_text
 from pfo_fs.store import JobFolder, bodies
 from pfo_fs.store.loads_known import LoadsKnown
 
@@ -18,6 +22,19 @@ T = TypeVar("T")
 
 StagedOrder = list[tuple[str, int]]
 """(instruction, stage) of one rank's iteration, in order."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """An iteration of the whole job, measured or predicted: time in s, energy over all GPUs in J."""
+
+    time_s: float
+    energy_j: float
+
+    @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs together, in W."""
+        return self.energy_j / self.time_s
 
 
 @dataclass(frozen=True)
@@ -50,9 +67,14 @@ class Measured:
         return median(self.spans_s.values())
 
     @property
+    def iteration(self) -> Iteration | None:
+        """Time and energy together; None while the energy is not known."""
+        return None if self.energy_j is None else Iteration(self.time_s, self.energy_j)
+
+    @property
     def power_w(self) -> float | None:
         """Mean power of all GPUs together, in W."""
-        return None if self.energy_j is None else self.energy_j / self.time_s
+        return None if self.iteration is None else self.iteration.power_w
 
 
 @dataclass(frozen=True)
@@ -76,51 +98,81 @@ class Window:
         """The number of the schedule."""
         return self.index.number
 
+    @property
+    def clocks_mhz(self) -> list[int]:
+        """The clocks of all instructions of all ranks that have any."""
+        return [mhz for schedule in self.schedules.values() for _, mhz in schedule.frequencies]
+
+    @property
+    def follows_straggler(self) -> bool:
+        """Whether the schedule was made for the pace of a straggler, found or announced."""
+        inputs = self.index.source.plan_inputs
+        return bool(inputs.slow_pipelines) or inputs.straggler is not None
+
     def is_like(self, other: Window) -> bool:
         """Whether all ranks have the same clocks under both."""
         return self.schedules == other.schedules
 
 
 @dataclass
-class JobData:
-    """A job, as its folder describes it.
+class JobState:
+    """The state of a job: what processes say of themselves now.
 
     Attributes:
         folder: The job's folder.
         job: The job's description, written by rank 0.
-        ranks: Every registered rank.
-        orders: The instructions that each rank runs in an iteration, as far as they are known.
-        windows: The job's schedules, by number.
-        profile_csv: The measurements of each instruction and clock; None if there is no profile.
+        progress: What each rank has said last.
         unreadable: What could not be read, and why.
     """
 
     folder: JobFolder
     job: bodies.JobBody
-    archived: bool
-    ranks: list[bodies.RankBody] = field(default_factory=list)
-    orders: dict[int, StagedOrder] = field(default_factory=dict)
-    windows: list[Window] = field(default_factory=list)
     current: bodies.CurrentBody | None = None
     end: bodies.EndBody | None = None
     batch_end: bodies.BatchEndBody | None = None
     claim: bodies.ClaimBody | None = None
     model: bodies.ModelBody | None = None
     progress: list[bodies.RankProgress] = field(default_factory=list)
-    paces: list[bodies.IterationTimesBody] = field(default_factory=list)
     store_errors: list[str] = field(default_factory=list)
-    profile_csv: str | None = None
     unreadable: list[str] = field(default_factory=list)
 
     @property
-    def infos(self) -> list[RankInfo]:
-        """Place and clocks of each registered rank."""
-        return [rank.rank_info for rank in self.ranks]
+    def text(self) -> str:
+        """The state in a word or two: how the job ended, or what its coordinator says."""
+        if self.end is not None:
+            return end_text(self.end, self.batch_end)
+        if self.folder.is_archived:
+            return "archived"
+        return self.current.state if self.current is not None else "waiting"
 
     @property
     def loads(self) -> LoadsKnown | None:
         """What is known of clocks from loads; None in a job without them."""
         return next((rank.loads for rank in self.progress if rank.loads is not None), None)
+
+
+@dataclass
+class JobData(JobState):
+    """A job, as its folder describes it.
+
+    Attributes:
+        ranks: Every registered rank.
+        orders: The instructions that each rank runs in an iteration, as far as they are known.
+        windows: The job's schedules, by number.
+        paces: The times of the latest iterations, as ranks report them.
+        profile_csv: The measurements of each instruction and clock; None if there is no profile.
+    """
+
+    ranks: list[bodies.RankBody] = field(default_factory=list)
+    orders: dict[int, StagedOrder] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
+    paces: list[bodies.IterationTimesBody] = field(default_factory=list)
+    profile_csv: str | None = None
+
+    @property
+    def infos(self) -> list[RankInfo]:
+        """Place and clocks of each registered rank."""
+        return [rank.rank_info for rank in self.ranks]
 
     @property
     def last_step(self) -> int:
@@ -153,6 +205,20 @@ class JobData:
         orders = [self.orders.get(info.rank) for info in self.pipeline_ranks(pipeline, tp_rank)]
         return [order for order in orders if order] if all(orders) else []
 
+    def at_max_clocks(self, window: Window, *, or_default: bool = False) -> bool:
+        """Whether a schedule runs everything at the highest clock that each GPU offers.
+
+        Args:
+            window: The schedule.
+            or_default: Whether clocks that are left alone count as well.
+        """
+        tops = {info.rank: max(info.available_frequencies, default=0) for info in self.infos}
+        return (or_default or len(window.schedules) == len(tops)) and all(
+            mhz == tops[rank] or (or_default and not mhz)
+            for rank, schedule in window.schedules.items()
+            for _, mhz in schedule.frequencies
+        )
+
     def entries(self, rank: int, window: Window) -> list[tuple[str, int, int]]:
         """(instruction, stage, MHz) of what a rank ran under a schedule; 0 MHz: its clock was left alone."""
         order, schedule = self.orders.get(rank, []), window.schedules.get(rank)
@@ -175,8 +241,12 @@ class _Quietly:
             return None
 
 
-def collect_job(folder: JobFolder) -> JobData:
-    """Reads a job, live, ended or archived; what cannot be read is noted and left out.
+def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
+    """Reads the state of a job, live, ended or archived; what cannot be read is noted and left out.
+
+    Args:
+        folder: The job.
+        most_hosts: Progress is read from at most this many hosts; None: from all.
 
     Raises:
         RecordError: `job.json` is missing or malformed, so nothing is known about this job.
@@ -185,19 +255,25 @@ def collect_job(folder: JobFolder) -> JobData:
     job = folder.read_job()
     if job is None:
         raise RecordError(f"{folder.location}: job.json is missing; is this a job's folder?")
-    data = JobData(folder, job, archived=folder.is_archived)
-
-    quietly = _Quietly(data.unreadable)
-    found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
-    data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, job.job_info)]
-    data.current, data.end = quietly(folder.read_current), quietly(folder.read_end)
-    data.batch_end = quietly(folder.read_batch_end)
-    data.claim, data.model = quietly(folder.read_coordinator), quietly(folder.read_model)
-    for name in folder.progress_names():
+    state = JobState(folder, job)
+    quietly = _Quietly(state.unreadable)
+    state.current, state.end = quietly(folder.read_current), quietly(folder.read_end)
+    state.batch_end = quietly(folder.read_batch_end) if state.end is not None else None
+    state.claim, state.model = quietly(folder.read_coordinator), quietly(folder.read_model)
+    for name in folder.progress_names()[:most_hosts]:
         progress = quietly(folder.read_progress, name)
         if progress is not None:
-            data.progress += progress.ranks
-            data.store_errors += [progress.store_error] if progress.store_error else []
+            state.progress += progress.ranks
+            state.store_errors += [progress.store_error] if progress.store_error else []
+    return state
+
+
+def collect_job(folder: JobFolder) -> JobData:
+    """Reads a job with its schedules and results; raises what `read_state` raises."""
+    data = JobData(**vars(read_state(folder)))
+    quietly = _Quietly(data.unreadable)
+    found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
+    data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, data.job.job_info)]
     for rank in folder.ranks_with_iteration_times():
         times = quietly(folder.read_iteration_times, rank)
         data.paces += [times] if times is not None else []

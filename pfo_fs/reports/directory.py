@@ -9,9 +9,8 @@ from typing import Any
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import collect_job
-from pfo_fs.reports.headline import Headline, headline_of
-from pfo_fs.reports.totals import total_of
-from pfo_fs.reports.wording import end_text
+from pfo_fs.reports.forecast import Findings
+from pfo_fs.reports.savings import Savings, savings_of, total_of
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -54,30 +53,30 @@ def _row(folder: JobFolder) -> JobRow:
         data = collect_job(folder)
     except (RecordError, StoreError) as error:
         return JobRow(job_id, user, folder.job_id[:10], "unreadable", problem=plain_text(str(error.args[-1])))
-    state = end_text(data.end, data.batch_end) if data.end else data.current.state if data.current else "waiting"
     day = plain_text(data.job.started[:10] or folder.job_id[:10])
-    headline = headline_of(data, None, {})
-    total = total_of(data, headline, {})
+    found = Findings(data)
+    savings = savings_of(found)
+    total = total_of(found, savings)
     if total is None:
         problem = "no energy of an iteration was measured"
-        return JobRow(job_id, user, day, state, data.last_step + 1, problem=problem)
+        return JobRow(job_id, user, day, data.text, data.last_step + 1, problem=problem)
     whole = total.whole
     return JobRow(
         job_id,
         user,
         day,
-        state,
+        data.text,
         whole.iterations,
         whole.time_s / 3600,
         whole.energy_j / 3.6e6,
         -whole.more_energy_j / 3.6e6 if total.compared else None,
         whole.more_time_s / (whole.time_s - whole.more_time_s) if total.compared else None,
-        "" if total.compared else _why_not_compared(headline),
+        "" if total.compared else _why_not_compared(savings),
     )
 
 
-def _why_not_compared(headline: Headline) -> str:
-    if headline.work_differs:
+def _why_not_compared(savings: Savings) -> str:
+    if savings.work_differs:
         return "not compared: its iterations differ in work"
     return "nothing to compare with: the highest clocks were not measured"
 

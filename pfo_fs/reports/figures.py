@@ -42,6 +42,10 @@ SERIES = ("s0", "accent", "good", "s3", "s4", "soft")
 _RAMP = ("#443a83", "#3b528b", "#31688e", "#287c8e", "#21918c", "#2fb47c", "#5ec962", "#9bd93c", "#d8e219", "#fde725")
 SHADES = 24
 """Number of colours of a scale."""
+WIDTH = 1080.0
+"""Width in pixels of the page's pictures. On narrower screens they scroll sideways, so that text stays readable."""
+Box = tuple[float, float, float, float]
+"""Left and right end, middle and half height of a box."""
 LIGHT_INK, DARK_INK = "#fffffe", "#000001"
 """Colours of text on a shade. They differ from the palette's colours, so that the dark theme does not change them."""
 
@@ -142,6 +146,20 @@ def fit(axes: Any, x: Sequence[float], y: Sequence[float], room: float = 0.06, r
         set_limits(low - pad, high + pad)
 
 
+def set_title(axes: Any, text: str) -> None:
+    """Writes what axes show above their left end."""
+    axes.set_title(text, loc="left", fontsize=12, color=COLOURS["soft"], pad=4)
+
+
+def add_boxes(axes: Any, boxes: Sequence[Box], faces: Sequence[str], gid: str) -> None:
+    """Adds boxes in the order of their tooltips, and removes the grid behind them."""
+    from matplotlib.collections import PolyCollection
+
+    corners = [[(x, y - h), (right, y - h), (right, y + h), (x, y + h)] for x, right, y, h in boxes]
+    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="none", gid=gid), autolim=False)
+    axes.grid(visible=False)
+
+
 def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
     """Puts about `about` round values on an axis, in multiples of a unit, with the decimals that they need."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
@@ -175,7 +193,6 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
 def svg_of(
     figure: Any,
     name: str,
-    kind: str = "",
     tooltips: Mapping[str, Sequence[str]] | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> str:
@@ -184,7 +201,6 @@ def svg_of(
     Args:
         figure: The figure; its size in inches times 72 are the units of its view.
         name: What the picture shows, as text for screen readers.
-        kind: Further classes of the element.
         tooltips: For the gid of an artist, the text of each of its points.
         classes: For the gid of an artist, its class in the page's style.
     """
@@ -204,7 +220,7 @@ def svg_of(
     _shorten(root)
     for attribute in ("width", "height"):
         del root.attrib[attribute]
-    root.attrib |= {"class": f"chart {kind}".strip(), "role": "img", "aria-label": name}
+    root.attrib |= {"class": "chart", "role": "img", "aria-label": name}
     title = ElementTree.Element(f"{{{_SVG}}}title")
     title.text = name
     root.insert(0, title)

@@ -1,10 +1,13 @@
-"""Predictions of a job's schedules by the scheduler's model, and the frontier."""
+"""What a job could save: the scheduler's model made again, its predictions for the job's schedules, and the frontier.
+
+`Findings` is all that can be computed about a job, and the reasons for what cannot.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pfo_fs.autotune.curves import EVERYTHING, Curves
@@ -23,26 +26,14 @@ from pfo_fs.planner import (
     even_hosts,
     plan_of_orders,
 )
-from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.collect import Iteration, JobData, Window
+from pfo_fs.reports.load_advice import LoadAdvice, load_advice
 from pfo_fs.reports.timeline import dag_of
 from pfo_fs.store import bodies
 
 _FEW_NODES = 600
 """With more instructions, a frontier that counts the time of clock changes takes seconds per point."""
 POINTS = 12
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """The model's prediction for an iteration of the whole job: time in s, energy over all GPUs in J."""
-
-    time_s: float
-    energy_j: float
-
-    @property
-    def power_w(self) -> float:
-        """Mean power of all GPUs together, in W."""
-        return self.energy_j / self.time_s
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ class Forecast:
         assert plan.measurements  # every clock is one that was measured
         return plan
 
-    def predict(self, data: JobData, window: Window) -> Predicted:
+    def predict(self, data: JobData, window: Window) -> Iteration:
         """Predicts an iteration under a schedule, with the slowdowns of pipelines that the schedule was made for.
 
         Raises:
@@ -99,7 +90,7 @@ class Forecast:
         span_s = max(plan.iteration_time_s * slow.get(at, 1.0) for at, plan in enumerate(chosen))
         return self.of_plans(chosen, span_s, slow)
 
-    def of_plans(self, plans: Sequence[Plan], span_s: float, slow: Mapping[int, float] | None = None) -> Predicted:
+    def of_plans(self, plans: Sequence[Plan], span_s: float, slow: Mapping[int, float] | None = None) -> Iteration:
         """Predicts an iteration in which each pipeline runs its plan and the slowest takes `span_s` (s) by the model.
 
         Instructions of a slow pipeline take longer by its slowdown, at the same power.
@@ -109,9 +100,9 @@ class Forecast:
         energy_j = sum(
             plan.energy_over(time_s) + (longer.get(at, 1.0) - 1) * plan.effective_j for at, plan in enumerate(plans)
         )
-        return Predicted(time_s, energy_j)
+        return Iteration(time_s, energy_j)
 
-    def all_maximum(self) -> Predicted:
+    def all_maximum(self) -> Iteration:
         """Predicts an iteration at the highest clocks."""
         plan = all_maximum(self.problem)
         return self.of_plans([plan] * self.pipelines, plan.iteration_time_s)
@@ -254,7 +245,44 @@ def _after_s(data: JobData) -> float:
     return max(0.0, measured[-1].time_s - measured[-1].span_s) if measured else 0.0
 
 
-def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Predicted]:
+@dataclass
+class Findings:
+    """What was computed about a job; `missing` holds the reasons for what could not be computed."""
+
+    data: JobData
+    forecast: Forecast | None = None
+    predictions: Mapping[int, Iteration] = field(default_factory=dict)
+    curve: Curve | None = None
+    points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
+    advice: LoadAdvice | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def figures_of(self, window: Window) -> Iteration | None:
+        """An iteration under a schedule, measured, or else predicted; None if neither is known."""
+        measured = window.measured.iteration if window.measured is not None else None
+        return measured or self.predictions.get(window.number)
+
+
+def work_out(data: JobData, points: int | None) -> Findings:
+    """Predicts and plans as far as the job's data allow; `points` as in `render_page`."""
+    found = Findings(data)
+    try:
+        found.forecast = forecast_of(data)
+        found.points = found.forecast.points
+        found.predictions = quiet_predictions(data, found.forecast)
+        found.curve = frontier_of(found.forecast, points)
+    except PfoError as error:
+        found.missing["model"] = str(error.args[-1])
+    if not found.points and data.profile_csv is not None:
+        try:
+            found.points = points_of(data.profile_csv, "profile")
+        except PfoError as error:
+            found.missing["profile"] = str(error.args[-1])
+    found.advice = load_advice(data, found.forecast.wide if found.forecast is not None else None)
+    return found
+
+
+def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Iteration]:
     """The predictions of all schedules that can be predicted, by number."""
     found = {}
     for window in data.windows:

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.planner import Plan
-from pfo_fs.reports.figures import COLOURS, drawing, fit, new_figure, page_axes, page_figure, save, set_ticks, svg_of
+from pfo_fs.reports.figures import (
+    COLOURS,
+    WIDTH,
+    drawing,
+    fit,
+    new_figure,
+    page_axes,
+    page_figure,
+    save,
+    set_ticks,
+    svg_of,
+)
 from pfo_fs.reports.forecast import Curve
 
 Points = Sequence[tuple[float, float]]
@@ -40,21 +51,16 @@ class Dot:
     predicted: bool = False
 
 
-def frontier_svg(curve: Curve | None, dots: Sequence[Dot], width: float, kind: str) -> str:
+def frontier_svg(curve: Curve | None, dots: Sequence[Dot]) -> str:
     """Returns the frontier of a job for the page: plans, their lower bound, and where the job was.
 
     Args:
         curve: The frontier; None if there is no model.
         dots: What was measured and predicted. Dots of kind `other` are left out if they lie outside the rest.
-        width: Width in pixels.
-        kind: `wide` or `narrow`.
     """
-    narrow = kind == "narrow"
-    height = 300.0 if narrow else 420.0
-    with drawing(f"frontier {kind}"):
-        figure = page_figure(width, height)
-        edges = (52, 14, width - 10, height - 44) if narrow else (76, 16, width - 24, height - 52)
-        axes = page_axes(figure, *edges)
+    with drawing("frontier"):
+        figure = page_figure(WIDTH, 420.0)
+        axes = page_axes(figure, 76, 16, WIDTH - 24, 368)
         line = [*curve.planned, *curve.bound] if curve is not None else []
         main = [(dot.time_s, dot.energy_j) for dot in dots if dot.kind != "other"]
         shown = line + main or [(dot.time_s, dot.energy_j) for dot in dots]
@@ -69,11 +75,8 @@ def frontier_svg(curve: Curve | None, dots: Sequence[Dot], width: float, kind: s
             if left <= dot.time_s <= right and low <= dot.energy_j <= high:
                 _dot(axes, dot, f"dot{number}", (left + right) / 2)
                 tooltips[f"dot{number}"] = [f"{dot.name}: {dot.time_s:.4g} s, {dot.energy_j:,.0f} J"]
-        set_ticks(axes.xaxis, 4 if narrow else 8)
-        set_ticks(axes.yaxis, 5, 1e3)
-        axes.set_xlabel(_TIME)
-        axes.set_ylabel(_ENERGY)
-        return svg_of(figure, "Energy of an iteration over its time", kind, tooltips)
+        _label(axes, _ENERGY)
+        return svg_of(figure, "Energy of an iteration over its time", tooltips)
 
 
 def draw_frontier(
@@ -107,13 +110,17 @@ def draw_frontier(
                 linewidth=1.5,
                 label=curve[0].solver.replace("-", " "),
             )
-        set_ticks(axes.xaxis, 8)
-        set_ticks(axes.yaxis, 6, 1e3)
-        axes.set_xlabel(_TIME)
-        axes.set_ylabel(f"{_ENERGY[:-5]}, all GPUs of the pipeline (kJ)")
+        _label(axes, f"{_ENERGY[:-5]}, all GPUs of the pipeline (kJ)")
         axes.set_title(title)
         axes.legend(frameon=False)
         save(figure, path)
+
+
+def _label(axes: Any, energy: str) -> None:
+    set_ticks(axes.xaxis, 8)
+    set_ticks(axes.yaxis, 6, 1e3)
+    axes.set_xlabel(_TIME)
+    axes.set_ylabel(energy)
 
 
 def _points(plans: Sequence[Plan]) -> list[tuple[float, float]]:

@@ -9,6 +9,8 @@ from typing import Any
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.figures import (
     COLOURS,
+    WIDTH,
+    add_boxes,
     colour,
     drawing,
     fit,
@@ -17,11 +19,11 @@ from pfo_fs.reports.figures import (
     page_figure,
     round_values,
     set_ticks,
+    set_title,
     shade,
     svg_of,
 )
-from pfo_fs.reports.forecast import Predicted
-from pfo_fs.reports.totals import time_of
+from pfo_fs.reports.forecast import Findings
 
 _MOST_WINDOWS = 80
 """This many schedules fit beside one another; the table of the page has all."""
@@ -52,50 +54,42 @@ def clock_bounds(data: JobData, clocks: Sequence[float]) -> tuple[float, float]:
     return min(clocks), max(*clocks, *offered) if offered else max(clocks)
 
 
-def edges_of(windows: Sequence[Window], predictions: Mapping[int, Predicted], last_step: int) -> list[float]:
+def edges_of(found: Findings, windows: Sequence[Window]) -> list[float]:
     """Returns when each schedule began, in s since the first of them, and when the last one ended.
 
     Directories hold no times of schedules, because clocks of hosts differ: the number of iterations times their
     duration is used.
     """
-    known = [time_s for window in windows if (time_s := time_of(window, predictions)) is not None]
-    guess_s = fmean(known) if known else 1.0
+    last_step = found.data.last_step
+    times_s = [(window.measured or found.predictions.get(window.number)) for window in windows]
+    guess_s = fmean([one.time_s for one in times_s if one is not None] or [1.0])
     edges = [0.0]
-    for window in windows:
+    for window, one in zip(windows, times_s, strict=True):
         until = window.end_step if window.end_step is not None else last_step + 1
-        time_s = time_of(window, predictions)
-        edges.append(edges[-1] + max(1, until - window.index.start_step) * (guess_s if time_s is None else time_s))
+        edges.append(edges[-1] + max(1, until - window.index.start_step) * (guess_s if one is None else one.time_s))
     return edges
 
 
-def life_svg(data: JobData, predictions: Mapping[int, Predicted], width: float, kind: str) -> str:
-    """Returns the picture for the page.
-
-    Args:
-        data: The job.
-        predictions: The predictions by number of the schedule.
-        width: Width in pixels.
-        kind: `wide` or `narrow`.
-    """
-    narrow = kind == "narrow"
-    left, right = (44.0, width - 8) if narrow else (76.0, width - 24)
+def life_svg(found: Findings) -> str:
+    """Returns the picture for the page."""
+    data, left, right = found.data, 88.0, WIDTH - 24
     windows = data.windows[-_MOST_WINDOWS:]
     clocks = [mean_clocks(data, window) for window in windows]
     stages = max((len(row) for row in clocks), default=0)
     row_px = 20.0 if stages <= 16 else 320.0 / stages
-    edges = edges_of(windows, predictions, data.last_step)
+    edges = edges_of(found, windows)
     px_per_s = (right - left) / edges[-1]
     first = _TOP + stages * row_px + 22
     bottom = first + 2 * _PANEL + _GAP
     known = [mhz for row in clocks for mhz in row.values() if mhz]
     bounds = clock_bounds(data, known) if known else (0.0, 1.0)
-    with drawing(f"life {kind}"):
-        figure = page_figure(width, bottom + 40)
+    with drawing("life"):
+        figure = page_figure(WIDTH, bottom + 40)
         axes = page_axes(figure, left, _TOP, right, first - 22)
         names = [f"schedule {window.number}, {data.place}" for window in windows]
         tooltips = {"clocks": _add_clocks(axes, clocks, edges, names, bounds, (px_per_s, row_px))}
         axes.text(-6 / px_per_s, -7 / row_px - 0.5, data.place.split()[-1], ha="right", **_style())
-        predicted = [predictions.get(window.number) for window in windows]
+        predicted = [found.predictions.get(window.number) for window in windows]
         times = [
             (w.measured.time_s if w.measured else None, p.time_s if p else None)
             for w, p in zip(windows, predicted, strict=True)
@@ -110,12 +104,12 @@ def life_svg(data: JobData, predictions: Mapping[int, Predicted], width: float, 
             top = first + number * (_PANEL + _GAP)
             panel = page_axes(figure, left, top, right, top + _PANEL)
             panel.set_xlim(0, edges[-1])
-            panel.set_title(title, loc="left", fontsize=12, color=COLOURS["soft"], pad=4)
+            set_title(panel, title)
             tooltips |= _add_values(panel, values, edges, unit, f"panel{number}")
-        _add_times(panel, windows, edges, px_per_s, narrow)
+        _add_times(panel, windows, edges, px_per_s)
         _add_stragglers(figure, windows, edges, (left, px_per_s), (_TOP - 2, bottom + 2))
         name = f"Mean clock of each {data.place}, time and power of an iteration, over time"
-        return svg_of(figure, name, kind, tooltips)
+        return svg_of(figure, name, tooltips)
 
 
 def _style(strong: bool = False) -> dict[str, Any]:
@@ -133,8 +127,6 @@ def _add_clocks(
     scale: tuple[float, float],
 ) -> list[str]:
     """Adds a box for each stage of each schedule; returns their tooltips. `scale`: px per second and per row."""
-    from matplotlib.collections import PolyCollection
-
     px_per_s, row_px = scale
     stages = max((len(row) for row in clocks), default=0)
     high_part = (1 - min(2.0, row_px * 0.1) / row_px) / 2
@@ -145,16 +137,14 @@ def _add_clocks(
             tone = shade(mhz, *bounds)
             wide_px = (edges[place + 1] - edges[place]) * px_per_s
             gap_s = min(2.0, wide_px * 0.1) / px_per_s
-            x, y = (edges[place], edges[place + 1] - gap_s), (stage - high_part, stage + high_part)
-            boxes.append([(x[0], y[0]), (x[1], y[0]), (x[1], y[1]), (x[0], y[1])])
+            boxes.append((edges[place], edges[place + 1] - gap_s, float(stage), high_part))
             faces.append(colour(tone) if mhz else COLOURS["lane"])
             tooltips.append(f"{names[place]} {stage}: " + (f"{mhz:,.0f} MHz" if mhz else "left alone"))
             if wide_px > 34 and row_px > 11:
                 style = {"fontsize": _SMALL, "color": ink(tone) if mhz else COLOURS["soft"]}
                 text = f"{mhz:.0f}" if mhz else "–"
-                axes.text(sum(x) / 2, stage, text, ha="center", va="center_baseline", **style)
-    axes.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors="none", gid="clocks"))
-    axes.grid(visible=False)
+                axes.text(sum(boxes[-1][:2]) / 2, stage, text, ha="center", va="center_baseline", **style)
+    add_boxes(axes, boxes, faces, "clocks")
     axes.set_xticks([])
     shown = range(0, stages, 1 if row_px > 11 else 4)
     axes.set_yticks(shown, [str(stage) for stage in shown])
@@ -197,7 +187,7 @@ def _add_values(
     return tooltips
 
 
-def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_per_s: float, narrow: bool) -> None:
+def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_per_s: float) -> None:
     """Writes the time since the first schedule below a panel, and numbers of schedules at their begins."""
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
@@ -210,7 +200,7 @@ def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_
     unit, seconds = next(
         ((unit, seconds) for unit, seconds in (("h", 3600.0), ("min", 60.0)) if edges[-1] >= 2 * seconds), ("s", 1.0)
     )
-    places, ticks = round_values(0.0, edges[-1] / seconds, 4 if narrow else 8)
+    places, ticks = round_values(0.0, edges[-1] / seconds, 8)
     for tick in ticks:
         below(tick * seconds, f"{tick:,.{places}f}", 16, True, "center")
     last_px = -_LABEL_PX
@@ -218,8 +208,8 @@ def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_
         if begin_s * px_per_s >= last_px + _LABEL_PX:
             last_px = begin_s * px_per_s
             below(begin_s, f"{window.number}", 31, False, "left")
-    below(0, unit if narrow else f"time ({unit})", 16, True, "right")
-    below(0, "no." if narrow else "schedule", 31, False, "right")
+    below(0, f"time ({unit})", 16, True, "right")
+    below(0, "schedule", 31, False, "right")
 
 
 def _add_stragglers(
@@ -235,8 +225,7 @@ def _add_stragglers(
     width, height = (size * 72 for size in figure.get_size_inches())
     (left, px_per_s), (top, bottom) = columns, rows
     for place, window in enumerate(windows):
-        inputs = window.index.source.plan_inputs
-        if not inputs.slow_pipelines and inputs.straggler is None:
+        if not window.follows_straggler:
             continue
         x, column_px = left + edges[place] * px_per_s, (edges[place + 1] - edges[place]) * px_per_s
         box = (x - 1) / width, 1 - bottom / height

@@ -7,19 +7,21 @@ on all stages have in common.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from typing import Any
 
+from pfo_fs.autotune.instruction_runs import numbered_iterations, steps_of
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, Clocks, LoadChoice
 from pfo_fs.loads.shown import by_micro_batch, shown_loads
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.loads.step_shape import StepShape
-from pfo_fs.planner import Measurement, Pipeline, Profile
-from pfo_fs.reports.collect import JobData
-from pfo_fs.reports.forecast import Forecast
-from pfo_fs.reports.recorded_steps import LEAST_STEPS, recorded_steps
+from pfo_fs.models import RankInfo
+from pfo_fs.planner import Measurement, Pipeline, Problem, Profile
+from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.timeline import dag_of
 
 Array = Any
@@ -33,6 +35,11 @@ _BEYOND_CHANCE = 3.0
 """A pipeline that is slower by more than three standard errors is slow for good, which batches do not change."""
 _MOST_PLAYED = 20_000
 """Energies are those of 20,000 instructions of a pipeline, but of ten iterations at least: more take a minute."""
+_LEAST_STEPS = 10
+"""The fewest iterations from which loads are learned."""
+_STEPS, _MOST_VALUES = 60, 2_000_000
+"""The latest 60 iterations are read, as many as clocks from loads learn from, or fewer with more than two million
+durations; but always ten."""
 LINK = "docs/load-clocks.md"
 """Where people read about clocks from loads."""
 
@@ -85,12 +92,13 @@ class LoadAdvice:
         )
 
 
-def load_advice(data: JobData, forecast: Forecast | None) -> LoadAdvice | None:
+def load_advice(data: JobData, problem: Problem | None) -> LoadAdvice | None:
     """Returns what unequal micro-batches cost a job; None if it has loads, or if what was recorded shows nothing.
 
     Args:
         data: The job.
-        forecast: Its model: without one, only iterations at full clocks count, and energies are not known.
+        problem: Its model with all clocks that were measured; None: only iterations at max clocks count, and energies
+            are not known.
     """
     if data.loads is not None or data.job.job_info.dp_degree < 2:
         return None
@@ -98,16 +106,17 @@ def load_advice(data: JobData, forecast: Forecast | None) -> LoadAdvice | None:
         dag = dag_of(data)
     except PlanError:
         return None
-    recorded = recorded_steps(data, forecast) if dag is not None else []
-    if dag is None or len(recorded) < LEAST_STEPS:
+    profile = problem.profile if problem is not None else None
+    recorded = _recorded_steps(data, profile) if dag is not None else []
+    if dag is None or len(recorded) < _LEAST_STEPS:
         return None
-    return _Played(dag, recorded, forecast).advice
+    return _Played(dag, recorded, problem).advice
 
 
 class _Played:
     """Recorded iterations, played with what loads make of them."""
 
-    def __init__(self, dag: Pipeline, recorded: Sequence[Array], forecast: Forecast | None) -> None:
+    def __init__(self, dag: Pipeline, recorded: Sequence[Array], problem: Problem | None) -> None:
         import numpy as np
 
         self._recorded = recorded
@@ -118,15 +127,15 @@ class _Played:
         table /= table.mean(axis=(0, 1, 2))
         loads, self._together = shown_loads(table / _slow_for_good(table))
         self._loads: Array = loads[..., None]
-        self._overhead_s = forecast.problem.overhead_s if forecast is not None else 0.0
-        self._waiting_w = forecast.problem.blocking_power_w if forecast is not None else 0.0
-        self._rows = self._known(forecast.wide.profile) if forecast is not None else {}
+        self._overhead_s = problem.overhead_s if problem is not None else 0.0
+        self._waiting_w = problem.blocking_power_w if problem is not None else 0.0
+        self._rows = self._known(problem.profile) if problem is not None else {}
         clocks = Clocks(list(self._rows) or [1], self._least_mhz(), CHANGE_S)
         self._choice = LoadChoice(self._shape, clocks)
         ends_s, pipelines = [self._shape.ends_s(times_s) for times_s in recorded], recorded[0].shape[1]
         for one, each in zip(self._loads[:-1], ends_s[:-1], strict=True):
             self._choice.durations.add(one, each, np.zeros(pipelines))
-        self._choice.steps = LEAST_STEPS - 1  # the model is fitted once, to all, with the last one
+        self._choice.steps = _LEAST_STEPS - 1  # the model is fitted once, to all, with the last one
         self._choice.learn(self._loads[-1], ends_s[-1], [clocks.offered_mhz[0]] * pipelines)
 
     @property
@@ -166,7 +175,7 @@ class _Played:
     def _saved(self) -> Share:
         """Energy that clocks from loads would save, between the margin at which they begin and none."""
         choice, begins_at, top = self._choice, self._choice.margin, max(self._rows)
-        played = max(LEAST_STEPS, _MOST_PLAYED // len(self._kinds))
+        played = max(_LEAST_STEPS, _MOST_PLAYED // len(self._kinds))
         loads, recorded = self._loads[:played], self._recorded[:played]
         highest_j = [self._energy_j(each, [top] * each.shape[1])[0] for each in recorded]
         ends: list[Share] = []
@@ -213,3 +222,86 @@ def _share(less: Sequence[float], than: Sequence[float]) -> Share:
     ratio, count = sum(less) / sum(than), len(than)
     squares = sum((a - ratio * b) ** 2 for a, b in zip(less, than, strict=True))
     return Share(max(0.0, 1 - ratio), math.sqrt(count / (count - 1) * squares) / sum(than))
+
+
+# ---- the recorded iterations, as they would be at max clocks
+
+
+def _recorded_steps(data: JobData, profile: Profile | None) -> list[Array]:
+    """Returns durations in s, (nodes, pipelines), of the latest iterations that all pipelines recorded.
+
+    Nodes are in the order of the ranks' instructions. Empty if pipelines run different instructions, or if ranks are
+    missing.
+
+    Args:
+        data: The job.
+        profile: It says how durations follow the clock; None: only those at the highest clock count.
+    """
+    pipelines = _pipelines(data)
+    per_step = sum(len(data.orders[info.rank]) for info in pipelines[0]) * len(pipelines) if pipelines else 0
+    if not per_step:
+        return []
+    found: list[Array] = []
+    most = max(_LEAST_STEPS, min(_STEPS, _MOST_VALUES // per_step))
+    for window in reversed(data.windows):
+        if window.measured is not None and len(found) < most:
+            found += islice(_of_window(data, window, pipelines, profile), most - len(found))
+    return found
+
+
+def _pipelines(data: JobData) -> list[list[RankInfo]]:
+    """The first rank of each stage, by pipeline; empty if one is missing, or runs something else than its stage."""
+    job = data.job.job_info
+    place = {
+        (info.dp_rank, info.pp_rank): info for info in data.infos if info.tp_rank == 0 and info.rank in data.orders
+    }
+    if len(place) < job.dp_degree * job.pp_degree:
+        return []
+    found = [[place[dp, pp] for pp in range(job.pp_degree)] for dp in range(job.dp_degree)]
+    orders = [[data.orders[info.rank] for info in infos] for infos in found]
+    return found if all(order == orders[0] for order in orders) else []
+
+
+def _of_window(
+    data: JobData, window: Window, pipelines: Sequence[Sequence[RankInfo]], profile: Profile | None
+) -> Iterator[Array]:
+    """The iterations of one window, the latest first; none if durations at its clocks cannot be compared."""
+    import numpy as np
+
+    results = results_of(data, window.number, [info for infos in pipelines for info in infos])
+    columns: list[dict[int, list[float]]] = []
+    for infos in pipelines:
+        by_step: list[dict[int, list[float]]] = []
+        for info in infos:
+            if info.rank not in results:
+                return
+            result, ran = results[info.rank].result, data.entries(info.rank, window)
+            longer = [_longer(info, name, stage, profile) for name, stage, _ in ran]
+            steps, rows = steps_of(result), {}
+            for number, runs in numbered_iterations(result, ran):
+                clocks = [run.clock_mhz or mhz for run, (_, _, mhz) in zip(runs, ran, strict=True)]
+                rows[steps[number]] = [run.time_s / at(mhz) for run, at, mhz in zip(runs, longer, clocks, strict=True)]
+            by_step.append(rows)
+        common = set.intersection(*map(set, by_step))
+        columns.append({step: [time_s for rows in by_step for time_s in rows[step]] for step in common})
+    for step in sorted(set.intersection(*map(set, columns)), reverse=True):
+        times_s: Array = np.array([column[step] for column in columns]).T
+        if np.isfinite(times_s).all() and (times_s > 0).all():
+            yield times_s
+
+
+def _longer(info: RankInfo, name: str, stage: int, profile: Profile | None) -> Callable[[int], float]:
+    """From a clock to how many times as long an instruction takes as at the highest one; NaN: that is not known."""
+    import numpy as np
+
+    top_mhz = max(info.available_frequencies, default=0)
+    rows = profile.measurements.get((stage, name), ()) if profile is not None else ()
+    clocks, times_s = [row.frequency_mhz for row in rows[::-1]], [row.time_s for row in rows[::-1]]
+
+    @cache
+    def times_longer(mhz: int) -> float:
+        if mhz in (0, top_mhz):
+            return 1.0
+        return float(np.interp(mhz, clocks, times_s, left=np.nan)) / times_s[-1] if rows else math.nan
+
+    return times_longer

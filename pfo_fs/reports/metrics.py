@@ -143,13 +143,9 @@ class FigureReader:
 
 
 def _job(folder: JobFolder) -> JobFigures:
-    about = describe_job(folder)
+    about, state = describe_job(folder)
+    model, current = (state.model, state.current) if state is not None else (None, None)
     job = JobFigures(plain_text(folder.job_id), owner_of(folder), about["state"])
-    model, current = None, None
-    try:
-        model, current = folder.read_model(), folder.read_current()
-    except (RecordError, StoreError):
-        about["problem"] = about["problem"] or "a record cannot be read"
     values: dict[str, Any] = {
         "pfo_fs_job_step": about.get("step", -1),
         "pfo_fs_job_ranks": about.get("world_size"),

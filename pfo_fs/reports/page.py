@@ -14,11 +14,10 @@ import pfo_fs
 from pfo_fs.reports import sections
 from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.figures import SHADES, colour
-from pfo_fs.reports.findings import work_out
-from pfo_fs.reports.headline import headline_of
+from pfo_fs.reports.forecast import work_out
 from pfo_fs.reports.pipeline_section import pipeline
+from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
-from pfo_fs.reports.wording import end_text
 
 
 def render_page(data: JobData, points: int | None = None) -> str:
@@ -39,7 +38,7 @@ def render_page(data: JobData, points: int | None = None) -> str:
         lstrip_blocks=True,
     )
     found = work_out(data, points)
-    headline = headline_of(data, found.forecast, found.predictions)
+    savings = savings_of(found)
     style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -50,28 +49,20 @@ def render_page(data: JobData, points: int | None = None) -> str:
         style=Markup(style),  # noqa: S704  a file of this package
         script=Markup(script),  # noqa: S704  a file of this package
         ramp=f"linear-gradient(90deg, {', '.join(colour(step) for step in range(SHADES))})",
-        state=_state(data),
+        state=data.text,
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
         advice=found.advice.text if found.advice is not None else "",
-        headline=headline_section(data, headline, found.predictions),
-        messages=messages(found, headline),
+        headline=headline_section(found, savings),
+        messages=messages(found),
         last_step=sections.last_step(found),
-        frontier=sections.frontier(found, headline),
+        frontier=sections.frontier(found, savings),
         pipeline=pipeline(found),
         life=sections.life(found),
         stragglers=sections.stragglers(found),
         profile=sections.profile(found),
         schedules=sections.all_schedules(found),
     )
-
-
-def _state(data: JobData) -> str:
-    if data.end is not None:
-        return end_text(data.end, data.batch_end)
-    if data.archived:
-        return "archived"
-    return data.current.state if data.current is not None else "waiting"
 
 
 def _facts(data: JobData) -> list[str]:

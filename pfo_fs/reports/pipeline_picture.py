@@ -26,7 +26,7 @@ from pfo_fs.reports.timeline import Laid
 
 ROW_PX = 24.0
 """Height of a rank on the page."""
-WIDTH = 10_000.0
+PIPELINE_WIDTH = 10_000.0
 """Units of the page's picture from the begin of the longest iteration to its end; the script zooms in them."""
 _ROW_WIDTH_IN = 18.0
 _BOXES_PER_INCH = 3.2
@@ -54,8 +54,8 @@ def pipeline_svg(title: str, laid: Laid, length_s: float, scales: Mapping[str, B
     """
     ranks = len(laid.rows())
     with drawing(title):
-        figure = page_figure(WIDTH, ranks * ROW_PX)
-        axes = page_axes(figure, 0, 0, WIDTH, ranks * ROW_PX)
+        figure = page_figure(PIPELINE_WIDTH, ranks * ROW_PX)
+        axes = page_axes(figure, 0, 0, PIPELINE_WIDTH, ranks * ROW_PX)
         axes.set_axis_off()
         _limits(axes, 0.0, length_s, ranks)
         classes: dict[str, str] = {}

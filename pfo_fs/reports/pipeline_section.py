@@ -9,7 +9,7 @@ from pfo_fs.errors import PfoError
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.figures import round_values
-from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds
 from pfo_fs.reports.pipeline_picture import ROW_PX, height_of, pipeline_svg
 from pfo_fs.reports.sections import legend, picture_markup, seconds_text
@@ -101,7 +101,7 @@ def _add_predicted(
         return
     if abs(forecast.scale - 1) > 5e-4:
         remarks.append(
-            f"The prediction is not corrected: the model is {signed_percent(forecast.scale - 1, 2)} off at full clocks."
+            f"The prediction is not corrected: the model is {signed_percent(forecast.scale - 1, 2)} off at max clocks."
         )
     pictures.append(("predicted", f"schedule {window.number}, {seconds_text(laid.length_s)}", laid))
 

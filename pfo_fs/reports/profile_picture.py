@@ -9,7 +9,7 @@ from typing import Any
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.samples import Point
 from pfo_fs.planner import Profile
-from pfo_fs.reports.figures import COLOURS, SERIES, drawing, fit, page_axes, page_figure, set_ticks, svg_of
+from pfo_fs.reports.figures import COLOURS, SERIES, drawing, fit, page_axes, page_figure, set_ticks, set_title, svg_of
 
 _WIDTH, _PANEL = 300.0, 150.0
 _CAPTIONS = {"time": "time (ms) over clock (MHz)", "power": "power of a GPU (W) over clock (MHz)"}
@@ -31,9 +31,9 @@ def profile_svg(
         tooltips: dict[str, list[str]] = {}
         for row, what in enumerate(("time", "power")):
             axes = page_axes(figure, 40, row * _PANEL + 16, 292, row * _PANEL + 126)
-            axes.set_title(_CAPTIONS[what], loc="left", fontsize=11.5, color=COLOURS["soft"], pad=4)
+            set_title(axes, _CAPTIONS[what])
             tooltips |= _add_curves(axes, stage, curves, planned, names, what)
-        return svg_of(figure, f"Stage {stage}: time (ms) and power (W) over the clock (MHz)", "panel", tooltips)
+        return svg_of(figure, f"Stage {stage}: time (ms) and power (W) over the clock (MHz)", tooltips)
 
 
 def _add_curves(

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.collect import Window
+from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.frontier_picture import Dot, frontier_svg
-from pfo_fs.reports.headline import Headline, above_frontier, purpose
 from pfo_fs.reports.life_picture import clock_bounds, life_svg, mean_clocks
 from pfo_fs.reports.loads_picture import loads_svg
 from pfo_fs.reports.profile_picture import by_stage, profile_svg
+from pfo_fs.reports.savings import Savings
 from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_ROWS = 2000
-_WIDTHS = {"wide": 1080.0, "narrow": 360.0}
-"""Pictures are drawn twice, for wide screens and paper and for narrow ones; the style shows one of them."""
+_ON_FRONTIER = 0.03
+"""Relative: a schedule whose energy is above the least at its time by at most this counts as a plan."""
 
 
 def picture_markup(svg: str) -> Markup:
@@ -39,48 +40,47 @@ def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
 
 
-def frontier(found: Findings, headline: Headline) -> dict[str, Any]:
+def frontier(found: Findings, savings: Savings) -> dict[str, Any]:
     """Returns the time-energy frontier, and where the job is on it."""
     data, dots = found.data, []
     for window in data.windows:
         measured = window.measured
         if measured is not None and measured.energy_j is not None and window is not data.in_force:
             dots.append(Dot(measured.time_s, measured.energy_j, "other", f"schedule {window.number}, measured"))
-    if (figures := headline.predicted_baseline) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "highest clocks, predicted", predicted=True))
-    if (figures := headline.baseline) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "highest clocks, measured", "highest clocks"))
-    if (figures := headline.predicted) is not None:
+    if (figures := savings.predicted_baseline) is not None:
+        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "max clocks, predicted", predicted=True))
+    if (figures := savings.baseline) is not None:
+        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "max clocks, measured", "max clocks"))
+    if (figures := savings.predicted) is not None:
         dots.append(Dot(figures.time_s, figures.energy_j, "now", "in force, predicted", predicted=True))
-    if (figures := headline.measured) is not None:
+    if (figures := savings.measured) is not None:
         dots.append(Dot(figures.time_s, figures.energy_j, "now", f"in force, {figures.origin}", "in force"))
     curve = found.curve
     missing = "" if curve is not None else f"No frontier: {found.missing.get('model', 'unknown')}."
     if not dots and curve is None:
-        return {"lead": "", "missing": missing, "pictures": [], "keys": []}
+        return {"lead": "", "missing": missing, "picture": "", "keys": []}
     lead = "Least energy for each time of an iteration, over all GPUs, with waiting and the end of the step. "
     if curve is not None and not curve.with_changes:
         lead += "The curve does not count the time of clock changes; a real plan is a little to the upper right of it. "
     if found.forecast is not None and abs(found.forecast.scale - 1) > 5e-4:
         lead += (
-            f"At the highest clocks the model's time is {signed_percent(found.forecast.scale - 1, 2)} off the measured "
+            f"At max clocks the model's time is {signed_percent(found.forecast.scale - 1, 2)} off the measured "
             "iteration; "
             "times are corrected for this, as the scheduler corrects them."
         )
     keys = []
     if curve is not None:
         keys += [("k-planned", "planned"), ("k-bound", "lower bound: no plan is below")]
-    keys += [("k-maximum", "highest clocks"), ("k-now", "in force: measured"), ("k-predicted", "hollow: predicted")]
+    keys += [("k-maximum", "max clocks"), ("k-now", "in force: measured"), ("k-predicted", "hollow: predicted")]
     keys += [("k-other", "other schedules, measured")]
-    pictures = [picture_markup(frontier_svg(curve, dots, width, kind)) for kind, width in _WIDTHS.items()]
-    return {"lead": lead, "missing": missing, "pictures": pictures, "keys": keys}
+    return {"lead": lead, "missing": missing, "picture": picture_markup(frontier_svg(curve, dots)), "keys": keys}
 
 
 def life(found: Findings) -> dict[str, Any]:
     """Returns clocks, time and power, schedule by schedule."""
     data = found.data
     if not data.windows:
-        return {"missing": "No schedule has been in force yet.", "pictures": []}
+        return {"missing": "No schedule has been in force yet.", "picture": ""}
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
     lead = "All clocks were left alone so far."
     if known:
@@ -91,7 +91,7 @@ def life(found: Findings) -> dict[str, Any]:
         "missing": "",
         "lead": lead,
         "legend": legend(clock_bounds(data, known), "MHz") if known else None,
-        "pictures": [picture_markup(life_svg(data, found.predictions, w, kind)) for kind, w in _WIDTHS.items()],
+        "picture": picture_markup(life_svg(found)),
     }
 
 
@@ -100,14 +100,14 @@ def last_step(found: Findings) -> dict[str, Any]:
     data = found.data
     step = data.loads.last if data.loads is not None else None
     if step is None or not max(step.work_s, default=0.0):
-        return {"pictures": []}
+        return {"picture": ""}
     who = "rank" if step.lanes == data.job.job_info.world_size else "pipeline"
     bounds = clock_bounds(data, [float(mhz) for mhz in step.mhz])
     some = f"{len(step.lane)} of {step.lanes} {who}s" if len(step.lane) < step.lanes else f"the {who}s"
     return {
         "lead": f"Own work of {some} in step {step.step}; the colour is the clock",
         "legend": legend(bounds, "MHz"),
-        "pictures": [picture_markup(loads_svg(step, who, bounds, w, kind)) for kind, w in _WIDTHS.items()],
+        "picture": picture_markup(loads_svg(step, who, bounds)),
     }
 
 
@@ -172,14 +172,44 @@ def _span(fewest: int, most: int) -> str:
     return f"{fewest} to {most} clocks" if fewest < most else f"{most} clock{'s' * (most > 1)}"
 
 
+def _above_frontier(found: Findings, window: Window) -> float | None:
+    """How much more energy an iteration takes than the least at its time, relative; None if it is not known."""
+    figures = found.figures_of(window)
+    if found.curve is None or figures is None or window.follows_straggler:
+        return None  # the frontier does not hold for iterations that wait for a straggler
+    least_j = found.curve.energy_at(figures.time_s)
+    return None if least_j is None else figures.energy_j / least_j - 1
+
+
+def _purpose(found: Findings, window: Window, above: float | None, planned_before: bool) -> str:
+    """What a schedule was for, as far as its record and its clocks show.
+
+    Where there is a frontier, `above` says how far above it the schedule is: one that is not on it counts as profiling
+    if no earlier one was (`planned_before`).
+    """
+    if window.index.source.kind == "yaml":
+        return "by hand (schedule.yaml)"
+    if not any(window.clocks_mhz):
+        return "clocks left alone"
+    if window.follows_straggler:
+        return "plan for a straggler's pace"
+    if found.data.at_max_clocks(window):
+        return "max clocks"
+    if above is not None and above <= _ON_FRONTIER:
+        return "plan"
+    if found.curve is not None and not planned_before:
+        return "profiling"
+    return "one clock" if len(set(window.clocks_mhz)) == 1 else "several clocks"
+
+
 def all_schedules(found: Findings) -> dict[str, Any]:
     """Returns every schedule, for one table."""
     data, rows = found.data, []
     planned_before = False
     for window in data.windows[-_MOST_ROWS:]:
         measured, predicted = window.measured, found.predictions.get(window.number)
-        above = above_frontier(window, predicted, found.curve)
-        what = purpose(data, window, above, found.curve is not None and not planned_before)
+        above = _above_frontier(found, window)
+        what = _purpose(found, window, above, planned_before)
         planned_before |= what == "plan"
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
         ranks = ""

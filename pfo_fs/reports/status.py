@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.text import Text
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
+from pfo_fs.reports.collect import JobState, read_state
 from pfo_fs.reports.switching_text import switching_of, switching_text
-from pfo_fs.reports.wording import end_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
@@ -51,9 +51,9 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
         if layout.JOB not in names:
             empty += 1
         elif layout.END not in names:
-            running.append(describe_job(folder, switched))
+            running.append(describe_job(folder, switched)[0])
         elif len(over) < ended:
-            over.append(describe_job(folder, switched))
+            over.append(describe_job(folder, switched)[0])
     daemon = None if told is None else _with_sign_of_life(shared, told, since_s)
     return {
         "shared_dir": plain_text(str(shared.files.root)),
@@ -104,72 +104,62 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
     return "rank 0"
 
 
-def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> dict[str, Any]:
-    """The state of one job, as plain data; `problem` names what cannot be read.
+def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tuple[dict[str, Any], JobState | None]:
+    """Returns the state of one job as plain data, and as it was read; `problem` in it names what cannot be read.
 
     Args:
         folder: The job.
         switched: What is switched off in the directory; None: that is read.
     """
-    row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
     switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
+    row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
     row["off"] = switched.covers(folder.job_id)
     try:
-        job = folder.read_job()
-        if job is None:
-            return {**row, "problem": "job.json is missing"}
-        row |= {
-            "world_size": job.job_info.world_size,
-            "pp_degree": job.job_info.pp_degree,
-            "dp_degree": job.job_info.dp_degree,
-            "tp_degree": job.job_info.tp_degree,
-            "started": job.started,
-            "ranks_registered": len(folder.registered_ranks()),
-        }
-        claim = folder.read_coordinator()
-        row["coordination"] = claim.kind if claim else None
-        current = folder.read_current()
-        if current is not None:
-            row |= {
-                "state": current.state,
-                "message": current.message,
-                "yaml_problem": current.yaml_problem,
-                "status_text": current.status_text
-                if current.source is None or current.source.kind == "scheduler"
-                else "",
-                "converged": current.converged,
-                "schedule": current.number if current.number >= 0 else None,
-                "schedule_source": current.source.kind if current.source else None,
-                "from_step": current.start_step,
-            }
-        ranks = [rank for name in folder.progress_names()[:_MOST_HOSTS] for rank in _ranks_of(folder, name)]
-        row["held_ranks"] = sorted(rank.rank for rank in ranks if rank.held)
-        row["ranks"] = [rank.model_dump() for rank in sorted(ranks, key=lambda rank: rank.rank)]
-        times = [rank.iter_time for rank in ranks if rank.iter_time is not None]
-        energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
-        row |= {
-            "step": max((rank.step for rank in ranks), default=-1),
-            "iter_time_s": max(times, default=None),
-            "iter_energy_j": sum(energies) if energies and len(energies) == job.job_info.world_size else None,
-            "last_error": next((rank.error for rank in sorted(ranks, key=_owes_first) if rank.error), ""),
-            "undo_owed": sum(rank.undo_owed for rank in ranks),
-            "undo_failures": sum(rank.undo_failures for rank in ranks),
-            "switching": switching_of(ranks),
-            "loads": next((rank.loads.model_dump() for rank in ranks if rank.loads is not None), None),
-            "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
-        }
-        end = folder.read_end()
-        if end is not None:
-            batch_end = _quietly(folder.read_batch_end)
-            row |= {
-                "state": "ended",
-                "end_reason": end.reason,
-                "batch_end": batch_end.model_dump() if batch_end is not None else None,
-                "end_text": end_text(end, batch_end),
-                "message": end.message or row.get("message", ""),
-            }
+        state = read_state(folder, _MOST_HOSTS)
+        return {**row, **_about(state), "ranks_registered": len(folder.registered_ranks())}, state
     except (RecordError, StoreError) as error:
-        row["problem"] = str(error.args[-1])
+        return {**row, "problem": str(error.args[-1])}, None
+
+
+def _about(state: JobState) -> dict[str, Any]:
+    """What a job's own records say of it, as plain data."""
+    info, ranks, current, end = state.job.job_info, state.progress, state.current, state.end
+    times = [rank.iter_time for rank in ranks if rank.iter_time is not None]
+    energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
+    row: dict[str, Any] = {
+        "problem": next(iter(state.unreadable), ""),
+        **info.model_dump(include={"world_size", "pp_degree", "dp_degree", "tp_degree"}),
+        "started": state.job.started,
+        "coordination": state.claim.kind if state.claim else None,
+        "held_ranks": sorted(rank.rank for rank in ranks if rank.held),
+        "ranks": [rank.model_dump() for rank in sorted(ranks, key=lambda rank: rank.rank)],
+        "step": max((rank.step for rank in ranks), default=-1),
+        "iter_time_s": max(times, default=None),
+        "iter_energy_j": sum(energies) if energies and len(energies) == info.world_size else None,
+        "last_error": next((rank.error for rank in sorted(ranks, key=_owes_first) if rank.error), ""),
+        "undo_owed": sum(rank.undo_owed for rank in ranks),
+        "undo_failures": sum(rank.undo_failures for rank in ranks),
+        "switching": switching_of(ranks),
+        "loads": state.loads.model_dump() if state.loads is not None else None,
+        "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
+    }
+    if current is not None:
+        by_scheduler = current.source is None or current.source.kind == "scheduler"
+        row |= {
+            **current.model_dump(include={"state", "message", "yaml_problem", "converged"}),
+            "status_text": current.status_text if by_scheduler else "",
+            "schedule": current.number if current.number >= 0 else None,
+            "schedule_source": current.source.kind if current.source else None,
+            "from_step": current.start_step,
+        }
+    if end is not None:
+        row |= {
+            "state": "ended",
+            "end_reason": end.reason,
+            "batch_end": state.batch_end.model_dump() if state.batch_end is not None else None,
+            "end_text": state.text,
+            "message": end.message or row.get("message", ""),
+        }
     return row
 
 
@@ -264,11 +254,6 @@ def _number(value: float | None, form: str, unit: str) -> str:
 def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:
     found: bodies.DaemonBody | None = _quietly(shared.read_daemon)
     return found
-
-
-def _ranks_of(folder: JobFolder, name: int) -> list[bodies.RankProgress]:
-    body = _quietly(lambda: folder.read_progress(name))
-    return body.ranks if body else []
 
 
 def _quietly(read: Callable[[], Any]) -> Any:

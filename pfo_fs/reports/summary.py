@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
-from pydantic import ValidationError
-
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
-from pfo_fs.models import Target
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.findings import Findings
-from pfo_fs.reports.forecast import Predicted
-from pfo_fs.reports.headline import Headline
+from pfo_fs.reports.forecast import Findings
+from pfo_fs.reports.savings import JobTotal, Savings, total_of
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
-from pfo_fs.reports.totals import JobTotal, total_of
 from pfo_fs.reports.wording import (
     difference_text,
     duration_text,
-    end_text,
     energy_text,
     percent,
     signed_percent,
@@ -31,84 +22,97 @@ from pfo_fs.reports.wording import (
 from pfo_fs.store.loads_known import LoadsKnown
 
 
-def headline_section(data: JobData, headline: Headline, predictions: Mapping[int, Predicted]) -> dict[str, Any]:
-    """Returns savings against everything at the highest clocks, measured beside predicted."""
-    window, best, against = data.in_force, headline.best, headline.against()
-    cards: list[dict[str, Any]] = []
-    time_error, energy_error = headline.change_errors()
-    has_error = headline.measured is None or energy_error is not None
-    if best is not None and against is not None and has_error:
-        how = "measured" if headline.measured is not None else "predicted, not measured yet; its error is not known"
-        if headline.same_work:
-            how = "measured, for the same work"
-        observed = observed_span_s(data) if headline.measured is None and not headline.work_differs else None
-        span_s, span_how = (best.span_s, how) if observed is None else (observed, "measured; its energy is not yet")
-        cards = [
-            _card(
-                "energy per iteration",
-                with_error(signed_percent(best.energy_j / against.energy_j - 1), energy_error),
-                f"{best.energy_j:,.0f} J instead of {against.energy_j:,.0f} J",
-                how,
-                "good" if best.energy_j < (1 - (energy_error or 0.0005)) * against.energy_j else "even",
-            ),
-            _card(
-                "time per iteration",
-                with_error(signed_percent(span_s / against.span_s - 1, 2), time_error, 2),
-                f"{seconds_text(span_s)} instead of {seconds_text(against.span_s)}",
-                span_how,
-                "bad" if missed_target(data, headline) is not None else "even",
-            ),
-        ]
-    elif best is not None:
-        how = "measured" if headline.measured is not None else "predicted"
-        errors = best.time_error, best.energy_error
-        cards = [
-            _plain_card("energy per iteration", f"{best.energy_j:,.0f} J", _plus_minus(errors[1]), how),
-            _plain_card("time per iteration", seconds_text(best.span_s), _plus_minus(errors[0]), how),
-        ]
-    if window is not None:
-        since = f"since step {window.index.start_step}"
-        if headline.same_since is not None and headline.same_since != window.index.start_step:
-            since += f"; the same clocks first at step {headline.same_since}"
-        cards.append(_plain_card("in force", f"schedule {window.number}", since, _target_of(data, window)))
+def headline_section(found: Findings, savings: Savings) -> dict[str, Any]:
+    """Returns savings against max clocks, measured beside predicted, of an iteration and of the whole job."""
+    data, loads = found.data, found.data.loads
+    if loads is not None:
+        title, saved, missing, cards = "Clocks from loads, against max clocks", loads.text, "", _load_cards(loads)
     else:
-        said = data.current.message if data.current is not None else ""
-        cards.append(_plain_card("in force", "no schedule yet", said or "clocks are left alone"))
-    missing = ""
-    if best is None:
-        missing = "No energies yet: there are neither complete results of all ranks nor a model of the job."
-    elif headline.work_differs and headline.measured is not None and against is None:
-        missing = (
-            f"Iterations differ in work: their times scatter by {percent(headline.work_differs, 0)} under one "
-            "schedule, so those of two schedules are not compared. The scheduler, which compares the same work, has no "
-            "figures for this schedule."
-        )
-    elif against is None:
-        missing = (
-            "Nothing to compare with: no iteration with everything at the highest clocks, or with clocks left alone, "
-            "was measured."
-        )
-    elif not has_error:
-        missing = "One iteration alone has no error, so nothing is compared yet."
-    total = total_of(data, headline, predictions)
-    title = "Against everything at the highest clocks" if against is not None and has_error else "An iteration"
-    saved = _saved(data, headline)
-    if data.loads is not None:
-        title, saved, missing = "Clocks from loads, against the highest clocks", data.loads.text, ""
-        cards = _load_cards(data.loads)
+        compared = savings.against is not None and (savings.measured is None or savings.change_errors[1] is not None)
+        title, saved = "Against max clocks" if compared else "An iteration", ""
+        cards = [*(_compared(found, savings) if compared else _alone(savings)), _in_force(data, savings)]
+        missing = _missing(savings)
+    total = total_of(found, savings)
     return {
         "title": title,
         "cards": cards,
         "saved": saved,
         "missing": missing,
-        "comparison": _comparison(headline) if data.loads is None else None,
-        "total": _total(total),
-        "total_how": _how_total(total, headline),
+        "comparison": _comparison(savings) if loads is None else None,
+        "total": _total(total) if total is not None else None,
+        "total_how": _how_total(total, savings) if total is not None else "",
     }
 
 
-def _card(title: str, big: str, small: str, how: str, kind: str) -> dict[str, Any]:
-    return {"title": title, "kind": kind, "big": big, "small": [small], "how": how}
+def _card(title: str, big: str, *small: str, how: str = "", kind: str = "even") -> dict[str, Any]:
+    return {"title": title, "kind": kind, "big": big, "small": small, "how": how}
+
+
+def _compared(found: Findings, savings: Savings) -> list[dict[str, Any]]:
+    """What the schedule in force changes, in percent."""
+    best, against, (time_error, energy_error) = savings.best, savings.against, savings.change_errors
+    assert best is not None
+    assert against is not None
+    how = "measured" if savings.measured is not None else "predicted, not measured yet; its error is not known"
+    if savings.same_work:
+        how = "measured, for the same work"
+    return [
+        _card(
+            "energy per iteration",
+            with_error(signed_percent(best.energy_j / against.energy_j - 1), energy_error),
+            f"{best.energy_j:,.0f} J instead of {against.energy_j:,.0f} J",
+            how=how,
+            kind="good" if best.energy_j < (1 - (energy_error or 0.0005)) * against.energy_j else "even",
+        ),
+        _card(
+            "time per iteration",
+            with_error(signed_percent(best.span_s / against.span_s - 1, 2), time_error, 2),
+            f"{seconds_text(best.span_s)} instead of {seconds_text(against.span_s)}",
+            how=how,
+            kind="bad" if missed_target(found.data) else "even",
+        ),
+    ]
+
+
+def _alone(savings: Savings) -> list[dict[str, Any]]:
+    """What an iteration takes, where there is nothing to compare it with."""
+    best = savings.best
+    if best is None:
+        return []
+    how = "measured" if savings.measured is not None else "predicted"
+    return [
+        _card("energy per iteration", f"{best.energy_j:,.0f} J", _plus_minus(best.energy_error), how),
+        _card("time per iteration", seconds_text(best.span_s), _plus_minus(best.time_error), how),
+    ]
+
+
+def _in_force(data: JobData, savings: Savings) -> dict[str, Any]:
+    window = data.in_force
+    if window is None:
+        said = data.current.message if data.current is not None else ""
+        return _card("in force", "no schedule yet", said or "clocks are left alone")
+    since = f"since step {window.index.start_step}"
+    if savings.same_since is not None and savings.same_since != window.index.start_step:
+        since += f"; the same clocks first at step {savings.same_since}"
+    target = "by hand (schedule.yaml)" if window.index.source.kind == "yaml" else _target_of(data, window)
+    return _card("in force", f"schedule {window.number}", since, target)
+
+
+def _missing(savings: Savings) -> str:
+    """Why nothing is compared."""
+    if savings.best is None:
+        return "No energies yet: there are neither complete results of all ranks nor a model of the job."
+    if savings.against is None and savings.work_differs and savings.measured is not None:
+        return (
+            f"Iterations differ in work: their times scatter by {percent(savings.work_differs, 0)} under one "
+            "schedule, so those of two schedules are not compared. The scheduler, which compares the same work, has no "
+            "figures for this schedule."
+        )
+    if savings.against is None:
+        return "Nothing to compare with: no iteration at max clocks, or with clocks left alone, was measured."
+    if savings.measured is not None and savings.change_errors[1] is None:
+        return "One iteration alone has no error, so nothing is compared yet."
+    return ""
 
 
 def _with_unsure(value: float, error: float | None, digits: int) -> str:
@@ -126,20 +130,15 @@ def _load_cards(known: LoadsKnown) -> list[dict[str, Any]]:
         saved, over = signed_percent(-known.saved), f"± {100 * (known.saved_error or 0.0):.1f} %, {over}"
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
-        _plain_card("energy", saved, over),
-        _plain_card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
-        _plain_card("loads explain", explained, "of what varies between ranks"),
-        _plain_card("batches of equal work", signed_percent(-known.balanced, 0), "time: that comes first"),
+        _card("energy", saved, over),
+        _card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
+        _card("loads explain", explained, "of what varies between ranks"),
+        _card("batches of equal work", signed_percent(-known.balanced, 0), "time: that comes first"),
     ]
 
 
-def _plain_card(title: str, big: str, *small: str) -> dict[str, Any]:
-    return {"title": title, "kind": "even", "big": big, "small": small, "how": ""}
-
-
 def _target_of(data: JobData, window: Window) -> str:
-    if window.index.source.kind == "yaml":
-        return "by hand (schedule.yaml)"
+    """The target that a schedule was made for, as the scheduler says where no person has set one."""
     target = window.index.source.plan_inputs.target
     if target is not None:
         return f"target: {target}"
@@ -147,31 +146,12 @@ def _target_of(data: JobData, window: Window) -> str:
     return status_text.split(";")[0] if status_text.startswith("target: ") else ""
 
 
-def _saved(data: JobData, headline: Headline) -> str:
-    window, best, against = data.in_force, headline.best, headline.against()
-    if window is None or best is None or against is None:
-        return ""
-    steps = data.last_step - window.index.start_step + 1
-    saved_j = (against.energy_j - best.energy_j) * steps
-    error = headline.change_errors()[1]
-    if steps < 1 or saved_j <= (error or 0.0) * against.energy_j * steps or (headline.measured and error is None):
-        return ""
-    unsure = f" (± {energy_text((error or 0.0) * against.energy_j * steps, saved_j)})"
-    return (
-        f"About {energy_text(saved_j)}{unsure} of GPU energy saved in the {steps:,} iterations under schedule "
-        f"{window.number} so far (extrapolated from the measured ones)."
-        if headline.measured is not None
-        else f"About {energy_text(saved_j)} of GPU energy saved under schedule {window.number} so far, if predictions "
-        "hold."
-    )
-
-
-def _comparison(headline: Headline) -> dict[str, Any] | None:
+def _comparison(savings: Savings) -> dict[str, Any] | None:
     rows = [
-        ("highest clocks, measured", headline.baseline),
-        ("highest clocks, predicted", headline.predicted_baseline),
-        ("schedule in force, measured", headline.measured),
-        ("schedule in force, predicted", headline.predicted),
+        ("max clocks, measured", savings.baseline),
+        ("max clocks, predicted", savings.predicted_baseline),
+        ("schedule in force, measured", savings.measured),
+        ("schedule in force, predicted", savings.predicted),
     ]
     if not any(figures for _, figures in rows):
         return None
@@ -193,74 +173,21 @@ def _comparison(headline: Headline) -> dict[str, Any] | None:
     }
 
 
-_TIME_TOLERANCE = 0.01
-"""Relative: iterations that take at most this much longer than the target allows do not count as a missed target."""
+_TARGET_TOLERANCE = 0.01
+"""Relative: a plan that is believed to be this much above the target does not count as a missed target."""
 
 
-def observed_span_s(data: JobData) -> float | None:
-    """Returns the median time (s) of the last iterations under the schedule in force, as ranks reported them."""
-    window = data.in_force
-    by_step: dict[int, float] = {}
-    for times in data.paces:
-        for step, number, span_s in times.steps:
-            if window is not None and number == window.number:
-                by_step[step] = max(span_s, by_step.get(step, 0.0))
-    return median(by_step.values()) if len(by_step) >= 3 else None
+def missed_target(data: JobData) -> str:
+    """Returns by how much the plan in force misses the job's target, as its scheduler believes; empty: it does not."""
+    window, over = data.in_force, data.model.off_target if data.model is not None else None
+    if window is None or over is None or not _TARGET_TOLERANCE < over < math.inf:
+        return ""
+    if window.index.steps or window.index.source.kind != "scheduler" or window.follows_straggler:
+        return ""  # schedules for measuring and those of people have no target
+    return f"iterations are {percent(over)} above it, by what the scheduler has measured ({_target_of(data, window)})"
 
 
-def missed_target(data: JobData, headline: Headline) -> str | None:
-    """Returns by how much the schedule in force misses the job's target, as text; None if it does not."""
-    window, measured, against = data.in_force, headline.measured, headline.against()
-    if window is None or window.index.steps or window.index.source.kind != "scheduler":
-        return None  # schedules for measuring and those of people have no target
-    inputs = window.index.source.plan_inputs
-    if (
-        inputs.slow_pipelines
-        or inputs.straggler is not None
-        or not any(s.frequencies for s in window.schedules.values())
-    ):
-        return None
-    target = inputs.target or default_target(data)
-    if target.power is not None:
-        if measured is None or measured.power_w <= target.power * (1 + _TIME_TOLERANCE):
-            return None
-        return f"iterations draw {measured.power_w:,.0f} W, the target is {target}"
-    span_s = measured.span_s if measured is not None else observed_span_s(data)
-    if span_s is None or (target.deadline is None and against is None):
-        return None
-    if target.deadline is not None:
-        limit_s = target.deadline
-    else:
-        assert against is not None
-        limit_s = against.span_s * (target.slowdown or 1.0)
-    over = span_s / limit_s - 1
-    if over <= _TIME_TOLERANCE:
-        return None
-    return (
-        f"iterations take {seconds_text(span_s)}, {signed_percent(over, 2)} more than the {seconds_text(limit_s)} that "
-        f"the target allows ({target})"
-    ).replace(" +", " ")
-
-
-def default_target(data: JobData) -> Target:
-    """Returns the target in the arguments of the job's scheduler; without any, no slowdown."""
-    given = {name: data.job.scheduler_args.get(name) for name in ("slowdown", "deadline", "power")}
-    known = {name: value for name, value in given.items() if value is not None}
-    try:
-        return Target.model_validate(known) if known else Target(slowdown=_told_slowdown(data))
-    except ValidationError:
-        return Target(slowdown=1.0)
-
-
-def _told_slowdown(data: JobData) -> float:
-    """The slowdown in the scheduler's own words: the daemon's arguments are not in the job's folder."""
-    told = re.match(r"target: at most ([\d.]+) times", data.current.status_text if data.current is not None else "")
-    return max(1.0, float(told[1])) if told else 1.0
-
-
-def _total(total: JobTotal | None) -> dict[str, Any] | None:
-    if total is None:
-        return None
+def _total(total: JobTotal) -> dict[str, Any]:
     rows, whole = [], total.whole
     parts = (total.profiling, total.other, whole)
     more_time_s = max((part.more_time_s for part in parts), key=abs)
@@ -275,17 +202,15 @@ def _total(total: JobTotal | None) -> dict[str, Any] | None:
     return {
         "caption": "Time and energy of all iterations so far",
         "head": ["part", "iterations", "time", "energy"]
-        + (["time against the highest clocks", "energy against them"] if total.compared else []),
+        + (["time against max clocks", "energy against max clocks"] if total.compared else []),
         "rows": rows,
     }
 
 
-def _how_total(total: JobTotal | None, headline: Headline) -> str:
-    if total is None:
-        return ""
+def _how_total(total: JobTotal, savings: Savings) -> str:
     alone = ""
-    if headline.work_differs:
-        alone = " Iterations differ in work, so these sums are not compared with the highest clocks."
+    if savings.work_differs:
+        alone = " Iterations differ in work, so these sums are not compared with max clocks."
     return (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."
@@ -293,10 +218,10 @@ def _how_total(total: JobTotal | None, headline: Headline) -> str:
     )
 
 
-def messages(found: Findings, headline: Headline) -> list[tuple[str, str, str]]:
+def messages(found: Findings) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
     data = found.data
-    rows: list[tuple[str, str, str]] = [("warn", "the target is missed", missed_target(data, headline) or "")]
+    rows: list[tuple[str, str, str]] = [("warn", "the target is missed", missed_target(data))]
     rows.append(("warn", "marks", nothing_marked(data)))
     current = data.current
     if current is not None:
@@ -307,8 +232,7 @@ def messages(found: Findings, headline: Headline) -> list[tuple[str, str, str]]:
     if switching:
         rows.append(("info", "clocks", switching_text(switching)))
     if data.end is not None:
-        ended = end_text(data.end, data.batch_end)
-        rows.append(("info", f"ended: {ended}", data.end.message or data.end.reason))
+        rows.append(("info", f"ended: {data.text}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}
     for rank in data.ranks:
         by_text.setdefault(("registering", rank.message), []).append(rank.rank_info.rank)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pfo_fs.autotune.instruction_runs import iterations_of
+from pfo_fs.autotune.instruction_runs import numbered_iterations
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Pipeline
@@ -82,16 +82,10 @@ def measured_iterations(
     entries = [data.entries(result.rank, window) for result in results]
     clocks = [mhz for row in entries for _, _, mhz in row]
     powers = [_powers(result) for result in results]
+    ran = [dict(numbered_iterations(result, entry)) for result, entry in zip(results, entries, strict=True)]
     laid = []
-    for number in range(min(len(result.iter_time) for result in results)):
-        rows = []
-        for result, entry in zip(results, entries, strict=True):
-            runs = next(iterations_of(_only(result, number), entry), None)
-            if runs is None:
-                break
-            rows.append(runs)
-        if len(rows) < len(results):
-            continue
+    for number in sorted(set.intersection(*map(set, ran))):
+        rows = [of_rank[number] for of_rank in ran]
         times = [run.time_s for row in rows for run in row]
         if not all(0 < time_s < math.inf for time_s in times):
             continue
@@ -112,16 +106,3 @@ def _plausible(power_w: float) -> float:
 def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:
     """Powers that were fitted over the whole window, more precise than the energy of one run of an instruction."""
     return {(p.instruction, p.frequency): p.power for p in result.powers if p.instruction and p.power > 0}
-
-
-def _only(result: ProfilingResult, number: int) -> ProfilingResult:
-    """The same result with a single iteration."""
-    return ProfilingResult.model_construct(
-        rank=result.rank,
-        iter_time=result.iter_time[number : number + 1],
-        iter_energy=result.iter_energy[number : number + 1],
-        time_breakdown={name: rows[number : number + 1] for name, rows in result.time_breakdown.items()},
-        energy_breakdown={name: rows[number : number + 1] for name, rows in result.energy_breakdown.items()},
-        iter_span=result.iter_span[number : number + 1],
-        powers=result.powers,
-    )

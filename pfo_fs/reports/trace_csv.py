@@ -18,10 +18,10 @@ COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 
 
 def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
-    """Writes the durations of all instructions that were measured at full clocks, completely or not at all.
+    """Writes the durations of all instructions that were measured at max clocks, completely or not at all.
 
-    Only schedules under which all ranks run at their highest or default clocks are written: a replay starts from
-    durations at full clocks, and those at other clocks would have to be converted by a model of the GPU. With tensor
+    Only schedules under which all ranks run at max or default clocks are written: a replay starts from
+    durations at max clocks, and those at other clocks would have to be converted by a model of the GPU. With tensor
     parallelism, durations are those of the first rank of each group.
 
     Args:
@@ -32,7 +32,7 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
         The number of `steps`, `pipelines` and `rows` in the file.
 
     Raises:
-        PlanError: Nothing was measured at full clocks, or the order of instructions is not known.
+        PlanError: Nothing was measured at max clocks, or the order of instructions is not known.
         ConfigError: The file cannot be written.
     """
     steps: set[int] = set()
@@ -42,7 +42,7 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
         with _opened(path) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
-            for step, pipeline, laid in _at_full_clocks(data):
+            for step, pipeline, laid in _at_max_clocks(data):
                 steps.add(step)
                 pipelines.add(pipeline)
                 rows += len(laid.times_s)
@@ -50,7 +50,7 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
                     writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
             if not rows:
                 raise PlanError(
-                    f"job {data.folder.job_id}: no iteration was measured at the highest or default clocks of all "
+                    f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
                     "ranks, or the order of instructions is not known, so there is no trace to write"
                 )
     except OSError as error:
@@ -68,10 +68,10 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             yield compressed
 
 
-def _at_full_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
-    """(step, pipeline, iteration) of the steps that were measured at full clocks by all pipelines with results."""
+def _at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
+    """(step, pipeline, iteration) of the steps that were measured at max clocks by all pipelines with results."""
     for window in data.windows:
-        if window.measured is None or not _is_at_full_clocks(data, window):
+        if window.measured is None or not data.at_max_clocks(window, or_default=True):
             continue
         found = {pipeline: _iterations(data, window, pipeline) for pipeline in range(data.job.job_info.dp_degree)}
         found = {pipeline: iterations for pipeline, iterations in found.items() if iterations}
@@ -79,14 +79,6 @@ def _at_full_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
             for step in sorted(set.intersection(*(set(iterations) for iterations in found.values()))):
                 for pipeline, iterations in found.items():
                     yield step, pipeline, iterations[step]
-
-
-def _is_at_full_clocks(data: JobData, window: Window) -> bool:
-    return all(
-        mhz in (0, max(info.available_frequencies, default=0))
-        for info in data.infos
-        for _, _, mhz in data.entries(info.rank, window)
-    )
 
 
 def _iterations(data: JobData, window: Window, pipeline: int) -> Mapping[int, Laid]:

@@ -42,7 +42,7 @@ def test_no_plan_is_below_the_lower_bound(forecast: Forecast) -> None:
         assert bound_j <= energy_j <= 1.1 * bound_j
 
 
-def test_the_frontier_ends_below_the_highest_clocks(forecast: Forecast) -> None:
+def test_the_frontier_ends_below_max_clocks(forecast: Forecast) -> None:
     curve = frontier_of(forecast, points=3)
     highest = forecast.all_maximum()
     least_j = curve.energy_at(highest.time_s)

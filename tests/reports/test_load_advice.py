@@ -14,7 +14,7 @@ from traced_jobs import Row, trace_rows, write_trace
 
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports import JobData, collect_job, render_page
-from pfo_fs.reports.findings import work_out
+from pfo_fs.reports.forecast import work_out
 from pfo_fs.reports.timeline import starts_of
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, read_trace

@@ -32,22 +32,22 @@ def titles(svg: str) -> list[str]:
 
 
 def test_points_of_the_frontier_have_tooltips_in_their_order() -> None:
-    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "now", "in force, measured", "in force")], 1080, "wide")
+    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "now", "in force, measured", "in force")])
     assert titles(svg)[1:4] == ["planned: 1 s, 900 J", "planned: 1.1 s, 800 J", "planned: 1.2 s, 780 J"]
     assert "in force, measured: 1.05 s, 850 J" in titles(svg)
 
 
 def test_other_dots_outside_of_the_frontier_are_left_out() -> None:
-    svg = frontier_svg(CURVE, [Dot(9.0, 9000.0, "other", "far away")], 1080, "wide")
+    svg = frontier_svg(CURVE, [Dot(9.0, 9000.0, "other", "far away")])
     assert not any("far away" in title for title in titles(svg))
 
 
 def test_a_picture_of_the_page_is_the_same_every_time() -> None:
-    assert frontier_svg(CURVE, [], 360, "narrow") == frontier_svg(CURVE, [], 360, "narrow")
+    assert frontier_svg(CURVE, []) == frontier_svg(CURVE, [])
 
 
 def test_a_picture_of_the_page_has_no_colours_of_its_own_but_those_of_scales() -> None:
-    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "maximum", "highest clocks", "highest clocks")], 1080, "wide")
+    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "maximum", "max clocks", "max clocks")])
     assert "var(--accent)" in svg
     assert not [value for value in COLOURS.values() if value in svg]
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from pfo_fs.reports import JobData
 from pfo_fs.reports.collect import Window
 from pfo_fs.reports.directory import collect_directory, sums
-from pfo_fs.reports.findings import Findings
-from pfo_fs.reports.headline import headline_of, is_highest
+from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds, edges_of
+from pfo_fs.reports.savings import Savings, savings_of, total_of
 from pfo_fs.reports.summary import headline_section, messages, missed_target
-from pfo_fs.reports.totals import total_of
 from pfo_fs.reports.wording import duration_text, end_text, energy_text, less_or_more, percent, signed_percent
 from pfo_fs.store import Files, SharedDirectory
 from pfo_fs.store.bodies import BatchEndBody, EndBody
@@ -62,9 +61,9 @@ def test_what_the_batch_system_says_of_an_early_end_counts_more_than_that_traini
     assert end_text(EndBody(reason="crashed"), BatchEndBody(cause="finished")) == "crashed"
 
 
-def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_the_highest_clocks(data: JobData) -> None:
-    headline = headline_of(data, None, {})
-    total, against = total_of(data, headline, {}), headline.against()
+def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_max_clocks(data: JobData) -> None:
+    savings = savings_of(Findings(data))
+    total, against = total_of(Findings(data), savings), savings.against
     assert total is not None
     assert against is not None
     whole = total.whole
@@ -74,7 +73,7 @@ def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_the_highes
     assert total.profiling.iterations > 0
 
 
-def test_a_job_at_the_highest_clocks_saves_nothing_whatever_the_energy_counters_say(data: JobData) -> None:
+def test_a_job_at_max_clocks_saves_nothing_whatever_the_energy_counters_say(data: JobData) -> None:
     measured = data.windows[1]
     top_mhz = max(data.infos[0].available_frequencies)
     schedules = {
@@ -82,17 +81,20 @@ def test_a_job_at_the_highest_clocks_saves_nothing_whatever_the_energy_counters_
         for rank, plan in measured.schedules.items()
     }
     highest = replace(measured, schedules=schedules)
-    assert is_highest(data, highest)
+    assert data.at_max_clocks(highest)
     assert highest.measured is not None
     assert highest.measured.energy_j is not None
     assert data.current is not None
     less = replace(highest, measured=replace(highest.measured, energy_j=0.98 * highest.measured.energy_j))
     current = data.current.model_copy(update={"number": highest.number})
-    headline = headline_of(replace(data, windows=[less], current=current), None, {})
-    against = headline.against()
-    assert headline.measured is not None
-    assert against is not None
-    assert headline.measured.energy_j == against.energy_j
+    savings = savings_of(Findings(replace(data, windows=[less], current=current)))
+    assert savings.measured is not None
+    assert savings.against is not None
+    assert savings.measured.energy_j == savings.against.energy_j
+
+
+def savings(data: JobData) -> Savings:
+    return savings_of(Findings(data))
 
 
 def spread(data: JobData, spread: float) -> list[Window]:
@@ -106,38 +108,38 @@ def spread(data: JobData, spread: float) -> list[Window]:
 def test_iterations_that_differ_in_work_are_not_compared_by_two_windows(data: JobData) -> None:
     assert data.model is not None
     unknown = data.model.model_copy(update={"energy_saved": None})
-    headline = headline_of(replace(data, windows=spread(data, 0.2), model=unknown), None, {})
-    assert headline.measured is not None
-    assert headline.against() is None
-    assert headline_of(replace(data, windows=spread(data, 0.01), model=unknown), None, {}).against() is not None
+    found = savings(replace(data, windows=spread(data, 0.2), model=unknown))
+    assert found.measured is not None
+    assert found.against is None
+    assert savings(replace(data, windows=spread(data, 0.01), model=unknown)).against is not None
 
 
 def test_where_iterations_differ_in_work_the_page_says_why_nothing_is_compared(data: JobData) -> None:
     assert data.model is not None
     unknown = data.model.model_copy(update={"energy_saved": None})
     job = replace(data, windows=spread(data, 0.2), model=unknown)
-    section = headline_section(job, headline_of(job, None, {}), {})
+    section = headline_section(Findings(job), savings(job))
     assert "20% under one schedule" in section["missing"]
     assert not any("instead of" in text for card in section["cards"] for text in card["small"])
-    assert "not compared with the highest clocks" in section["total_how"]
+    assert "not compared with max clocks" in section["total_how"]
 
 
 def test_what_the_scheduler_knows_of_the_same_work_is_the_headline_even_if_iterations_differ(data: JobData) -> None:
     assert data.model is not None
     figures = {"energy_saved": 0.1, "energy_saved_error": 0.01, "more_time": 0.002, "more_time_error": 0.001}
     job = replace(data, windows=spread(data, 0.2), model=data.model.model_copy(update=figures))
-    energy, time = headline_section(job, headline_of(job, None, {}), {})["cards"][:2]
+    energy, time = headline_section(Findings(job), savings(job))["cards"][:2]
     assert energy["big"].startswith("−10.0 % ± 2.")
     assert time["big"] == "+0.20 % ± 0.20"
 
 
 def test_a_missed_target_is_the_first_warning(data: JobData) -> None:
-    headline = headline_of(data, None, {})
-    assert headline.measured is not None
-    assert missed_target(data, headline) is None
-    late = replace(headline, measured=replace(headline.measured, span_s=headline.measured.span_s * 1.0302))
-    kind, who, text = messages(Findings(data), late)[0]
+    assert data.model is not None
+    assert not missed_target(data)
+    late = replace(data, model=data.model.model_copy(update={"off_target": 0.0302}))
+    kind, who, text = messages(Findings(late))[0]
     assert (kind, who) == ("warn", "the target is missed")
+    assert "3.02%" in text
     assert "no slowdown" in text
 
 
@@ -147,9 +149,10 @@ def test_a_single_low_clock_is_a_low_clock_on_the_scale(data: JobData) -> None:
 
 
 def test_the_axis_of_a_jobs_life_is_its_time(data: JobData) -> None:
-    edges = edges_of(data.windows, {}, data.last_step)
+    found = Findings(data)
+    edges = edges_of(found, data.windows)
     assert edges == sorted(edges)
-    total = total_of(data, headline_of(data, None, {}), {})
+    total = total_of(found, savings(data))
     assert total is not None
     assert edges[-1] == pytest.approx(total.whole.time_s, rel=0.05)
 

@@ -1,0 +1,271 @@
+"""What a job saved, with its error, against max clocks: the schedule in force, and all iterations so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import NamedTuple
+
+from pfo_fs.autotune.status_text import TIMES_THE_ERROR
+from pfo_fs.reports.collect import Iteration, JobData, Window
+from pfo_fs.reports.forecast import Findings
+
+_EQUAL_WORK = 0.03
+"""Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: the
+means of ten such iterations differ by 1 % by chance, about what a plan may be wrong by."""
+
+
+@dataclass(frozen=True)
+class Figures(Iteration):
+    """An iteration of the whole job: time until the end of the step, and energy over all GPUs.
+
+    Attributes:
+        span_s: Time in s until the last instruction has ended.
+        origin: How these figures were found, as text.
+        time_error, energy_error: Relative standard errors of the means; None: not known.
+    """
+
+    span_s: float
+    origin: str
+    time_error: float | None = None
+    energy_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Savings:
+    """The schedule in force, and what it is compared with.
+
+    Attributes:
+        baseline: Measured figures at max clocks, scaled to the present power; None if there are none.
+        measured: Measured figures under the schedule in force; None while there are no complete results.
+        predicted: The model's figures for the schedule in force; None without a model.
+        predicted_baseline: The model's figures for max clocks; None without a model.
+        same_since: The first step at which the clocks were the present ones; they may have changed meanwhile.
+        work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
+            0: their work is equal, or it is not known.
+        same_work: Whether the baseline is the work of the measured iterations, so that its errors are those of the
+            comparison.
+    """
+
+    baseline: Figures | None
+    measured: Figures | None
+    predicted: Figures | None
+    predicted_baseline: Figures | None
+    same_since: int | None
+    work_differs: float = 0.0
+    same_work: bool = False
+
+    @property
+    def best(self) -> Figures | None:
+        """Measured figures if there are any, else predicted ones."""
+        return self.measured or self.predicted
+
+    @property
+    def against(self) -> Figures | None:
+        """The figures that `best` is compared with: measured ones if possible."""
+        return self.baseline or (self.predicted_baseline if self.measured is None else None)
+
+    @property
+    def change_errors(self) -> tuple[float | None, float | None]:
+        """Two standard errors of the changes of time and energy from `against` to `best`, as the scheduler's status
+        tells them; None: not known."""
+        best, against = self.best, self.against
+        if best is None or against is None:
+            return None, None
+        if self.same_work:
+            return _twice(against.time_error), _twice(against.energy_error)
+        return _twice(best.time_error, against.time_error), _twice(best.energy_error, against.energy_error)
+
+
+def savings_of(found: Findings) -> Savings:
+    """Returns what the schedule in force saves.
+
+    Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
+    the work of the measured iterations at max clocks. Otherwise the means of two windows are compared, unless
+    iterations differ in work: two windows then had different work, and there is no baseline.
+    """
+    data, forecast = found.data, found.forecast
+    after_s = forecast.after_s if forecast is not None else 0.0
+    window = data.in_force
+
+    def as_figures(predicted: Iteration | None) -> Figures | None:
+        if predicted is None:
+            return None
+        return Figures(predicted.time_s, predicted.energy_j, predicted.time_s - after_s, "predicted")
+
+    alike = [other for other in data.windows if window is not None and other.is_like(window)]
+    measured = next((figures for other in reversed(alike) if (figures := _figures(other)) is not None), None)
+    # At max clocks, any difference from an earlier window is an error of the energy counters.
+    saves_nothing = window is not None and measured is not None and data.at_max_clocks(window)
+    differs = _work_differs(data)
+    same_work = None if saves_nothing else _same_work(data, measured)
+    if saves_nothing or same_work is not None:
+        baseline = same_work or measured
+    else:
+        baseline = None if differs and measured is not None else _baseline(data)
+    return Savings(
+        baseline=baseline,
+        measured=measured,
+        predicted=as_figures(found.predictions.get(window.number)) if window is not None else None,
+        predicted_baseline=as_figures(forecast.all_maximum()) if forecast is not None else None,
+        same_since=alike[0].index.start_step if alike else None,
+        work_differs=differs,
+        same_work=same_work is not None,
+    )
+
+
+def _work_differs(data: JobData) -> float:
+    """Returns by how much iterations under one schedule scatter, relative; 0 if equal work scatters as much."""
+    spreads = [w.measured.time_spread for w in data.windows if w.measured and w.measured.time_spread is not None]
+    typical = median(spreads) if spreads else 0.0
+    return typical if typical > _EQUAL_WORK else 0.0
+
+
+def _same_work(data: JobData, measured: Figures | None) -> Figures | None:
+    """The work of the measured iterations at max clocks, as the scheduler believes of the plan in force."""
+    model, window = data.model, data.in_force
+    if model is None or measured is None or window is None or window.index.steps:
+        return None  # a schedule for measuring is not what the scheduler's figures are about
+    known = model.energy_saved, model.more_time, model.energy_saved_error, model.more_time_error
+    if window.index.source.kind != "scheduler" or any(figure is None or not math.isfinite(figure) for figure in known):
+        return None
+    saved, more, saved_error, more_error = (figure or 0.0 for figure in known)
+    if saved >= 1 or more <= -1:
+        return None
+    span_s = measured.span_s / (1 + more)
+    return Figures(
+        span_s + measured.time_s - measured.span_s,
+        measured.energy_j / (1 - saved),
+        span_s,
+        "the same work at max clocks, by what the scheduler has measured",
+        more_error / (1 + more),
+        saved_error / (1 - saved),
+    )
+
+
+def _figures(window: Window) -> Figures | None:
+    measured = window.measured
+    if measured is None or measured.energy_j is None:
+        return None
+    origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
+    origin += "s" if measured.iterations != 1 else ""
+    origin += "" if any(window.clocks_mhz) else "; clocks were left alone, which counts as max clocks"
+    errors = (_error_of_mean(spread, measured.iterations) for spread in (measured.time_spread, measured.energy_spread))
+    return Figures(measured.time_s, measured.energy_j, measured.span_s, origin, *errors)
+
+
+def _twice(*errors: float | None) -> float | None:
+    known = [error for error in errors if error is not None]
+    return TIMES_THE_ERROR * math.hypot(*known) if len(known) == len(errors) else None
+
+
+def _error_of_mean(spread: float | None, iterations: int) -> float | None:
+    return None if spread is None else spread / math.sqrt(iterations)
+
+
+def _baseline(data: JobData) -> Figures | None:
+    """Max clocks, or clocks left alone, which is nearly the same on most GPUs."""
+    model = data.model
+    candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
+    highest = next((w for w in candidates if w.schedules and data.at_max_clocks(w)), None)
+    found = _figures(highest) if highest is not None else None
+    known = model is not None and all(
+        0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.power_drift_factor)
+    )
+    if model is None or not known:
+        return found or next((_figures(w) for w in candidates if not any(w.clocks_mhz)), None)
+    origin = "measured at max clocks"
+    change = model.power_drift_factor - 1
+    if abs(change) >= 0.0005:
+        word = "more" if change > 0 else "less"
+        origin += f"; GPUs draw {abs(change):.1%} {word} power now than then, which is counted"
+    return Figures(
+        model.full_time_s + (max(0.0, found.time_s - found.span_s) if found is not None else 0.0),
+        model.full_energy_j * model.power_drift_factor,
+        model.full_time_s,
+        origin,
+        found.time_error if found is not None else None,
+        found.energy_error if found is not None else None,
+    )
+
+
+# ---- all iterations so far
+
+
+class Part(NamedTuple):
+    """Some iterations of a job.
+
+    Attributes:
+        iterations: How many.
+        time_s, energy_j: What they took, all GPUs together.
+        more_time_s, more_energy_j: By how much that is more than at max clocks; negative: less.
+    """
+
+    iterations: int
+    time_s: float
+    energy_j: float
+    more_time_s: float
+    more_energy_j: float
+
+
+@dataclass(frozen=True)
+class JobTotal:
+    """All iterations of a job so far.
+
+    Attributes:
+        profiling: Those under schedules for measuring, and those before the first schedule.
+        other: All others.
+        whole: Both.
+        compared: Whether figures of max clocks are known; else `more_time_s` and `more_energy_j` are 0.
+        known: Number of iterations under schedules that were measured; figures of the others are guessed from these.
+    """
+
+    profiling: Part
+    other: Part
+    whole: Part
+    compared: bool
+    known: int
+
+
+def total_of(found: Findings, savings: Savings) -> JobTotal | None:
+    """Returns the total of a job; None while no energy of an iteration is known."""
+    data = found.data
+    spans = steps_of(data)
+    figures = {window.number: found.figures_of(window) for window in data.windows}
+    some = [one for one in figures.values() if one is not None]
+    if not some or not spans:
+        return None
+    guess = Iteration(fmean(one.time_s for one in some), fmean(one.energy_j for one in some))
+    # Iterations that differ in work are not those that were measured at max clocks.
+    against = None if savings.work_differs else savings.against
+    parts: dict[bool, list[Part]] = {True: [], False: []}
+    known = 0
+    for window, count in spans:
+        one = figures[window.number] if window is not None else None
+        known += count if window is not None and window.measured is not None and one is not None else 0
+        one = one or guess
+        base = against or one
+        more = count * (one.time_s - base.time_s), count * (one.energy_j - base.energy_j)
+        is_profiling = window is None or bool(window.index.steps)
+        parts[is_profiling].append(Part(count, count * one.time_s, count * one.energy_j, *more))
+    profiling, other = _sum(parts[True]), _sum(parts[False])
+    return JobTotal(profiling, other, _sum([profiling, other]), against is not None, known)
+
+
+def _sum(parts: list[Part]) -> Part:
+    return Part(*map(sum, zip(*parts, strict=True))) if parts else Part(0, 0.0, 0.0, 0.0, 0.0)
+
+
+def steps_of(data: JobData) -> list[tuple[Window | None, int]]:
+    """Returns how many iterations ran under each schedule so far, and before the first one (None)."""
+    end = data.last_step + 1
+    found: list[tuple[Window | None, int]] = []
+    first = min(data.windows[0].index.start_step, end) if data.windows else 0
+    if first > 0:
+        found.append((None, first))
+    for window in data.windows:
+        until = end if window.end_step is None else min(end, window.end_step)
+        if until > window.index.start_step:
+            found.append((window, until - window.index.start_step))
+    return found
