@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from pfo_fs.cli.reference import man_pages
+from command_pages import man_pages
 
 ROOT = Path(__file__).parents[1]
 UNIT = ROOT / "deploy" / "systemd" / "pfo-fs-daemon.service"

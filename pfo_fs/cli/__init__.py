@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import pfo_fs
 from pfo_fs.cli.daemon import daemon
+from pfo_fs.cli.demo import demo
 from pfo_fs.cli.doctor import doctor
 from pfo_fs.cli.end import end
 from pfo_fs.cli.loads import loads as loads_command
@@ -26,7 +26,7 @@ from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
 from pfo_fs.cli.switch import off, on
-from pfo_fs.cli.terminal import HELP, JsonFlag, fail, plausible_slowdown, wrong_usage
+from pfo_fs.cli.terminal import HELP, fail
 from pfo_fs.errors import PfoError
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
@@ -82,57 +82,8 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-@app.command()
-def demo(
-    slowdown: Annotated[
-        float,
-        typer.Option(
-            help="How many times as long an iteration may take as at the highest clocks.",
-            min=1.0,
-            callback=plausible_slowdown,
-        ),
-    ] = 1.0,
-    real: Annotated[
-        bool, typer.Option("--real", help="Train a small GPT in real processes (needs torch; some four minutes).")
-    ] = False,
-    loads: Annotated[
-        bool,
-        typer.Option(
-            "--loads",
-            help="Train in real processes without a pipeline, with unequal work, by clocks from loads (needs torch; "
-            "half a minute).",
-        ),
-    ] = False,
-    minutes: Annotated[
-        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0)
-    ] = 10.0,
-    shared_dir: Annotated[
-        Path | None,
-        typer.Option("--shared-dir", "-d", help="Shared directory to use and keep; default: a temporary one."),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page about the job to write.")] = Path(
-        "pfo-fs-demo.html"
-    ),
-    json_: JsonFlag = False,
-) -> None:
-    """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
-    if loads:
-        if real or slowdown != 1.0:
-            wrong_usage("--loads trains in real processes, and never slower: leave out --real and --slowdown")
-        from pfo_fs.cli.loads_demo import run_loads_demo
-
-        sys.exit(run_loads_demo(minutes=minutes, shared_dir=shared_dir, output=output, as_json=json_))
-    if real:
-        from pfo_fs.cli.demo import run_demo
-
-        sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
-    from pfo_fs.cli.virtual_demo import run_virtual_demo
-
-    run_virtual_demo(slowdown=slowdown, shared_dir=shared_dir, output=output, as_json=json_)
-
-
 for command in (
-    *(daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
+    *(demo, daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
     *(off, on, prune, end, reset_clocks),
 ):
     app.command()(command)

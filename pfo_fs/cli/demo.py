@@ -1,225 +1,223 @@
-"""`pfo-fs demo`: a small GPT over eight simulated GPUs that pfo-fs profiles, plans for and watches by itself."""
+"""`pfo-fs demo`: a job on simulated GPUs, what it has saved, and the page about it.
+
+In virtual time, so that the result does not depend on how busy the machine is, or with real training processes.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
-from rich.table import Table
 
-from pfo_fs.cli.demo_training import (
-    Training,
-    check_torch,
-    new_job,
-    progress_on,
-    run_training,
-    temporary_folder,
-)
-from pfo_fs.errors import CoordinationError
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.cli.terminal import JsonFlag, plausible_slowdown, print_json, say, show, table, write_page, wrong_usage
+from pfo_fs.errors import CoordinationError, PlanError
+from pfo_fs.loads.state import LEAST_BALANCED
+from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
+
+if TYPE_CHECKING:
+    from pfo_fs.cli.demo_training import Training
+    from pfo_fs.reports.collect import JobData
+    from pfo_fs.simulator import Iteration
+    from pfo_fs.store.loads_known import LoadsKnown
 
 STAGES, MICROBATCHES = 8, 12
-TIME_SCALE = 1.5
-"""The simulated GPUs run this many times faster than the A100s that they follow, so that the demo is short."""
-_MAX_WINDOWS = 10
-_LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d+)")
+_MOST_ITERATIONS = 400
+Shown = tuple[dict[str, Any], Callable[[], None]]
+"""A demo's result for programs, and a function that prints it for people."""
 
 
-@dataclass
-class Outcome:
-    """The results under one schedule, per stage: mean iteration time in s and energy in J."""
+def demo(
+    slowdown: Annotated[
+        float,
+        typer.Option(
+            help="How many times as long an iteration may take as at max clocks.",
+            min=1.0,
+            callback=plausible_slowdown,
+        ),
+    ] = 1.0,
+    real: Annotated[
+        bool, typer.Option("--real", help="Train a small GPT in real processes (needs torch; some four minutes).")
+    ] = False,
+    loads: Annotated[
+        bool,
+        typer.Option(
+            "--loads",
+            help="Train in real processes without a pipeline, with unequal work, by clocks from loads (needs torch; "
+            "half a minute).",
+        ),
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0)
+    ] = 10.0,
+    shared_dir: Annotated[
+        Path | None,
+        typer.Option("--shared-dir", "-d", help="Shared directory to use and keep; default: a temporary one."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page about the job to write.")] = Path(
+        "pfo-fs-demo.html"
+    ),
+    json_: JsonFlag = False,
+) -> None:
+    """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
+    from pfo_fs.cli.demo_training import LoadsDemo, PipelineDemo, temporary_folder
+    from pfo_fs.reports.page import render_page
 
-    time_s: list[float]
-    energy_j: list[float]
+    if loads and (real or slowdown != 1.0):
+        wrong_usage("--loads trains in real processes, and never slower: leave out --real and --slowdown")
+    console = Console(stderr=json_)
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
+        root = shared_dir or folder / "pfo"
+        if loads:
+            data, _ = LoadsDemo().run(root, folder, console, minutes)
+            result, tell = _of_loads(data)
+        elif real:
+            data, training = PipelineDemo(slowdown).run(root, folder, console, minutes)
+            result, tell = _of_pipeline(data, training)
+        else:
+            data, result, tell = _in_virtual_time(slowdown, root, console)
+        page = render_page(data)
+    write_page(output, page)
+    if json_:
+        print_json({"job_id": data.folder.job_id, "page": str(output.absolute()), **result})
+        return
+    tell()
+    say(f"The job as a page, to open in a browser: {output.absolute()}")
+    if shared_dir is not None:
+        say(f"The job is kept in {root}: pfo-fs status {root}")
 
 
-@dataclass
-class GptTraining(Training):
-    """What the example with a pipeline has printed."""
-
-    iteration: int = -1
-    loss: float | None = None
-    first_loss: float | None = None
-    took_s: float | None = None
-
-    def hear(self, line: str) -> None:
-        """Takes the figures of an iteration."""
-        found = _LINE.search(line)
-        if found:
-            self.iteration, self.loss, self.took_s = int(found[1]), float(found[2]), float(found[3])
-            self.first_loss = self.loss if self.first_loss is None else self.first_loss
-
-
-def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_json: bool) -> int:
-    """Runs the demo.
-
-    Args:
-        slowdown: The target: the longest iteration time, as a multiple of that at the highest clocks.
-        minutes: After this many minutes without a measured plan, the demo ends with an error.
-        shared_dir: The shared directory, which is kept after the demo; None: a temporary one.
-        as_json: Print the result as JSON instead of tables.
+def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[JobData, dict[str, Any], Any]:
+    """Plays a job until its plan is measured and stays.
 
     Raises:
-        ConfigError: torch is not installed.
-        CoordinationError: The training ended too early, with its last output in the message; or no plan was in force
-            and measured within `minutes`.
+        PlanError: No plan was in force and measured within 400 iterations.
     """
-    check_torch()
-    console = Console(stderr=as_json)
-    with ExitStack() as stack:
-        folder_ = stack.enter_context(temporary_folder())
-        keep = shared_dir is not None
-        shared_dir = shared_dir or folder_ / "pfo"
-        console.print(
-            f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B: alternating forwards and "
-            f"backwards; gloo), one process per stage, each with a simulated A100 ({TIME_SCALE} times as fast).\n"
-            "There is no profile of the model yet.\n"
-            f"Shared directory: {shared_dir}",
-            highlight=False,
-        )
-        shared = SharedDirectory(Files(shared_dir, create=True))
-        shared.make_folders()
-        known = set(shared.job_ids())
-        stack.enter_context(_daemon(shared_dir, slowdown))
-        gpt = stack.enter_context(
-            run_training(
-                GptTraining,
-                "train_pipeline.py",
-                *("--shared-dir", str(shared_dir), "--iterations", "100000"),
-                *("--stop-file", str(folder_ / "stop"), "--num-microbatches", str(MICROBATCHES)),
-                ranks=STAGES,
-                environment={"PFO_FS_SIM_TIME_SCALE": str(TIME_SCALE)},
-                folder=folder_,
-            )
-        )
-        try:
-            with progress_on(console) as progress:
-                folder = new_job(shared, known, gpt, progress, STAGES)
-                _follow(folder, gpt, progress, minutes)
-                (folder_ / "stop").touch()
-                task = progress.add_task("training ends", total=1, status_text="")
-                if gpt.process.wait(60) != 0:
-                    raise gpt.ended_early()
-                progress.update(task, completed=1)
-        except KeyboardInterrupt:
-            console.print("stopped; the simulated GPUs are at default clocks again")
-            return 130
-        _report(console, folder, gpt, as_json=as_json)
-        if keep and not as_json:
-            console.print(f"The job as a page: pfo-fs report latest -d {shared_dir}", highlight=False, soft_wrap=True)
-    return 0
+    from pfo_fs.device.simulated.physics import A100
+    from pfo_fs.planner import make_pipeline
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.settings import PFOSettings
+    from pfo_fs.simulator import Cluster, ModelTruth, Play, summarize
 
-
-def _report(console: Console, folder: JobFolder, training: GptTraining, *, as_json: bool) -> None:
-    # The first window warms up at default clocks, the second runs at the highest; the newest one that was measured is
-    # the plan.
-    windows = [_outcome(folder, number) for number in folder.schedule_numbers() if number > 0]
-    measured = [window for window in windows if window is not None]
-    before, after = measured[0], measured[-1]
-    slowdown = max(after.time_s) / max(before.time_s) - 1
-    saved = 1 - sum(after.energy_j) / sum(before.energy_j)
-    if as_json:
-        result = {
-            "iter_time_s": {"without": max(before.time_s), "with": max(after.time_s)},
-            "iter_energy_j": {"without": sum(before.energy_j), "with": sum(after.energy_j)},
-            "energy_saved": saved,
-            "slowdown": slowdown,
-            "iterations": training.iteration + 1,
-            "schedules": 1 + folder.schedule_numbers()[-1],
-            "stages": [
-                {"stage": stage, "energy_without_j": without, "energy_with_j": with_plan}
-                for stage, (without, with_plan) in enumerate(zip(before.energy_j, after.energy_j, strict=True))
-            ],
-            "loss": {"first": training.first_loss, "last": training.loss},
-        }
-        print(json.dumps(result, indent=2))  # noqa: T201
-        return
-    table = Table(title="One iteration", title_justify="left", header_style="bold")
-    for name in ("stage", "highest clocks", "with the plan", "saved"):
-        table.add_column(name, justify="right")
-    for stage, (without, with_plan) in enumerate(zip(before.energy_j, after.energy_j, strict=True)):
-        table.add_row(str(stage), f"{without:.1f} J", f"{with_plan:.1f} J", f"{1 - with_plan / without:.1%}")
-    table.add_section()
-    table.add_row(
-        "energy",
-        f"{sum(before.energy_j):.1f} J",
-        f"{sum(after.energy_j):.1f} J",
-        f"[bold green]{saved:.1%}[/]",
-    )
-    table.add_row("time", f"{max(before.time_s):.3f} s", f"{max(after.time_s):.3f} s", f"{slowdown:+.1%} time")
-    console.print(table)
+    cluster = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A100, STAGES), seed=0)
+    settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args={"slowdown": slowdown})
     console.print(
-        f"loss {training.first_loss:.3f} -> {training.loss:.3f} over {training.iteration + 1} iterations. "
-        "The GPUs are simulated (coefficients fitted to a published A100 profile). The rest is real: the training, "
-        "the profiling in it, the daemon, the shared directory, the planner, the switch of all ranks at one step.",
+        f"A job over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B) in virtual time, one simulated "
+        "A100 per stage. There is no profile of the model yet.",
         highlight=False,
+        soft_wrap=True,
     )
+    play = Play(cluster, root, settings, metadata="demo")
+    played: list[Iteration] = []
+    told = ""
+    for iteration in play.run(_MOST_ITERATIONS):
+        played.append(iteration)
+        text = iteration.status_text.rpartition("; ")[2]
+        if text != told:
+            told = text
+            say(f"iteration {iteration.step:3d}: {text}", to=console)
+        current = play.folder.read_current()
+        if current is not None and current.converged and current.number == iteration.number:
+            break
+    else:
+        raise PlanError(f"no plan was in force and measured within {_MOST_ITERATIONS} iterations")
+    summary = summarize(play, played)
+    play.end()
+
+    def tell() -> None:
+        _show_iteration((summary.full_time_s, summary.plan_time_s), (summary.full_energy_j, summary.plan_energy_j))
+        say(
+            f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
+            f"{difference_text(summary.overhead_s, duration_text)} and "
+            f"{difference_text(summary.overhead_j, energy_text)} than at max clocks.\n"
+            "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
+            "coordinator, scheduler and planner are those of real jobs. With real training: pfo-fs demo --real"
+        )
+
+    return collect_job(play.folder), summary.as_json(), tell
 
 
-@contextmanager
-def _daemon(shared_dir: Path, slowdown: float) -> Iterator[None]:
-    command = [sys.executable, "-m", "pfo_fs", "daemon", str(shared_dir), "--scheduler", "ParetoScheduler"]
-    command += ["--scheduler-args", json.dumps({"slowdown": slowdown, "max_windows": _MAX_WINDOWS})]
-    daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        daemon.terminate()
-        daemon.wait(10)
+def _show_iteration(times_s: tuple[float, float], energies_j: tuple[float, float]) -> None:
+    """Shows time and energy of an iteration at max clocks and with the plan."""
+    shown = table("", "time s", "energy J", title="One iteration")
+    for name, time_s, energy_j in zip(("max clocks", "with the plan"), times_s, energies_j, strict=True):
+        shown.add_row(name, f"{time_s:.4f}", f"{energy_j:,.0f}")
+    time, energy = signed_percent(times_s[1] / times_s[0] - 1, 2), signed_percent(energies_j[1] / energies_j[0] - 1)
+    shown.add_row("[bold]difference[/]", f"[bold]{time}[/]", f"[bold green]{energy}[/]")
+    show(shown)
 
 
-def _follow(folder: JobFolder, training: GptTraining, progress: Progress, minutes: float) -> None:
-    """Shows what the scheduler does, until a plan has been measured and stays."""
-    deadline = time.monotonic() + 60 * minutes
-    task, shown = None, ""
-    while time.monotonic() < deadline:
-        current = folder.read_current()
-        status_text = (current.message or current.status_text).partition(";")[0] if current is not None else ""
-        if status_text and status_text != shown:
-            if task is not None:
-                progress.update(task, total=1, completed=1)
-            shown = status_text
-            if not progress.console.is_terminal:
-                progress.console.print(escape(status_text), highlight=False)
-            task = progress.add_task(escape(status_text[:35]), total=None, status_text="")
-        if task is not None:
-            progress.update(task, status_text=_status_text(training))
-        if current is not None and current.converged and task is not None:
-            progress.update(task, total=1, completed=1)
-            return
-        training.check_alive()
-        time.sleep(0.2)
-    raise CoordinationError(
-        f"no plan was in force and measured within {minutes:g} minutes; give more --minutes on a slow machine"
+def _of_pipeline(data: JobData, training: Training) -> Shown:
+    """What a plan has saved in real training processes.
+
+    The first window warms up at default clocks, the second runs at max clocks; the newest one that was measured is the
+    plan.
+    """
+    from pfo_fs.reports.collect import results_of
+
+    numbers = [w.number for w in data.windows if w.number > 0 and w.measured and w.measured.energy_j is not None]
+    ends = [results_of(data, number, data.infos) for number in (numbers[0], numbers[-1])]
+    by_rank_s = [[fmean(body.result.iter_time) for _, body in sorted(end.items())] for end in ends]
+    by_rank_j = [[fmean(body.result.iter_energy) for _, body in sorted(end.items())] for end in ends]
+    (before_s, after_s), (before_j, after_j) = map(max, by_rank_s), map(sum, by_rank_j)
+    losses = [float(line.split()[3]) for line in training.printed]
+    result = {
+        "iter_time_s": {"without": before_s, "with": after_s},
+        "iter_energy_j": {"without": before_j, "with": after_j},
+        "energy_saved": 1 - after_j / before_j,
+        "slowdown": after_s / before_s - 1,
+        "iterations": len(losses),
+        "schedules": 1 + data.windows[-1].number,
+        "stages": [
+            {"stage": stage, "energy_without_j": without, "energy_with_j": with_plan}
+            for stage, (without, with_plan) in enumerate(zip(*by_rank_j, strict=True))
+        ],
+        "loss": {"first": losses[0], "last": losses[-1]},
+    }
+
+    def tell() -> None:
+        _show_iteration((before_s, after_s), (before_j, after_j))
+        say(
+            f"loss {losses[0]:.3f} -> {losses[-1]:.3f} over {len(losses)} iterations. "
+            "The GPUs are simulated (coefficients fitted to a published A100 profile). The rest is real: the training, "
+            "the profiling in it, the daemon, the shared directory, the planner, the switch of all ranks at one step."
+        )
+
+    return result, tell
+
+
+def _of_loads(data: JobData) -> Shown:
+    """What clocks from loads have saved.
+
+    Raises:
+        CoordinationError: That is not known at the end.
+    """
+    loads = data.loads
+    if loads is None or loads.saved is None:
+        told = loads.text if loads is not None else "nothing is known of the loads"
+        raise CoordinationError(f"at the end of training: {told}; is this machine busy?")
+    return loads.model_dump(), lambda: _show_loads(loads)
+
+
+def _show_loads(loads: LoadsKnown) -> None:
+    saved, saved_error = signed_percent(-(loads.saved or 0.0)), f"{100 * (loads.saved_error or 0):.1f} %"
+    explained = "too little" if loads.explained is None else f"{math.floor(100 * loads.explained)} %"
+    shown = table("against max clocks", "", "± error", title=f"Clocks from loads, {loads.steps} steps")
+    shown.add_row("energy", f"[bold green]{saved}[/]", saved_error)
+    shown.add_row("time", f"[bold]{signed_percent(loads.late, 2)}[/]", f"{100 * loads.late_error:.2f} %")
+    shown.add_section()
+    shown.add_row("loads explain, of what varies between ranks", explained)
+    shown.add_row("time, with batches of equal work", signed_percent(-loads.balanced, 0))
+    show(shown)
+    first = "Balance batches first, if you can: that saves time. " if loads.balanced >= LEAST_BALANCED else ""
+    say(
+        f"{first}Clocks from loads save energy where they stay unequal.\n"
+        "GPUs are simulated (coefficients fitted to a published A100 profile); training processes, exchange of loads "
+        "and choice of clocks are real. With your own lengths: pfo-fs loads FILE"
     )
-
-
-def _outcome(folder: JobFolder, number: int) -> Outcome | None:
-    """What was measured of a schedule; None unless all ranks have."""
-    results = []
-    for rank in range(STAGES):
-        body = folder.read_result(number, rank)
-        if body is None:
-            return None
-        results.append(body.result)
-    return Outcome(
-        time_s=[statistics.fmean(result.iter_time) for result in results],
-        energy_j=[statistics.fmean(result.iter_energy) for result in results],
-    )
-
-
-def _status_text(training: GptTraining) -> str:
-    if training.loss is None:
-        return ""
-    return f"iteration {training.iteration}, {training.took_s:.2f} s, loss {training.loss:.2f}"

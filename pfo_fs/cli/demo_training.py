@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,23 +11,29 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, ClassVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pfo_fs.errors import ConfigError, CoordinationError
-from pfo_fs.store import JobFolder, SharedDirectory
+from pfo_fs.reports.collect import JobData, collect_job
+from pfo_fs.reports.wording import signed_percent
+from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 EXAMPLE_FOLDERS = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
 """Where the examples are: inside the package if it was installed from a wheel, beside it in a checkout."""
 _START_WITHIN_S = 120.0
 _REMOVED_WITHIN_S = 5.0
+_TOLD_WITHIN_S = 5.0
+_MAX_WINDOWS = 10
 
 
 @dataclass
@@ -35,15 +42,15 @@ class Training:
 
     process: subprocess.Popen[str]
     tail: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
+    """The lines about iterations."""
 
     def follow(self, output: IO[str]) -> None:
         """Reads the output to its end."""
         for line in output:
             self.tail = [*self.tail[-60:], line.rstrip()]
-            self.hear(line)
-
-    def hear(self, line: str) -> None:
-        """Takes what it needs from a line that training has printed."""
+            if line.startswith("iteration "):
+                self.printed.append(line.rstrip())
 
     def check_alive(self) -> None:
         """Raises CoordinationError if training has ended, with its last output."""
@@ -57,13 +64,144 @@ class Training:
         return CoordinationError(f"the training ended early, with exit code {self.process.returncode}:\n{output}")
 
 
-T = TypeVar("T", bound=Training)
+class Demo(ABC):
+    """A demo with real training processes.
+
+    Attributes:
+        example: The script that trains.
+        arguments: What it is given, besides the shared directory.
+        ranks: Number of its processes.
+        time_scale: How many times as fast as the A100s that they follow the simulated GPUs run.
+        about: What is trained, for people.
+    """
+
+    example: ClassVar[str]
+    arguments: ClassVar[tuple[str, ...]]
+    ranks: ClassVar[int]
+    time_scale: ClassVar[float]
+    about: ClassVar[str]
+
+    def daemon(self, root: Path) -> AbstractContextManager[Any]:
+        """Runs a daemon, if one is to schedule the job."""
+        return nullcontext()
+
+    @abstractmethod
+    def told(self, job: JobFolder, training: Training) -> tuple[str, str]:
+        """Returns what is known now: a text that is worth a line of its own when it changes, and one that is not."""
+
+    def run(self, root: Path, folder: Path, console: Console, minutes: float) -> tuple[JobData, Training]:
+        """Trains, shows what happens meanwhile, and returns the job.
+
+        Args:
+            root: The shared directory.
+            folder: What processes write into while they run; the caller removes it.
+            console: Where people look.
+            minutes: After this many minutes, the demo ends with an error.
+
+        Raises:
+            ConfigError: torch is not installed.
+            CoordinationError: The training failed, with its last output in the message, or takes too long.
+        """
+        if find_spec("torch") is None:
+            raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
+        console.print(f"{self.about}\nShared directory: {root}", highlight=False)
+        shared = SharedDirectory(Files(root, create=True))
+        shared.make_folders()
+        known = set(shared.job_ids())
+        with ExitStack() as stack:
+            stack.enter_context(self.daemon(root))
+            training = stack.enter_context(_training(self, root, folder))
+            try:
+                with _progress_on(console) as progress:
+                    job = _new_job(shared, known, training, progress, self.ranks)
+                    self._follow(job, training, progress, minutes)
+            except KeyboardInterrupt:
+                console.print("stopped; the simulated GPUs are at default clocks again")
+                raise
+            if training.process.returncode != 0:
+                raise training.ended_early()
+        until_s = time.monotonic() + _TOLD_WITHIN_S
+        while job.read_end() is None and time.monotonic() < until_s:
+            time.sleep(0.05)
+        return collect_job(job), training
+
+    def _follow(self, job: JobFolder, training: Training, progress: Progress, minutes: float) -> None:
+        until_s, shown = time.monotonic() + 60 * minutes, ""
+        task = progress.add_task("training", total=None, status_text="")
+        while training.process.poll() is None:
+            if time.monotonic() > until_s:
+                raise CoordinationError(
+                    f"the training has not ended within {minutes:g} minutes; give more --minutes on a slow machine"
+                )
+            text, more = self.told(job, training)
+            if text and text != shown:
+                shown = text
+                progress.console.print(escape(text), highlight=False, soft_wrap=True)
+            progress.update(task, status_text=escape(more))
+            time.sleep(0.2)
 
 
-def check_torch() -> None:
-    """Raises ConfigError if torch is not installed."""
-    if find_spec("torch") is None:
-        raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
+class PipelineDemo(Demo):
+    """A pipeline whose stages pfo-fs profiles and plans for; training ends when a plan has been measured and stays.
+
+    Args:
+        slowdown: The target: the longest iteration time, as a multiple of that at max clocks.
+    """
+
+    example = "train_pipeline.py"
+    arguments = ("--num-microbatches", "12")
+    ranks = 8
+    time_scale = 1.5  # so that the demo is short
+    about = (
+        "A small GPT over [bold]8 stages x 12 micro-batches[/] (1F1B: alternating forwards and backwards; gloo), one "
+        "process per stage, each with a simulated A100 (1.5 times as fast).\nThere is no profile of the model yet."
+    )
+
+    def __init__(self, slowdown: float) -> None:
+        self._scheduler_args = {"slowdown": slowdown, "max_windows": _MAX_WINDOWS}
+
+    @contextmanager
+    def daemon(self, root: Path) -> Iterator[None]:
+        """See `Demo.daemon`."""
+        command = [sys.executable, "-m", "pfo_fs", "daemon", str(root), "--scheduler", "ParetoScheduler"]
+        command += ["--scheduler-args", json.dumps(self._scheduler_args)]
+        daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            daemon.terminate()
+            daemon.wait(10)
+
+    def told(self, job: JobFolder, training: Training) -> tuple[str, str]:
+        """See `Demo.told`."""
+        current = job.read_current()
+        text = (current.message or current.status_text).partition(";")[0] if current is not None else ""
+        return text, training.printed[-1] if training.printed else ""
+
+
+class LoadsDemo(Demo):
+    """A data-parallel job whose ranks get unequal work in each step, with clocks from loads."""
+
+    example = "train_packed.py"
+    arguments = ("--steps", "50")
+    ranks = 4
+    # Steps of so small a model then take half a second, and what this machine's processors do is little beside that.
+    time_scale = 0.4
+    about = (
+        "A small model over [bold]4 data-parallel ranks[/] (DistributedDataParallel; gloo), each with a simulated "
+        "A100. Each packs documents of its own: unequal work in each step."
+    )
+
+    def told(self, job: JobFolder, training: Training) -> tuple[str, str]:
+        """See `Demo.told`."""
+        body = job.read_progress(0)
+        rank = next((rank for rank in body.ranks if rank.rank == 0), None) if body is not None else None
+        if rank is None:
+            return "", ""
+        text, loads = "learning, max clocks", rank.loads
+        if loads is not None and loads.explained is not None:
+            text = "energy not known yet" if loads.saved is None else f"{signed_percent(-loads.saved)} energy"
+        return text, f"step {rank.step}"
 
 
 def example_path(name: str) -> Path:
@@ -94,42 +232,32 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def run_training(
-    kind: type[T], example: str, *arguments: str, ranks: int, environment: Mapping[str, str], folder: Path
-) -> Iterator[T]:
-    """Runs an example, and ends it at the end of the block.
-
-    Args:
-        kind: What takes the output.
-        example: The name of its file.
-        arguments: What it is given.
-        ranks: Number of its processes.
-        environment: Variables to set, besides those that simulated GPUs need.
-        folder: What processes write into while they run; the caller removes it.
-    """
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
+def _training(demo: Demo, root: Path, folder: Path) -> Iterator[Training]:
+    """Runs a demo's example, and ends it at the end of the block."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={demo.ranks}", "--standalone"]
+    command += [str(example_path(demo.example)), "--shared-dir", str(root), *demo.arguments]
     given = {
         **os.environ,
         "PFO_FS_GPU": "simulated",
+        "PFO_FS_SIM_TIME_SCALE": str(demo.time_scale),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         **{name: str(folder) for name in ("TMPDIR", "PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR")},
-        **environment,
     }
     process = subprocess.Popen(
-        [*command, str(example_path(example)), *arguments],
+        command,
         env=given,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    followed = kind(process)
+    training = Training(process)
     assert process.stdout is not None
-    reader = threading.Thread(target=followed.follow, args=(process.stdout,), daemon=True)
+    reader = threading.Thread(target=training.follow, args=(process.stdout,), daemon=True)
     reader.start()
     try:
-        yield followed
+        yield training
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
@@ -142,7 +270,7 @@ def run_training(
         process.stdout.close()
 
 
-def progress_on(console: Console) -> Progress:
+def _progress_on(console: Console) -> Progress:
     """Returns a display of what happens, line by line."""
     return Progress(
         SpinnerColumn(),
@@ -153,7 +281,7 @@ def progress_on(console: Console) -> Progress:
     )
 
 
-def new_job(shared: SharedDirectory, known: set[str], training: Training, progress: Progress, ranks: int) -> JobFolder:
+def _new_job(shared: SharedDirectory, known: set[str], training: Training, progress: Progress, ranks: int) -> JobFolder:
     """Waits for the job that is not among the `known` ones, and for all of its ranks.
 
     Raises:

@@ -12,7 +12,19 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from pfo_fs.cli.terminal import DirectoryArgument, JsonFlag, SharedDirOption, err, fail, out, say, show, wrong_usage
+from pfo_fs.cli.terminal import (
+    DirectoryArgument,
+    JsonFlag,
+    SharedDirOption,
+    err,
+    fail,
+    out,
+    print_json,
+    say,
+    show,
+    table,
+    wrong_usage,
+)
 from pfo_fs.errors import plain_text
 
 if TYPE_CHECKING:
@@ -68,7 +80,7 @@ def doctor(
     checks = [] if shared is None else _check_directory(shared, peer, wait, answer_within)
     checks += check_node(gpus, fix=fix, needs_gpu=shared is None)
     if json_:
-        print(json.dumps({"ok": all(c.ok is not False for c in checks), "checks": [c._asdict() for c in checks]}))  # noqa: T201
+        print_json({"ok": all(c.ok is not False for c in checks), "checks": [c._asdict() for c in checks]})
     else:
         out.print(_check_table(checks))
     if any(check.ok is False for check in checks):
@@ -92,9 +104,7 @@ def _check_directory(shared: Path, peers: int, wait_s: float, answer_within_s: f
 
 
 def _check_table(checks: list[Check]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("check", "", "found, what it means, what to do"):
-        table.add_column(title)
+    shown = Table("check", "", "found, what it means, what to do", box=SIMPLE_HEAD, pad_edge=False)
     for check in checks:
         word, style = {
             True: ("ok", "green"),
@@ -106,8 +116,8 @@ def _check_table(checks: list[Check]) -> Table:
             found.append(f"\n{check.meaning}", "dim")
         if check.hint:
             found.append(f"\n→ {check.hint}", "italic")
-        table.add_row(Text(check.name), Text(word, style), found)
-    return table
+        shown.add_row(Text(check.name), Text(word, style), found)
+    return shown
 
 
 def _switching(most: int | None, extent: Any, output: Path, yes: bool, json_: bool) -> None:
@@ -124,7 +134,7 @@ def _switching(most: int | None, extent: Any, output: Path, yes: bool, json_: bo
     with output_file(output) as file:
         file.write(json.dumps(found, indent=2) + "\n")
     if json_:
-        print(json.dumps(found))  # noqa: T201
+        print_json(found)
         return
     show(_found_table(found))
     for what, why in found["not_measured"].items():
@@ -145,22 +155,21 @@ def _ask(count: int, yes: bool) -> None:
 
 def _found_table(found: dict[str, Any]) -> Table:
     title = f"{found['gpu']}, {found['gpus']} GPU(s), driver {found['driver']}, clocks set by {found['clock_backend']}"
-    table = Table(title=plain_text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column()
+    shown = table("", "", title=plain_text(title))
+    shown.show_header = False
     call = found["call_s"]
-    table.add_row("a call takes", f"{call['median'] * 1e3:.1f} ms (99 %: {call['p99'] * 1e3:.1f} ms)")
+    shown.add_row("a call takes", f"{call['median'] * 1e3:.1f} ms (99 %: {call['p99'] * 1e3:.1f} ms)")
     if "serial" in found:
         waits = "wait for each other" if found["serial"] else "do not wait for each other"
-        table.add_row("calls of all GPUs at once", f"{found['at_once_s'] * 1e3:.1f} ms: they {waits}")
-    table.add_row("the driver serves", f"{found['calls_per_s']:g} calls/s")
-    table.add_row("jobs should make at most", f"{found['max_calls_per_s']:g} calls/s")
+        shown.add_row("calls of all GPUs at once", f"{found['at_once_s'] * 1e3:.1f} ms: they {waits}")
+    shown.add_row("the driver serves", f"{found['calls_per_s']:g} calls/s")
+    shown.add_row("jobs should make at most", f"{found['max_calls_per_s']:g} calls/s")
     latency = found.get("latency_s") or {}
     if latency:
         few = ", ".join(f"{mhz} MHz {latency_s * 1e3:.1f}" for mhz, latency_s in latency.items())
-        table.add_row("a clock acts after", f"{few} (ms after the call)")
+        shown.add_row("a clock acts after", f"{few} (ms after the call)")
     if "stands_still_s" in found:
-        table.add_row("the GPU stands still for", f"{found['stands_still_s'] * 1e3:.1f} ms")
+        shown.add_row("the GPU stands still for", f"{found['stands_still_s'] * 1e3:.1f} ms")
     for rate, delay in found.get("all_reduce_delay", {}).items():
-        table.add_row(f"an all-reduce at {rate} calls/s", f"{delay:+.1%}")
-    return table
+        shown.add_row(f"an all-reduce at {rate} calls/s", f"{delay:+.1%}")
+    return shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -13,6 +12,7 @@ from pfo_fs.cli.terminal import (
     JsonFlag,
     SharedDirOption,
     open_directory,
+    print_json,
     say,
     the_directory,
     wrong_usage,
@@ -43,7 +43,7 @@ def end(
     shared = open_directory(the_directory(directory, shared_dir))
     recorded = record_slurm_end(shared, run, exit_code=exit_code, cause=cause)  # type: ignore[arg-type]
     if json_:
-        print(json.dumps(recorded))  # noqa: T201
+        print_json(recorded)
     else:
         for job_id, why in recorded.items():
             say(f"{job_id}: {why}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.terminal import fail, open_directory, say, wrong_usage
+from pfo_fs.cli.terminal import fail, open_directory, print_json, say, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder, SharedDirectory
@@ -26,6 +25,17 @@ _MOST_NAMED = 5
 
 
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
+    """Returns the folder of the job that the user names; if the command changes it, it must not have ended.
+
+    See `_named` for the arguments.
+    """
+    folder = _named(job, shared_dir, archived=archived, writes=writes)
+    if writes and folder.read_end() is not None:
+        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
+    return folder
+
+
+def _named(job: str, shared_dir: Path | None, *, archived: bool, writes: bool) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
     A folder without a `job.json` that can be read is no job.
@@ -78,7 +88,7 @@ def tell_written(folder: JobFolder, text: str, document: dict[str, Any], as_json
     elif not applied_by:
         problem = f"no daemon runs: nothing applies this. For default clocks now: `pfo-fs off {folder.job_id}`"
     if as_json:
-        print(json.dumps({**document, "job_id": folder.job_id, "applied_by": applied_by or None}))  # noqa: T201
+        print_json({**document, "job_id": folder.job_id, "applied_by": applied_by or None})
     else:
         say(f"job {folder.job_id}: {text}")
     if problem:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, out, show, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, err, print_json, say, show, table, wrong_usage
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import percent, signed_percent
 
@@ -69,7 +65,7 @@ def loads(
             step_of, gpu_model(gpu), MODELS[model], step_s=step_seconds, noise=noise, steps=steps, seed=seed
         )
     if json_:
-        print(json.dumps({"summary": summary.as_json()}))  # noqa: T201
+        print_json({"summary": summary.as_json()})
         return
     show_summary(summary, f"Clocks from loads, {ranks} ranks", "its second half, after learning")
 
@@ -83,17 +79,13 @@ def show_summary(summary: LoadSummary, title: str, plan: str) -> None:
         plan: What the summary's plan stands for.
     """
     if summary.balanced >= LEAST_BALANCED:
-        out.print(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("against the highest clocks on the same data", "slower", "saved"):
-        table.add_column(column, justify="left" if " " in column else "right", no_wrap=True)
-    run_late, plan_late = signed_percent(summary.run_late, 3), signed_percent(summary.plan_late, 3)
-    table.add_row(f"whole run, {summary.iterations} steps", run_late, percent(summary.run_saved))
-    table.add_row(plan, plan_late, f"[bold]{percent(summary.plan_saved)}[/]")
-    table.caption_justify = "left"
+        say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
     begins = summary.begins_at
     first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
-    worst = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at the highest clocks"
-    table.caption = f"{first}; {worst}"
-    show(table)
-    out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
+    worst = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at max clocks"
+    shown = table("against max clocks on the same data", "slower", "saved", title=title, caption=f"{first}; {worst}")
+    run_late, plan_late = signed_percent(summary.run_late, 3), signed_percent(summary.plan_late, 3)
+    shown.add_row(f"whole run, {summary.iterations} steps", run_late, percent(summary.run_saved))
+    shown.add_row(plan, plan_late, f"[bold]{percent(summary.plan_saved)}[/]")
+    show(shown)
+    say(summary.status_text)

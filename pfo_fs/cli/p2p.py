@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, show
+from pfo_fs.cli.terminal import JsonFlag, err, fail, print_json, say, show, table
 
 
 def profile_p2p(
@@ -30,7 +27,7 @@ def profile_p2p(
 
     if find_spec("torch") is None:
         fail("this measurement needs PyTorch, which is not installed: pip install torch")
-    err.print(f"measuring for {seconds:g} s at each of {len(clock or [0])} clock(s) ...", highlight=False)
+    say(f"measuring for {seconds:g} s at each of {len(clock or [0])} clock(s) ...", to=err)
     found = measure(seconds, clock or ())
     if output is not None:
         with open(output, "w", newline="") as file:
@@ -38,11 +35,9 @@ def profile_p2p(
             writer.writeheader()
             writer.writerows(found["rows"])
     if json_:
-        print(json.dumps(found))  # noqa: T201
+        print_json(found)
         return
-    table = Table(title=f"{found['gpu']} while it waits for another GPU", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("clock MHz", justify="right")
-    table.add_column("power W", justify="right")
+    shown = table("clock MHz", "power W", title=f"{found['gpu']} while it waits for another GPU")
     for row in found["rows"]:
-        table.add_row(str(row["clock_mhz"] or "default"), f"{row['power_w']:.2f}")
-    show(table)
+        shown.add_row(str(row["clock_mhz"] or "default"), f"{row['power_w']:.2f}")
+    show(shown)

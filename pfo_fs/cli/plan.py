@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out, plausible_slowdown
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out, plausible_slowdown, print_json, say
+
+if TYPE_CHECKING:
+    from pfo_fs.planner import Plan, Problem
 
 _MAX_ROWS = 24
 """At most about this many rows of a frontier are printed; `frontier.csv` has all."""
@@ -52,9 +54,12 @@ def plan(
         Path | None, typer.Option("--output", "-o", help="Folder for plan files, tables and pictures.")
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", help="Format of plan files: yaml, or lowtime for a Zeus server.")
+        Literal["yaml", "lowtime"],
+        typer.Option("--format", help="Format of plan files: yaml, or lowtime for a Zeus server."),
     ] = "yaml",
-    solver: Annotated[str, typer.Option(help="lp, lowtime, or both for a comparison.")] = "lp",
+    solver: Annotated[
+        Literal["lp", "lowtime", "both"], typer.Option(help="How to plan; both for a comparison.")
+    ] = "lp",
     unit_time: Annotated[float, typer.Option(help="Unit of time of lowtime, in s.")] = 0.001,
     gpus_per_rank: Annotated[
         int, typer.Option(help="GPUs of a rank (tensor parallel). The profile is of one GPU; results are for all.")
@@ -83,16 +88,15 @@ def plan(
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
 
     Give one of --slowdown, --deadline, --straggler, --energy, --power and --frontier.
-    Without any of them, the plan takes no more time than all instructions at the highest clock.
+    Without any of them, the plan takes no more time than at max clocks.
     The table compares the plan with simpler ones that get the same time.
     Its gap shows how far the plan's energy can be above the least possible.
     An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import plan_output, plan_request
-    from pfo_fs.planner import all_maximum
+    from pfo_fs.planner import all_maximum, costs_of, even_hosts
+    from pfo_fs.switching_file import read_switching
 
-    _check_choice("--format", format_, ("yaml", "lowtime"))
-    _check_choice("--solver", solver, ("lp", "lowtime", "both"))
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
     if max_changes is not None and (frontier is not None or asked.keys() - {"slowdown", "deadline"}):
@@ -100,49 +104,27 @@ def plan(
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
         fail(f"give only one of {', '.join('--' + name for name in names)}")
-    problem, calibration = plan_request.make_problem(
-        plan_request.Request(
-            profile,
-            num_microbatches,
-            schedule,
-            num_ranks,
-            p2p_power,
-            gpu,
-            gpus_per_rank,
-            delay,
-            overhead,
-            calibrate,
-            derive,
-            switching,
-            ranks_per_host,
-        )
+    if frontier is not None and solver != "lp":
+        fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
+    waiting_w = plan_request.waiting_power_w(p2p_power, gpu)
+    problem = plan_request.make_problem(
+        profile, num_microbatches, schedule, num_ranks, gpus_per_rank, delay, overhead, waiting_w, derive=derive
     )
+    if switching is not None:
+        hosts = even_hosts(len(problem.pipeline.orders), ranks_per_host)
+        problem = replace(problem, switch_costs=costs_of(read_switching(switching), gpus_per_rank, hosts))
+    if calibrate is not None:
+        if delay or overhead:
+            fail("--calibrate finds delay and overhead; leave --delay and --overhead out")
+        problem = _calibrated(problem, calibrate)
     for warning in problem.warnings:
-        err.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
-    if calibration is not None:
-        err.print(
-            f"calibrated on {calibration.iterations} measured iterations: {calibration.delay_s * 1e3:.3g} ms (error "
-            f"{calibration.delay_error_s * 1e3:.2g}) between ranks, {calibration.overhead_s:.4g} s (error "
-            f"{calibration.overhead_error_s:.2g}) per iteration; iterations left out of the fit are predicted within "
-            f"{calibration.error:.2%} (the bare pipeline: {calibration.bare_error:.2%})",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if not calibration.is_determined:
-            err.print(
-                "[yellow]warning:[/] the measured plans are too alike to tell the delay between ranks from the time "
-                "per iteration, so the delay is taken to be short; measure plans that differ more if it is not",
-                highlight=False,
-                soft_wrap=True,
-            )
+        say(("warning: ", "yellow"), warning, to=err)
     if output is not None:
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             fail(f"{output}: the folder for --output cannot be made: {error.strerror}")
     if frontier is not None:
-        if solver != "lp":
-            fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
         if output is not None:
             plan_output.check_folder(output, frontier, format_)
         plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
@@ -152,41 +134,62 @@ def plan(
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = plan_request.find_plans(problem, asked, solver, unit_time, max_changes)
-        shown = rows
+        rows = shown = plan_request.find_plans(problem, asked, solver, unit_time, max_changes)
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
         written = plan_output.write_one(best, output, format_, pictures) if output else []
     if json_:
-        print(json.dumps({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
+        print_json({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]})
         return
     out.print(plan_output.plans_table(shown))
     for name, found in rows:
         if isinstance(found, str):
-            out.print(escape(f"{name}: {found}"), highlight=False, soft_wrap=True)
+            say(f"{name}: {found}")
     if power is not None and rows[-1][1].average_power_w < 0.97 * power:
-        err.print(f"even the fastest plan draws less than {power:g} W (all GPUs of the pipeline together)")
+        say(f"even the fastest plan draws less than {power:g} W (all GPUs of the pipeline together)", to=err)
     if written:
         others = f" and {len(written) - 1} more in that folder" if len(written) > 1 else ""
-        out.print(f"written: {written[0]}{others}", soft_wrap=True)
+        say(f"written: {written[0]}{others}")
 
 
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        fail(f"{option} must be one of {', '.join(choices)}, not {value!r}")
+def _calibrated(problem: Problem, path: Path) -> Problem:
+    """Returns the problem with the delay and overhead that fit measured iterations, and says how well they do."""
+    from pfo_fs.planner import calibrate, read_iterations
+
+    found = calibrate(problem.pipeline, read_iterations(path, problem.pipeline))
+    say(
+        f"calibrated on {found.iterations} measured iterations: {found.delay_s * 1e3:.3g} ms (error "
+        f"{found.delay_error_s * 1e3:.2g}) between ranks, {found.overhead_s:.4g} s (error "
+        f"{found.overhead_error_s:.2g}) per iteration; iterations left out of the fit are predicted within "
+        f"{found.error:.2%} (the bare pipeline: {found.bare_error:.2%})",
+        to=err,
+    )
+    if not found.is_determined:
+        say(
+            ("warning: ", "yellow"),
+            "the measured plans are too alike to tell the delay between ranks from the time "
+            "per iteration, so the delay is taken to be short; measure plans that differ more if it is not",
+            to=err,
+        )
+    return found.problem(problem)
 
 
-def _frontier(problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
-    """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest."""
+def _frontier(problem: Problem, points: int, output: Path | None, workers: int, quiet: bool) -> list[Plan]:
+    """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest.
+
+    With an output folder, plans are kept there as they are found, so that an interrupted command can continue.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from pfo_fs.cli import plan_request
+    from pfo_fs.planner import Planner, even_deadlines, solve_frontier
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         task = progress.add_task("least energy for the longest iteration", total=None)
-        count, coming = plan_request.frontier_points(problem, points, output, workers)
+        deadlines = even_deadlines(Planner(problem), points)
+        coming = solve_frontier(problem, deadlines, output / "frontier.jsonl" if output is not None else None, workers)
+        count = len(set(deadlines))
         progress.update(task, total=count, description="frontier")
         plans = []
         try:
@@ -198,6 +201,6 @@ def _frontier(problem: Any, points: int, output: Path | None, workers: int, quie
             kept = (
                 f"; {len(plans)} of {count} plans are kept, and the same command continues from there" if output else ""
             )
-            err.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
+            say(f"interrupted{kept}", to=err)
             raise
     return sorted(plans, key=lambda found: -found.deadline_s)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from pfo_fs.cli.terminal import table
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.planner import Plan, Problem, all_maximum, one_frequency, one_per_stage
@@ -62,9 +62,8 @@ def write_frontier_csv(plans: Sequence[Plan], path: Path) -> None:
 def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, pictures: bool) -> list[Path]:
     """Writes `frontier.csv`, a file per plan, and pictures; returns their paths, the table first."""
     ordered = sorted(plans, key=lambda plan: -plan.deadline_s)
-    table = directory / "frontier.csv"
-    write_frontier_csv(ordered, table)
-    written = [table]
+    written = [directory / "frontier.csv"]
+    write_frontier_csv(ordered, written[0])
     for index, plan in enumerate(ordered):
         written.append(write_plan(plan, directory, format_, f"plan_{index:05d}", describe(plan)))
     if pictures:
@@ -130,14 +129,18 @@ def _title(problem: Problem) -> str:
 def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
     """Returns plans as a table; slowdowns and savings are relative to the first plan."""
     plans = [plan for _, plan in rows if isinstance(plan, Plan)]
-    table = Table(title=_title(plans[0].problem) if plans else None, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("", "time s", "slower", "energy J", "saved", "power W", "gap", "changes"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
+    if plans and len(rows) <= _EXPLAINED and not plans[-1].problem.switch_costs.none:
+        lines.append(plans[-1].switching)
+    if plans and plans[-1].straggler_s is not None:
+        lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
+    columns = ("", "time s", "slower", "energy J", "saved", "power W", "gap", "changes")
+    shown = table(*columns, title=_title(plans[0].problem) if plans else "", caption="\n".join(lines))
     for name, plan in rows:
         if isinstance(plan, str):
             continue
         slower = plan.iteration_time_s / plans[0].iteration_time_s - 1
-        table.add_row(
+        shown.add_row(
             f"[bold]{name}[/]" if name == "planned" else name,
             f"{plan.iteration_time_s:.4f}",
             percent(slower),
@@ -147,13 +150,7 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
-    if plans and len(rows) <= _EXPLAINED and not plans[-1].problem.switch_costs.none:
-        lines.append(plans[-1].switching)
-    if plans and plans[-1].straggler_s is not None:
-        lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
-    table.caption = "\n".join(lines)
-    return table
+    return shown
 
 
 def as_json(rows: Sequence[tuple[str, Plan | str]]) -> list[dict[str, Any]]:

@@ -2,110 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.planner import (
-    Calibration,
     ChangeBudget,
     Plan,
     Planner,
     Problem,
-    Profile,
     SwitchCosts,
     all_maximum,
     blocking_power_w,
-    calibrate,
-    costs_of,
-    even_deadlines,
-    even_hosts,
     lowtime_plan,
     make_pipeline,
     one_frequency,
     one_per_stage,
-    read_iterations,
     read_profile,
-    solve_frontier,
 )
-from pfo_fs.switching_file import read_switching
-
-FRONTIER_FILE = "frontier.jsonl"
-"""Keeps the plans of a frontier as they are found, so that an interrupted command can continue."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of `pfo-fs plan`."""
+def make_problem(
+    profile_path: Path,
+    num_microbatches: int,
+    schedule: str,
+    num_ranks: int | None,
+    gpus_per_rank: int,
+    delay_s: float,
+    overhead_s: float,
+    waiting_w: float,
+    *,
+    derive: bool,
+) -> Problem:
+    """Returns the problem, without costs of clock changes.
 
-    profile: Path
-    num_microbatches: int
-    schedule: str = "1f1b"
-    num_ranks: int | None = None
-    p2p_power: float | None = None
-    gpu: str | None = None
-    gpus_per_rank: int = 1
-    delay: float = 0.0
-    overhead: float = 0.0
-    calibrate: Path | None = None
-    derive: bool = False
-    switching: Path | None = None
-    ranks_per_host: int = 1
-
-
-def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
-    """Returns the problem, and its calibration if --calibrate was given.
+    Args:
+        profile_path: A profile, or the folder of a Zeus dump.
+        num_microbatches: Micro-batches of one iteration.
+        schedule: The name of the pipeline's schedule.
+        num_ranks: Ranks of the pipeline; None: as many as stages.
+        gpus_per_rank: GPUs of a rank.
+        delay_s: Time that a message takes from one rank to the next.
+        overhead_s: Time of an iteration outside the pipeline.
+        waiting_w: Power of a GPU that waits for its neighbours.
+        derive: Whether instructions that the profile lacks are estimated from forward and backward.
 
     Raises:
-        ConfigError: Neither or both of p2p_power and gpu are given, or a number is not valid.
-        PlanError: The profile or the file of measured iterations is not valid.
+        ConfigError: A number or the schedule is not valid.
+        PlanError: The profile is not valid.
     """
-    for option in ("p2p_power", "delay", "overhead"):
-        if (getattr(request, option) or 0.0) < 0:
-            raise ConfigError(f"--{option.replace('_', '-')} is {getattr(request, option)}; it cannot be negative")
-    if request.p2p_power is not None and request.gpu is not None:
+    for option, value in (("p2p-power", waiting_w), ("delay", delay_s), ("overhead", overhead_s)):
+        if value < 0:
+            raise ConfigError(f"--{option} is {value}; it cannot be negative")
+    profile = read_dump(profile_path) if profile_path.is_dir() else read_profile(profile_path)
+    pipeline = make_pipeline(schedule, profile.num_stages, num_microbatches, num_ranks=num_ranks, delay_s=delay_s)
+    names = sorted({instruction.name for instruction in pipeline.instructions})
+    if derive:
+        profile = profile.derived(names)
+    lacking = [(s, n) for s in range(profile.num_stages) for n in names if n not in profile.instructions(s)]
+    if lacking and {"forward", "backward"} <= set(profile.instructions(lacking[0][0])):
+        raise ConfigError(
+            f"{profile.source}: {schedule} runs {lacking[0][1]}, which is not in the profile; add its rows, or "
+            "give --derive to estimate it from forward and backward"
+        )
+    return Problem(pipeline, profile, waiting_w, overhead_s, SwitchCosts(), gpus_per_rank)
+
+
+def waiting_power_w(p2p_power: float | None, gpu: str | None) -> float:
+    """Returns the power of a waiting GPU by one of two options.
+
+    Raises:
+        ConfigError: Neither or both are given.
+    """
+    if p2p_power is not None and gpu is not None:
         raise ConfigError("give --p2p-power or --gpu, not both")
-    if request.p2p_power is None and request.gpu is None:
+    if p2p_power is None and gpu is None:
         raise ConfigError(
             "the power of a GPU that waits for its neighbours is missing: give --p2p-power WATTS (`pfo-fs profile-p2p` "
             "measures it), or --gpu A100 or --gpu A40 for the published figures"
         )
-    power_w = request.p2p_power if request.p2p_power is not None else blocking_power_w(request.gpu or "")
-    profile = read_dump(request.profile) if request.profile.is_dir() else read_profile(request.profile)
-    pipeline = make_pipeline(
-        request.schedule,
-        profile.num_stages,
-        request.num_microbatches,
-        num_ranks=request.num_ranks,
-        delay_s=request.delay,
-    )
-    names = sorted({instruction.name for instruction in pipeline.instructions})
-    profile = _derived(profile, names, request)
-    costs = SwitchCosts()
-    if request.switching is not None:
-        hosts = even_hosts(len(pipeline.orders), request.ranks_per_host)
-        costs = costs_of(read_switching(request.switching), request.gpus_per_rank, hosts)
-    problem = Problem(pipeline, profile, power_w, request.overhead, costs, request.gpus_per_rank)
-    if request.calibrate is None:
-        return problem, None
-    if request.delay or request.overhead:
-        raise ConfigError("--calibrate finds delay and overhead; leave --delay and --overhead out")
-    calibration = calibrate(pipeline, read_iterations(request.calibrate, pipeline))
-    return calibration.problem(problem), calibration
-
-
-def _derived(profile: Profile, names: Sequence[str], request: Request) -> Profile:
-    if request.derive:
-        return profile.derived(names)
-    lacking = [(s, n) for s in range(profile.num_stages) for n in names if n not in profile.instructions(s)]
-    if lacking and {"forward", "backward"} <= set(profile.instructions(lacking[0][0])):
-        raise ConfigError(
-            f"{profile.source}: {request.schedule} runs {lacking[0][1]}, which is not in the profile; add its rows, or "
-            "give --derive to estimate it from forward and backward"
-        )
-    return profile
+    return p2p_power if p2p_power is not None else blocking_power_w(gpu or "")
 
 
 def find_plans(
@@ -117,7 +94,7 @@ def find_plans(
 ) -> list[tuple[str, Plan | str]]:
     """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
 
-    Without a request, plans may take as long as all instructions at the highest clock. The simpler plans always get the
+    Without a request, plans may take as long as at max clocks. The simpler plans always get the
     deadline of the planned one.
 
     Args:
@@ -160,13 +137,3 @@ def find_plans(
     if solver != "lowtime":
         found.append(("planned", plan))
     return found
-
-
-def frontier_points(
-    problem: Problem, points: int, directory: Path | None, workers: int
-) -> tuple[int, Generator[Plan, None, None]]:
-    """Returns the number of plans, and an iterator that computes them; with a directory, they are kept there."""
-    planner = Planner(problem)
-    deadlines = even_deadlines(planner, points)
-    file = directory / FRONTIER_FILE if directory is not None else None
-    return len(set(deadlines)), solve_frontier(problem, deadlines, file, workers)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich import box
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, fail, out, show, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, fail, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import ConfigError
 from pfo_fs.reports.wording import percent
 
@@ -68,10 +66,10 @@ def power_limit(
     if json_:
         rows = [m.model_dump() for m in measurements]
         answer = {"selector": repr(chooser), "knob": knob, "unit": unit, knob: chosen, "measurements": rows}
-        print(json.dumps(answer))  # noqa: T201
+        print_json(answer)
     else:
         show(_table(measurements, chosen, f"{knob.replace('_', ' ')} {unit}"))
-        out.print(f"{chooser!r}: [bold]{chosen} {unit}[/]", highlight=False, soft_wrap=True)
+        say(f"{chooser!r}: ", (f"{chosen} {unit}", "bold"))
     if output is not None:
         if find_spec("matplotlib") is None:
             fail("--output needs matplotlib, which is not installed: pip install matplotlib")
@@ -80,7 +78,7 @@ def power_limit(
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
         draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
         if not json_:
-            out.print(f"written: {output}", soft_wrap=True, highlight=False)
+            say(f"written: {output}")
 
 
 def _bent(measurements: Sequence[KnobMeasurement], unit: str) -> str:
@@ -125,13 +123,11 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
 
 def _table(measurements: Sequence[KnobMeasurement], chosen_level: int, level: str) -> Table:
     caption = "time and energy of the steps measured at each level, all GPUs together"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for title in (level, "time s", "slower", "energy J", "saved", ""):
-        table.add_column(title, justify="right")
+    shown = table(level, "time s", "slower", "energy J", "saved", "", caption=caption)
     top = measurements[0]
     for m in measurements:
         chosen = m.level == chosen_level
-        table.add_row(
+        shown.add_row(
             str(m.level),
             f"{m.time:.4f}",
             percent(m.time / top.time - 1),
@@ -140,4 +136,4 @@ def _table(measurements: Sequence[KnobMeasurement], chosen_level: int, level: st
             "chosen" if chosen else "",
             style="bold" if chosen else "",
         )
-    return table
+    return shown

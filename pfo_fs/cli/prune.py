@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -10,8 +9,6 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD as BOX
-from rich.table import Table
 from rich.text import Text
 
 from pfo_fs.cli.terminal import (
@@ -19,10 +16,11 @@ from pfo_fs.cli.terminal import (
     JsonFlag,
     SharedDirOption,
     err,
-    fail,
     open_directory,
+    print_json,
     say,
     show,
+    table,
     the_directory,
 )
 
@@ -63,11 +61,7 @@ def prune(
     """Remove ended jobs, from the archive too, that are old; never one that runs."""
     from pfo_fs.store.pruning import Pruning
 
-    shared = open_directory(the_directory(directory, shared_dir))
-    if not shared.is_in_use:
-        fail(
-            f"{shared.files.root} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?"
-        )
+    shared = open_directory(the_directory(directory, shared_dir), in_use=True)
     pruning = Pruning(shared)
     removed: list[Left] = []
     others = 0
@@ -79,10 +73,13 @@ def prune(
                 removed.append(left)
     total = sum(left.bytes for left in removed)
     if json_:
-        rows = [{"path": left.path, "kind": left.kind, "user": _user(left.uid), "bytes": left.bytes,
-                 "files": left.files, "age_s": round(left.age_s)} for left in removed]  # fmt: skip
+        rows = [
+            {"path": left.path, "kind": left.kind, "user": _user(left.uid), "bytes": left.bytes, "files": left.files}
+            | {"age_s": round(left.age_s)}
+            for left in removed
+        ]
         counts = {"of_other_users": others, "running": pruning.running, "problems": pruning.problems}
-        print(json.dumps({"dry_run": dry_run, "removed": rows, "bytes": total, **counts}))  # noqa: T201
+        print_json({"dry_run": dry_run, "removed": rows, "bytes": total, **counts})
     else:
         _print(removed, total, dry_run)
         if others:
@@ -95,14 +92,12 @@ def prune(
 
 def _print(removed: list[Left], total: int, dry_run: bool) -> None:
     if removed:
-        table = Table(box=BOX)
-        for name in ("what", "path", "user", "days", "files", "kB"):
-            table.add_column(name, justify="left" if name in ("what", "path", "user") else "right", no_wrap=True)
+        shown = table("what", "path", "user", "days", "files", "kB", left=("path", "user"))
         for left in removed:
             days, size = f"{left.age_s / 86400:,.0f}", f"{left.bytes / 1000:,.0f}"
-            table.add_row(*map(Text, (left.kind, left.path, _user(left.uid), days, f"{left.files:,}", size)))
-        table.add_row(Text("all"), "", "", "", f"{sum(left.files for left in removed):,}", f"{total / 1000:,.0f}")
-        show(table)
+            shown.add_row(*map(Text, (left.kind, left.path, _user(left.uid), days, f"{left.files:,}", size)))
+        shown.add_row(Text("all"), "", "", "", f"{sum(left.files for left in removed):,}", f"{total / 1000:,.0f}")
+        show(shown)
     say(f"{'would remove' if dry_run else 'removed'} {len(removed)}, {total / 1e6:,.1f} MB")
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD as BOX
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from pfo_fs.cli.jobs import Job, find_job
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, open_directory, out, say, show, wrong_usage
-from pfo_fs.reports.atomic_output import output_file
+from pfo_fs.cli.terminal import (
+    JsonFlag,
+    SharedDirOption,
+    err,
+    open_directory,
+    print_json,
+    say,
+    show,
+    table,
+    write_page,
+    wrong_usage,
+)
 from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
@@ -45,14 +52,15 @@ def report(
     trace_csv: Annotated[
         Path | None,
         typer.Option(
-            help="In place of the page, write the durations that were measured at full clocks into this CSV file (.csv "
+            help="In place of the page, write the durations that were measured at max clocks into this CSV file (.csv "
             "or .csv.gz), for `pfo-fs simulate --trace`."
         ),
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
-    from pfo_fs.reports import collect_job, render_page
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.page import render_page
 
     if job is None:
         if shared_dir is None:
@@ -70,30 +78,27 @@ def report(
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier ..."):
         page = render_page(collect_job(folder), points)
-    try:
-        with output_file(output) as file:
-            file.write(page)
-    except OSError as error:
-        fail(f"{output}: the page cannot be written: {error.strerror}")
+    write_page(output, page)
     if json_:
-        print(json.dumps({"file": str(output), "job_id": folder.job_id}))  # noqa: T201
+        print_json({"file": str(output), "job_id": folder.job_id})
         return
-    out.print(escape(f"written: {output} (job {folder.job_id})"), highlight=False, soft_wrap=True)
+    say(f"written: {output} (job {folder.job_id})")
 
 
 def _write_trace_csv(folder: JobFolder, path: Path, as_json: bool) -> None:
-    from pfo_fs.reports import collect_job, write_trace_csv
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.trace_csv import write_trace_csv
 
     with err.status("reading the job ..."):
         counts = write_trace_csv(collect_job(folder), path)
     if as_json:
-        print(json.dumps({"file": str(path), "job_id": folder.job_id, **counts}))  # noqa: T201
+        print_json({"file": str(path), "job_id": folder.job_id, **counts})
         return
     text = (
         f"written: {path}: {counts['rows']:,} instructions of {counts['pipelines']} pipelines in {counts['steps']} "
-        f"steps that were measured at full clocks; replay them by `pfo-fs simulate --trace {path}`"
+        f"steps that were measured at max clocks; replay them by `pfo-fs simulate --trace {path}`"
     )
-    out.print(escape(text), highlight=False, soft_wrap=True)
+    say(text)
 
 
 def _report_directory(shared_dir: Path, as_json: bool) -> None:
@@ -106,7 +111,7 @@ def _report_directory(shared_dir: Path, as_json: bool) -> None:
         rows = collect_directory(shared, line.update)
     users, days = sums(rows, lambda row: row.user), sums(rows, lambda row: row.day)
     if as_json:
-        print(json.dumps({"jobs": [asdict(row) for row in rows], "users": users, "days": days}))  # noqa: T201
+        print_json({"jobs": [asdict(row) for row in rows], "users": users, "days": days})
         return
     if not rows:
         say(f"{shared_dir} has no jobs")
@@ -117,28 +122,26 @@ def _report_directory(shared_dir: Path, as_json: bool) -> None:
 
 
 def _job_table(rows: list[JobRow]) -> Table:
-    table = Table(title="Jobs; saved: against the highest clocks, profiling included", title_justify="left", box=BOX)
-    for name in ("job", "user", "state", "iterations", "hours", "kWh", "kWh saved", "time", "remark"):
-        table.add_column(name, justify="left" if name in ("job", "user", "state", "remark") else "right", no_wrap=True)
+    columns = ("job", "user", "state", "iterations", "hours", "kWh", "kWh saved", "time", "remark")
+    title = "Jobs; saved: against max clocks, profiling included"
+    shown = table(*columns, left=("user", "state", "remark"), title=title)
     for row in rows:
-        table.add_row(
+        shown.add_row(
             *map(Text, (row.job_id, row.user, row.state, f"{row.iterations:,}", f"{row.hours:,.2f}")),
             _kwh(row.energy_kwh),
             _kwh(row.saved_kwh),
             "–" if row.more_time is None else signed_percent(row.more_time),
             Text(row.problem),
         )
-    return table
+    return shown
 
 
 def _sum_table(what: str, groups: dict[str, dict[str, Any]]) -> Table:
-    table = Table(box=BOX)
-    for name in (what, "jobs", "kWh", "kWh saved", "jobs whose saving is not known"):
-        table.add_column(name, justify="left" if name == what else "right", no_wrap=True)
+    shown = table(what, "jobs", "kWh", "kWh saved", "jobs whose saving is not known")
     for name, group in [*groups.items(), ("all", {key: sum(g[key] for g in groups.values()) for key in _SUMMED})]:
         unknown = str(group["jobs_without_figures"])
-        table.add_row(Text(name), str(group["jobs"]), _kwh(group["energy_kwh"]), _kwh(group["saved_kwh"]), unknown)
-    return table
+        shown.add_row(Text(name), str(group["jobs"]), _kwh(group["energy_kwh"]), _kwh(group["saved_kwh"]), unknown)
+    return shown
 
 
 def _kwh(value: float | None) -> str:
@@ -161,20 +164,17 @@ def trace(
     json_: JsonFlag = False,
 ) -> None:
     """Write measured iterations of a job as a trace for ui.perfetto.dev: instructions, clocks, power of each rank."""
-    from pfo_fs.reports import collect_job, window_to_trace, write_trace
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.trace import window_to_trace, write_trace
 
     data = collect_job(find_job(job, shared_dir, archived=True))
     window = window_to_trace(data, number)
     counts = write_trace(data, window, output, pipeline, most=None if full else 5)
     if json_:
-        print(json.dumps({"file": str(output), "schedule": window.number, **counts}))  # noqa: T201
+        print_json({"file": str(output), "schedule": window.number, **counts})
         return
-    out.print(
-        escape(
-            f"written: {output}: {counts['iterations']} iterations of {counts['ranks']} ranks under schedule "
-            f"{window.number}, {counts['slices']:,} instructions; open it at ui.perfetto.dev. Begins are reconstructed "
-            "from measured durations."
-        ),
-        highlight=False,
-        soft_wrap=True,
+    say(
+        f"written: {output}: {counts['iterations']} iterations of {counts['ranks']} ranks under schedule "
+        f"{window.number}, {counts['slices']:,} instructions; open it at ui.perfetto.dev. Begins are reconstructed "
+        "from measured durations."
     )

@@ -25,7 +25,7 @@ def target(
         float | None,
         typer.Option(
             callback=plausible_slowdown,
-            help="How many times as long an iteration may take as at the highest clocks: 1.05.",
+            help="How many times as long an iteration may take as at max clocks: 1.05.",
         ),
     ] = None,
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
@@ -95,8 +95,6 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json:
     from pfo_fs.schedule_yaml import parse_schedule_yaml
 
     path = folder.yaml_location
-    if folder.read_end() is not None:
-        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     content = folder.read_yaml()
     requests: dict[str, Any] = {}
     if content is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, say
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -38,7 +37,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
             "source": index.source.model_dump(),
             "schedules": [schedule.model_dump() for schedule in schedules],
         }
-        print(json.dumps(document))  # noqa: T201
+        print_json(document)
         return
     comment = f"job {folder.job_id}, schedule {index.number} ({index.source.kind}), from step {current.start_step}"
     print(format_schedule_yaml(schedules, infos, job_body.job_info, comment=comment), end="")  # noqa: T201
@@ -58,7 +57,7 @@ def schedule_check(
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
     if json_:
-        print(json.dumps({"file": name, "ok": not problems, "problems": problems}))  # noqa: T201
+        print_json({"file": name, "ok": not problems, "problems": problems})
     elif not problems:
         say((f"{name} is valid", "green"), f" for job {folder.job_id}")
     else:
@@ -78,8 +77,6 @@ def schedule_set(
 ) -> None:
     """Check a schedule and write it into the job's folder; in force within seconds if a daemon or rank 0 runs."""
     folder = find_job(job, shared_dir, writes=True)
-    if folder.read_end() is not None:
-        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
     for problem in problems:
@@ -90,7 +87,7 @@ def schedule_set(
     document = {"file": name, "written": written, "problems": problems}
     if not written:
         if json_:
-            print(json.dumps(document))  # noqa: T201
+            print_json(document)
         sys.exit(1)
     tell_written(folder, f"written; {folder.yaml_status_location} shows when it is in force", document, json_)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from contextlib import ExitStack
@@ -11,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, out, plausible_slowdown, show, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, err, plausible_slowdown, print_json, say, show, table, wrong_usage
 from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
@@ -97,7 +95,7 @@ def simulate(
     slowdown: Annotated[
         float | None,
         typer.Option(
-            callback=plausible_slowdown, help="How many times as long an iteration may take as at the highest clocks."
+            callback=plausible_slowdown, help="How many times as long an iteration may take as at max clocks."
         ),
     ] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
@@ -153,14 +151,14 @@ def simulate(
     noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
         job = varied_job(generated) if varied else generated_job(generated)
-        err.print(escape(job.name), highlight=False)
+        say(job.name, to=err)
     elif trace is not None:
         if profile is not None:
             wrong_usage("--trace does not go with --profile: choose the GPUs by --gpu")
         traced = read_trace(
             trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
         )
-        err.print(escape(_about(traced)), highlight=False, soft_wrap=True)
+        say(_about(traced), to=err)
         nodes = _nodes(node, gpus_per_stage, stages_per_node)
         calm = replace(noise, time_jitter=0.0)
         if loads is not None:
@@ -185,12 +183,12 @@ def simulate(
         play.end()
     if json_:
         rows = [iteration._asdict() for iteration in played]
-        print(json.dumps({"job_id": play.folder.job_id, "summary": summary.as_json(), "iterations": rows}))  # noqa: T201
+        print_json({"job_id": play.folder.job_id, "summary": summary.as_json(), "iterations": rows})
         return
     show(_table(summary))
-    out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
+    say(summary.status_text)
     if shared_dir is not None:
-        out.print(f"the job is kept in {play.folder.location}", soft_wrap=True, highlight=False)
+        say(f"the job is kept in {play.folder.location}")
 
 
 def _with_loads(
@@ -214,7 +212,7 @@ def _with_loads(
     with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
         summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
     if as_json:
-        print(json.dumps({"summary": summary.as_json()}))  # noqa: T201
+        print_json({"summary": summary.as_json()})
         return
     show_summary(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
 
@@ -292,24 +290,21 @@ def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
 
 
 def _table(summary: Summary) -> Table:
-    table = Table(title="Time and energy, noise aside", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("", "time s", "slower", "energy J", "saved"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
-    table.caption_justify = "left"
+    shown = table("", "time s", "slower", "energy J", "saved", title="Time and energy, noise aside")
+    shown.add_row("max clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
-        table.caption = (
+        shown.caption = (
             f"no plan yet after {summary.iterations} iterations; very short ones need up to 70: give more --iterations"
         )
-        return table
-    table.add_row(
+        return shown
+    shown.add_row(
         "[bold]plan[/]",
         f"{summary.plan_time_s:.4f}",
         signed_percent(summary.slowdown, 2),
         f"{summary.plan_energy_j:,.0f}",
         f"[bold]{percent(summary.energy_saved)}[/]",
     )
-    table.add_row(
+    shown.add_row(
         "whole run",
         f"{summary.time_s:,.1f}",
         signed_percent(summary.run_late, 2),
@@ -318,7 +313,7 @@ def _table(summary: Summary) -> Table:
     )
     lines = [
         f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling took "
-        f"{difference_text(summary.overhead_s, duration_text)} than the highest clocks"
+        f"{difference_text(summary.overhead_s, duration_text)} than at max clocks"
     ]
     for episode in summary.episodes:
         followed = "not followed" if episode.followed_after is None else f"followed after {episode.followed_after}"
@@ -330,5 +325,5 @@ def _table(summary: Summary) -> Table:
         )
     if summary.worst_step_late > summary.slowdown:
         lines.append(f"under the plan, the worst step takes {percent(summary.worst_step_late, 2)} longer")
-    table.caption = "\n".join(lines)
-    return table
+    shown.caption = "\n".join(lines)
+    return shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated
 
@@ -12,9 +11,9 @@ from pfo_fs.cli.terminal import (
     DirectoryArgument,
     JsonFlag,
     SharedDirOption,
-    fail,
     open_directory,
     out,
+    print_json,
     the_directory,
     wrong_usage,
 )
@@ -30,12 +29,9 @@ def status(
     """Show the daemon and all jobs: state, ranks, schedule in force, last step, last error."""
     from pfo_fs.reports.status import collect_status, render
 
-    shared_dir = the_directory(directory, shared_dir)
-    shared = open_directory(shared_dir)
-    if not shared.is_in_use:
-        fail(f"{shared_dir} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?")
+    shared = open_directory(the_directory(directory, shared_dir), in_use=True)
     if json_:
-        print(json.dumps(collect_status(shared, ended=ended), indent=2))  # noqa: T201
+        print_json(collect_status(shared, ended=ended), indent=2)
     elif watch:
         from rich.live import Live
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfo_fs.cli.jobs import NOT_IN_FORCE, JobOrNone, find_job
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, open_directory, say, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, open_directory, print_json, say, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
@@ -78,13 +77,8 @@ def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[Share
     if job is None:
         if shared_dir is None:
             wrong_usage("name the shared directory: by -d (--shared-dir) or in PFO_FS_SHARED_DIR")
-        shared = open_directory(shared_dir)
-        if not shared.is_in_use:
-            fail(f"{shared_dir} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?")
-        return shared, layout.EVERY_JOB
+        return open_directory(shared_dir, in_use=True), layout.EVERY_JOB
     folder = find_job(job, shared_dir, writes=True)
-    if folder.read_end() is not None:
-        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     return SharedDirectory(folder.files), folder.job_id
 
 
@@ -100,7 +94,7 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
         jobs = _jobs(shared, name)
     done = all(job["done"] for job in jobs)
     if as_json:
-        print(json.dumps({"name": name, "off": off, "done": done, "jobs": jobs}))  # noqa: T201
+        print_json({"name": name, "off": off, "done": done, "jobs": jobs})
     else:
         who = "all jobs" if name == layout.EVERY_JOB else f"job {name}"
         say(f"{shared.files.root}: {who} switched {'off' if off else 'on'}")

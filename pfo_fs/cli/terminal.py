@@ -6,14 +6,18 @@ Text that other users have written (messages, names, file contents) reaches a te
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from pfo_fs.errors import plain_text
@@ -87,6 +91,37 @@ def wrong_usage(text: str) -> NoReturn:
     fail(text, 2)
 
 
+def print_json(document: object, indent: int | None = None) -> None:
+    """Prints the answer of a command for programs: one document, on standard output."""
+    print(json.dumps(document, indent=indent))  # noqa: T201
+
+
+def table(*columns: str, left: Collection[str] = (), title: str = "", caption: str = "") -> Table:
+    """Returns an empty table: figures to the right, the first column and those in `left` to the left."""
+    made = Table(
+        title=Text(title) if title else None,
+        caption=Text(caption) if caption else None,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for number, name in enumerate(columns):
+        made.add_column(name, justify="left" if not number or name in left else "right", no_wrap=True)
+    return made
+
+
+def write_page(path: Path, page: str) -> None:
+    """Writes a page that the user asked for, completely or not at all."""
+    from pfo_fs.reports.atomic_output import output_file
+
+    try:
+        with output_file(path) as file:
+            file.write(page)
+    except OSError as error:
+        fail(f"{path}: the page cannot be written: {error.strerror}")
+
+
 def show(renderable: RenderableType) -> None:
     """Prints a table or text as wide as it has to be: a terminal wraps lines, and numbers are never cut."""
     wide = out.options.update(width=1000, max_width=1000)
@@ -115,12 +150,15 @@ class PlainFormatter(logging.Formatter):
         return "\n".join(f"  {plain_text(line, _MOST_CHARS)}" for line in super().formatException(ei).splitlines())
 
 
-def open_directory(shared_dir: Path) -> SharedDirectory:
-    """Returns the shared directory at a path that the user gave.
+def open_directory(shared_dir: Path, *, in_use: bool = False) -> SharedDirectory:
+    """Returns the shared directory at a path that the user gave; `in_use`: a daemon or a job must have been there.
 
     Raises:
         StoreError: The directory is not there or cannot be used.
     """
     from pfo_fs.store import Files, SharedDirectory
 
-    return SharedDirectory(Files(shared_dir, create=False))
+    shared = SharedDirectory(Files(shared_dir, create=False))
+    if in_use and not shared.is_in_use:
+        fail(f"{shared_dir} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?")
+    return shared

@@ -1,19 +1,15 @@
 """How much longer an all-reduce of NCCL takes while clocks are being set, at several rates of calls.
 
 Users report that calls at 20 per second delay NCCL, whatever the clock is (NVIDIA/nccl#1551). So the calls here set the
-same clock again and again. The all-reduces run in processes of their own, one per GPU; the first one prints a line for
-each of its measurements. This module is both sides.
+same clock again and again. The all-reduces run in processes of their own, one per GPU; the first one writes a line for
+each of its measurements into a file. This module is both sides.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,15 +21,14 @@ from typing import Any, NamedTuple
 
 from pfo_fs.device import Gpu
 from pfo_fs.errors import DeviceError
+from pfo_fs.ipc.spawn import Child, start_process
 
 RATES_PER_S = (0, 5, 20, 50)
 _START_WITHIN_S = 120.0
-_MARK = "pfo-fs-all-reduce "
-_ARGUMENTS = "PFO_FS_ALL_REDUCE"
+_MEASURED = "measured"
 _AT_ONCE = 10
 _NUMBERS = 4 * 2**20
 _NUMBERS_ON_CPU = 2**14
-_MOST_LOG_CHARS = 2000
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _LEAST_MEASUREMENTS = 3
 _WARM_UP = 5
@@ -107,53 +102,40 @@ def measure_delays(
         DeviceError: The processes failed, or a clock cannot be set.
     """
     most_s = (len(rates_per_s) + 1) * (seconds + 1) + _START_WITHIN_S
-    measured: list[Measured] = []
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        log = Path(folder) / "log"
-        ranks = [
-            _start({"backend": backend, "rank": rank, "ranks": len(gpus), "folder": folder, "seconds": most_s}, log)
-            for rank in range(len(gpus))
-        ]
-        reader = threading.Thread(target=_read, args=(ranks[0].stdout, measured), daemon=True)
-        stack.callback(_end, ranks, reader)
-        reader.start()
+        given = {"backend": backend, "ranks": len(gpus), "folder": folder, "seconds": most_s}
+        ranks: list[Child] = []
+        stack.callback(_end, ranks)
+        ranks.extend(start_process(__name__, {**given, "rank": rank}) for rank in range(len(gpus)))
         deadline_s = time.monotonic() + _START_WITHIN_S
-        while len(measured) < _WARM_UP and _all_run(ranks) and time.monotonic() < deadline_s:
+        while len(_measured(folder)) < _WARM_UP and _all_run(ranks) and time.monotonic() < deadline_s:
             time.sleep(0.05)
         for gpu in gpus:
             gpu.lock_clock_mhz(mhz)
-        rates = (*rates_per_s, 0) if measured else ()  # without calls at both ends, as the GPUs get warmer
+        rates = (*rates_per_s, 0) if _measured(folder) else ()  # without calls at both ends, as GPUs get warmer
         windows = [_call_at(rate, gpus, mhz, seconds) for rate in rates]
+        measured = _measured(folder)
         if not measured or not _all_run(ranks):
-            raise DeviceError("the all-reduces have failed:\n" + log.read_text(errors="replace")[-_MOST_LOG_CHARS:])
+            raise DeviceError(f"the all-reduces have failed{''.join(rank.how_it_ended() for rank in ranks)}")
     return delays_of(measured, windows)
 
 
-def _start(given: dict[str, Any], log: Path) -> subprocess.Popen[str]:
-    """Starts one rank; rank 0 prints what it measures into a pipe."""
-    with log.open("a") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            env={**os.environ, _ARGUMENTS: json.dumps(given), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if given["rank"] else subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
+def _measured(folder: str) -> list[Measured]:
+    """What the first rank has written so far; it writes a line at once."""
+    path = Path(folder) / _MEASURED
+    rows = (line.split() for line in path.read_text().split("\n")[:-1]) if path.exists() else ()
+    return [Measured(float(ended_s), float(took_s)) for ended_s, took_s in rows]
 
 
-def _all_run(ranks: Sequence[subprocess.Popen[str]]) -> bool:
+def _all_run(ranks: Sequence[Child]) -> bool:
     return all(process.poll() is None for process in ranks)
 
 
-def _end(ranks: Sequence[subprocess.Popen[str]], reader: threading.Thread) -> None:
+def _end(ranks: Sequence[Child]) -> None:
     for process in ranks:
         process.kill()
     for process in ranks:
         process.wait()
-    reader.join()
-    if ranks[0].stdout is not None:
-        ranks[0].stdout.close()
 
 
 def _call_at(rate: float, gpus: Sequence[Gpu], mhz: int, seconds: float) -> tuple[float, float, float]:
@@ -171,18 +153,13 @@ def _call_at(rate: float, gpus: Sequence[Gpu], mhz: int, seconds: float) -> tupl
     return rate, began_s, time.monotonic()
 
 
-def _read(lines: Any, measured: list[Measured]) -> None:
-    ours = (line.removeprefix(_MARK).split() for line in lines if line.startswith(_MARK))
-    measured.extend(Measured(float(ended_s), float(took_s)) for ended_s, took_s in ours)
-
-
-def main() -> int:
+def main(given: dict[str, Any]) -> int:
     """Runs one rank of the all-reduces until its time is over, or the process that started it has ended."""
     import torch
     import torch.distributed as dist
 
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-    given = json.loads(os.environ[_ARGUMENTS])
+    torch.set_num_threads(1)
     rank, deadline_s = given["rank"], time.monotonic() + given["seconds"]
     cuda = given["backend"] == "nccl"
     if cuda:
@@ -199,10 +176,7 @@ def main() -> int:
             torch.cuda.synchronize()
         ended_s = time.monotonic()
         if rank == 0 and not first:
-            print(f"{_MARK}{ended_s} {(ended_s - began_s) / _AT_ONCE}", flush=True)  # noqa: T201
+            with open(os.path.join(given["folder"], _MEASURED), "a") as file:
+                file.write(f"{ended_s} {(ended_s - began_s) / _AT_ONCE}\n")
         first = False
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

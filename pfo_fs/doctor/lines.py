@@ -32,13 +32,14 @@ class Check(NamedTuple):
 
 
 @cache
-def _texts() -> dict[str, Any]:
+def texts() -> dict[str, Any]:
+    """Returns what the file holds: the begin of the page, and the lines of a `directory` and of a `node`."""
     return dict(yaml.safe_load(files("pfo_fs.doctor").joinpath("lines.yaml").read_text("utf-8")))
 
 
 def lines() -> dict[str, dict[str, Any]]:
     """Returns what the file says of each line: what it `looks_at`, and its `outcomes` (`ok`, `meaning`, `todo`)."""
-    return {**_texts()["directory"], **_texts()["node"]}
+    return {**texts()["directory"], **texts()["node"]}
 
 
 def line(name: str, outcome: str, found: str) -> Check:
@@ -51,27 +52,3 @@ def line(name: str, outcome: str, found: str) -> Check:
     """
     result = lines()[name]["outcomes"][outcome]
     return Check(name, result["ok"], found, result.get("todo", ""), result["meaning"])
-
-
-def doctor_markdown() -> str:
-    """Returns docs/doctor.md."""
-    parts = [_texts()["page"]]
-    for title, part in (("The shared directory", "directory"), ("The node", "node")):
-        parts += [f"## {title}\n", *(_section(name, about) for name, about in _texts()[part].items())]
-    return "\n".join(parts)
-
-
-def _section(name: str, about: dict[str, Any]) -> str:
-    rows = [
-        f"| {_WORDS[one['ok']]} | {_cell(one['meaning'])} | {_cell(one.get('todo', '')) or 'nothing'} |"
-        for one in about["outcomes"].values()
-    ]
-    head = f"### {name}\n\nWhat is looked at: {about['looks_at']}.\n\n| result | what it means | what to do |"
-    return "\n".join([head, "| --- | --- | --- |", *rows, ""])
-
-
-_WORDS = {True: "ok", False: "no", None: "-"}
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 from pfo_fs.device import SimulatedKernels
 from pfo_fs.device.gpu.find_gpu import uuid_of_visible_device
@@ -15,45 +16,46 @@ _KERNEL_S = 0.0005
 """A kernel takes about this long at the highest clock."""
 
 
-class Load(Protocol):
+class Load(ABC):
     """Runs equal kernels one directly after the other, in a thread of its own."""
+
+    _thread: threading.Thread | None = None
+
+    @abstractmethod
+    def run_kernels(self, end: threading.Event) -> list[Kernel]:
+        """Runs kernels until the event is set; returns them, in s of `time.monotonic`."""
 
     def start(self) -> None:
         """Begins a recording."""
-
-    def stop(self) -> list[Kernel]:
-        """Ends the recording; returns its kernels, in s of `time.monotonic`."""
-
-    def close(self) -> None:
-        """Ends the use of the GPU."""
-
-
-class _Recording:
-    """The thread of a recording; `kernels` runs kernels until the event is set and returns them."""
-
-    def __init__(self, kernels: Any) -> None:
         self._end = threading.Event()
         self._recorded: list[Kernel] = []
         self._problem: Exception | None = None
-        self._kernels = kernels
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._record, daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _record(self) -> None:
         try:
-            self._recorded = self._kernels(self._end)
-        except Exception as error:  # noqa: BLE001  torch raises errors of many kinds; `finish` raises it
+            self._recorded = self.run_kernels(self._end)
+        except Exception as error:  # noqa: BLE001  torch raises errors of many kinds; `stop` raises it
             self._problem = error
 
-    def finish(self) -> list[Kernel]:
+    def stop(self) -> list[Kernel]:
+        """Ends the recording; returns its kernels, in s of `time.monotonic`."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return []
         self._end.set()
-        self._thread.join()
+        thread.join()
         if self._problem is not None:
             raise DeviceError(f"the load that shows when a clock acts has failed: {self._problem}") from self._problem
         return self._recorded
 
+    def close(self) -> None:
+        """Ends the use of the GPU."""
+        self.stop()
 
-class SimulatedLoad:
+
+class SimulatedLoad(Load):
     """Kernels of a simulated GPU.
 
     Args:
@@ -64,13 +66,9 @@ class SimulatedLoad:
         with_scale_1 = SimulatedKernels(name, time_scale=1.0)
         self._kernels = SimulatedKernels(name, time_scale=with_scale_1.model("forward", 0).time_ref_s / _KERNEL_S)
         with_scale_1.close()
-        self._recording: _Recording | None = None
 
-    def start(self) -> None:
-        """See `Load.start`."""
-        self._recording = _Recording(self._run)
-
-    def _run(self, end: threading.Event) -> list[Kernel]:
+    def run_kernels(self, end: threading.Event) -> list[Kernel]:
+        """See `Load.run_kernels`."""
         recorded = []
         while not end.is_set():
             began_ns = time.monotonic_ns()
@@ -78,18 +76,13 @@ class SimulatedLoad:
             recorded.append(Kernel(began_ns / 1e9, self._kernels.ended_ns / 1e9))
         return recorded
 
-    def stop(self) -> list[Kernel]:
-        """See `Load.stop`."""
-        recording, self._recording = self._recording, None
-        return recording.finish() if recording is not None else []
-
     def close(self) -> None:
         """See `Load.close`."""
         self.stop()
         self._kernels.close()
 
 
-class TorchLoad:
+class TorchLoad(Load):
     """Matrix products in 32-bit floating point: bound by the clock, and far from the power limit.
 
     Args:
@@ -112,7 +105,6 @@ class TorchLoad:
             raise DeviceError("this torch has no CUDA device; install a torch with CUDA")
         self._torch: Any = torch
         self._device = _device_index(torch, spec)
-        self._recording: _Recording | None = None
         with torch.cuda.device(self._device):
             self._factors = [torch.randn(self._SIZE, self._SIZE, device="cuda") for _ in range(2)]
             self._product = torch.empty_like(self._factors[0])
@@ -137,11 +129,8 @@ class TorchLoad:
         for _ in range(self._products):
             self._torch.mm(*self._factors, out=self._product)
 
-    def start(self) -> None:
-        """See `Load.start`."""
-        self._recording = _Recording(self._run)
-
-    def _run(self, end: threading.Event) -> list[Kernel]:
+    def run_kernels(self, end: threading.Event) -> list[Kernel]:
+        """See `Load.run_kernels`."""
         torch = self._torch
         with torch.cuda.device(self._device):
             base, base_s = self._base()
@@ -172,15 +161,6 @@ class TorchLoad:
                 best = after_s - before_s, event, (before_s + after_s) / 2
         assert best is not None
         return best[1], best[2]
-
-    def stop(self) -> list[Kernel]:
-        """See `Load.stop`."""
-        recording, self._recording = self._recording, None
-        return recording.finish() if recording is not None else []
-
-    def close(self) -> None:
-        """See `Load.close`."""
-        self.stop()
 
 
 def _device_index(torch: Any, spec: str) -> int:

@@ -227,7 +227,7 @@ class JobData(JobState):
         return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=True)]
 
 
-class _Quietly:
+class Quietly:
     """Reads records; notes the error of one that cannot be read, instead of raising it."""
 
     def __init__(self, unreadable: list[str]) -> None:
@@ -256,7 +256,7 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
     if job is None:
         raise RecordError(f"{folder.location}: job.json is missing; is this a job's folder?")
     state = JobState(folder, job)
-    quietly = _Quietly(state.unreadable)
+    quietly = Quietly(state.unreadable)
     state.current, state.end = quietly(folder.read_current), quietly(folder.read_end)
     state.batch_end = quietly(folder.read_batch_end) if state.end is not None else None
     state.claim, state.model = quietly(folder.read_coordinator), quietly(folder.read_model)
@@ -271,7 +271,7 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
 def collect_job(folder: JobFolder) -> JobData:
     """Reads a job with its schedules and results; raises what `read_state` raises."""
     data = JobData(**vars(read_state(folder)))
-    quietly = _Quietly(data.unreadable)
+    quietly = Quietly(data.unreadable)
     found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
     data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, data.job.job_info)]
     for rank in folder.ranks_with_iteration_times():
@@ -297,10 +297,10 @@ def collect_job(folder: JobFolder) -> JobData:
 
 def results_of(data: JobData, number: int, infos: Sequence[RankInfo]) -> dict[int, bodies.ResultBody]:
     """The results of these ranks under a schedule, without unreadable ones, which `collect_job` has noted."""
-    return _results(data, number, infos, _Quietly([]))
+    return _results(data, number, infos, Quietly([]))
 
 
-def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: _Quietly) -> dict[int, bodies.ResultBody]:
+def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: Quietly) -> dict[int, bodies.ResultBody]:
     wanted = {info.rank for info in infos}
     found: dict[int, bodies.ResultBody] = {}
     for name in data.folder.result_names(number):
@@ -356,7 +356,7 @@ def _spread(by_rank: Sequence[Sequence[float]], of_step: Callable[[Iterable[floa
     return stdev(steps) / fmean(steps) if len(steps) > 1 and fmean(steps) > 0 else None
 
 
-def _orders(data: JobData, quietly: _Quietly) -> dict[int, StagedOrder]:
+def _orders(data: JobData, quietly: Quietly) -> dict[int, StagedOrder]:
     """The order that each rank reported, else that of another rank of its stage, else that of its last schedule."""
     seen: dict[int, list[tuple[str, int | None]]] = {}
     for rank in data.folder.ranks_with_order():

@@ -19,8 +19,8 @@ class JobRow:
     """One job; energies in kWh of GPUs, profiling included.
 
     Attributes:
-        saved_kwh: Energy saved against the highest clocks; negative: more was used; None: not known.
-        more_time: Time more than at the highest clocks, relative; None: not known.
+        saved_kwh: Energy saved against max clocks; negative: more was used; None: not known.
+        more_time: Time more than at max clocks, relative; None: not known.
         problem: Why figures are missing; else empty.
     """
 
@@ -78,7 +78,7 @@ def _row(folder: JobFolder) -> JobRow:
 def _why_not_compared(savings: Savings) -> str:
     if savings.work_differs:
         return "not compared: its iterations differ in work"
-    return "nothing to compare with: the highest clocks were not measured"
+    return "nothing to compare with: max clocks were not measured"
 
 
 def owner_of(folder: JobFolder) -> str:

@@ -50,7 +50,6 @@ LIGHT_INK, DARK_INK = "#fffffe", "#000001"
 """Colours of text on a shade. They differ from the palette's colours, so that the dark theme does not change them."""
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_COORDINATES = ("d", "x", "y", "width", "height", "transform")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _FONT = re.compile(r"font-family:[^;]*;? ?")
 _REFERENCE = re.compile(r"#([\w-]+)")
@@ -217,7 +216,7 @@ def svg_of(
         _add_tooltips(root, gid, texts)
     for gid, class_ in (classes or {}).items():
         _by_id(root, gid).set("class", class_)
-    _shorten(root)
+    _clean(root)
     for attribute in ("width", "height"):
         del root.attrib[attribute]
     root.attrib |= {"class": "chart", "role": "img", "aria-label": name}
@@ -244,8 +243,8 @@ def _add_tooltips(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> 
         ElementTree.SubElement(element, f"{{{_SVG}}}title").text = text
 
 
-def _shorten(root: ElementTree.Element) -> None:
-    """Removes what the page does not need: unused names, empty groups, fonts, digits, white space."""
+def _clean(root: ElementTree.Element) -> None:
+    """Removes what would disturb the page, or what it does not need: names without use, fonts, styles, white space."""
     referred = {
         name
         for element in root.iter()
@@ -253,33 +252,16 @@ def _shorten(root: ElementTree.Element) -> None:
         if key != "id" and "#" in value
         for name in _REFERENCE.findall(value)
     }
-    for element in root.iter():
+    for element in list(root.iter()):
         if element.get("id") not in referred:
             element.attrib.pop("id", None)
-        if element.get("transform", "").startswith("rotate(-0 "):
-            del element.attrib["transform"]
         if "style" in element.attrib:
             element.set("style", _FONT.sub("", element.attrib["style"]))
-        for key in _COORDINATES:
-            if key in element.attrib:
-                short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.1f}", element.attrib[key])
-                element.set(key, " ".join(short.split()))
+        if "d" in element.attrib:
+            short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.1f}", element.attrib["d"])
+            element.set("d", " ".join(short.split()))
         element.tail = None
-        if element.text and not element.text.strip():
-            element.text = None
-    _flatten(root)
-
-
-def _flatten(element: ElementTree.Element) -> None:
-    """Replaces groups without attributes by their children, and drops the style that is in `page.css`."""
-    children: list[ElementTree.Element] = []
-    for child in element:
-        _flatten(child)
-        if child.tag == f"{{{_SVG}}}g" and not child.attrib:
-            children += child
-        elif child.tag != f"{{{_SVG}}}style" and (len(child) or child.tag != f"{{{_SVG}}}defs"):
-            children.append(child)
-    element[:] = children
+        element[:] = [child for child in element if child.tag != f"{{{_SVG}}}style"]
 
 
 def _themed(svg: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from pfo_fs.autotune.curves import EVERYTHING, Curves
 from pfo_fs.autotune.instruction_runs import Kind
@@ -46,7 +45,7 @@ class Forecast:
         points: The measurements of each kind of instruction at each clock.
         pipelines: Data-parallel degree.
         after_s: Measured time from the end of the last instruction to the end of the step, in s.
-        scale: Model time divided by measured time, both at the highest clocks; predicted times are divided by it.
+        scale: Model time divided by measured time, both at max clocks; predicted times are divided by it.
     """
 
     problem: Problem
@@ -103,7 +102,7 @@ class Forecast:
         return Iteration(time_s, energy_j)
 
     def all_maximum(self) -> Iteration:
-        """Predicts an iteration at the highest clocks."""
+        """Predicts an iteration at max clocks."""
         plan = all_maximum(self.problem)
         return self.of_plans([plan] * self.pipelines, plan.iteration_time_s)
 
@@ -124,13 +123,11 @@ class Curve:
 
     def energy_at(self, time_s: float) -> float | None:
         """Least planned energy at an iteration time, in J; None outside the curve."""
-        if time_s < self.planned[0][0]:
-            return self.planned[0][1] if time_s > 0.99 * self.planned[0][0] else None
-        for (before_s, before_j), (after_s, after_j) in pairwise(self.planned):
-            if before_s <= time_s <= after_s:
-                share = (time_s - before_s) / (after_s - before_s) if after_s > before_s else 0.0
-                return before_j + share * (after_j - before_j)
-        return self.planned[-1][1] if time_s <= 1.01 * self.planned[-1][0] else None
+        import numpy as np
+
+        times_s, energies_j = zip(*self.planned, strict=True)
+        is_near = 0.99 * times_s[0] < time_s <= 1.01 * times_s[-1]
+        return float(np.interp(time_s, times_s, energies_j)) if is_near else None
 
 
 def forecast_of(data: JobData) -> Forecast:
@@ -171,7 +168,7 @@ def forecast_of(data: JobData) -> Forecast:
     scale = full_s / model.full_time_s if model.full_time_s > 0 else 1.0
     if not 0.5 < scale < 2:
         raise PlanError(
-            f"an iteration at the highest clocks takes {model.full_time_s:.4g} s by model.json and "
+            f"an iteration at max clocks takes {model.full_time_s:.4g} s by model.json and "
             f"{full_s:.4g} s by the profile: these are of two jobs, so there are no predictions"
         )
     return Forecast(problem, wide, points, data.job.job_info.dp_degree, _after_s(data), scale)

@@ -17,7 +17,6 @@ from pfo_fs.reports.figures import (
     ink,
     page_axes,
     page_figure,
-    round_values,
     set_ticks,
     set_title,
     shade,
@@ -29,6 +28,8 @@ _MOST_WINDOWS = 80
 """This many schedules fit beside one another; the table of the page has all."""
 _TOP, _PANEL, _GAP = 18.0, 118.0, 34.0
 """Heights in px: of the space above the clocks, of a panel, and of the space between two panels."""
+_LEFT, _PX = 76.0, WIDTH - 100.0
+"""Left end and width of all panels, in px."""
 _SMALL, _LABEL = 11, 11.5
 _LABEL_PX = 40.0
 """Numbers of schedules are written where the one before is at least this far away."""
@@ -72,50 +73,36 @@ def edges_of(found: Findings, windows: Sequence[Window]) -> list[float]:
 
 def life_svg(found: Findings) -> str:
     """Returns the picture for the page."""
-    data, left, right = found.data, 88.0, WIDTH - 24
+    data = found.data
     windows = data.windows[-_MOST_WINDOWS:]
     clocks = [mean_clocks(data, window) for window in windows]
     stages = max((len(row) for row in clocks), default=0)
     row_px = 20.0 if stages <= 16 else 320.0 / stages
     edges = edges_of(found, windows)
-    px_per_s = (right - left) / edges[-1]
-    first = _TOP + stages * row_px + 22
-    bottom = first + 2 * _PANEL + _GAP
+    first = _TOP + stages * row_px + 54
     known = [mhz for row in clocks for mhz in row.values() if mhz]
     bounds = clock_bounds(data, known) if known else (0.0, 1.0)
+    # Measured and predicted, of each schedule.
+    pairs = [(window.measured, found.predictions.get(window.number)) for window in windows]
     with drawing("life"):
-        figure = page_figure(WIDTH, bottom + 40)
-        axes = page_axes(figure, left, _TOP, right, first - 22)
+        figure = page_figure(WIDTH, first + 2 * _PANEL + _GAP + 40)
+        all_axes = [page_axes(figure, _LEFT, _TOP, _LEFT + _PX, _TOP + stages * row_px)]
         names = [f"schedule {window.number}, {data.place}" for window in windows]
-        tooltips = {"clocks": _add_clocks(axes, clocks, edges, names, bounds, (px_per_s, row_px))}
-        axes.text(-6 / px_per_s, -7 / row_px - 0.5, data.place.split()[-1], ha="right", **_style())
-        predicted = [found.predictions.get(window.number) for window in windows]
-        times = [
-            (w.measured.time_s if w.measured else None, p.time_s if p else None)
-            for w, p in zip(windows, predicted, strict=True)
-        ]
-        powers = [
-            (w.measured.power_w if w.measured else None, p.power_w if p else None)
-            for w, p in zip(windows, predicted, strict=True)
-        ]
-        for number, (values, title, unit) in enumerate(
-            ((times, "time of an iteration (s)", 1.0), (powers, "power of all GPUs (kW)", 1e3))
+        tooltips = {"clocks": _add_clocks(all_axes[0], clocks, edges, names, bounds, row_px)}
+        all_axes[0].set_ylabel(data.place.split()[-1])
+        for number, (title, name, unit) in enumerate(
+            (("time of an iteration (s)", "time_s", 1.0), ("power of all GPUs (kW)", "power_w", 1e3))
         ):
             top = first + number * (_PANEL + _GAP)
-            panel = page_axes(figure, left, top, right, top + _PANEL)
+            panel = page_axes(figure, _LEFT, top, _LEFT + _PX, top + _PANEL)
             panel.set_xlim(0, edges[-1])
             set_title(panel, title)
+            values = [[getattr(one, name) if one is not None else None for one in pair] for pair in pairs]
             tooltips |= _add_values(panel, values, edges, unit, f"panel{number}")
-        _add_times(panel, windows, edges, px_per_s)
-        _add_stragglers(figure, windows, edges, (left, px_per_s), (_TOP - 2, bottom + 2))
-        name = f"Mean clock of each {data.place}, time and power of an iteration, over time"
-        return svg_of(figure, name, tooltips)
-
-
-def _style(strong: bool = False) -> dict[str, Any]:
-    if strong:
-        return {"fontsize": _LABEL, "fontweight": "bold"}
-    return {"fontsize": _LABEL, "color": COLOURS["soft"]}
+            all_axes.append(panel)
+        _add_times(all_axes[0], all_axes[-1], windows, edges)
+        _add_stragglers(all_axes, windows, edges)
+        return svg_of(figure, f"Mean clock of each {data.place}, time and power of an iteration, over time", tooltips)
 
 
 def _add_clocks(
@@ -124,10 +111,10 @@ def _add_clocks(
     edges: Sequence[float],
     names: Sequence[str],
     bounds: tuple[float, float],
-    scale: tuple[float, float],
+    row_px: float,
 ) -> list[str]:
-    """Adds a box for each stage of each schedule; returns their tooltips. `scale`: px per second and per row."""
-    px_per_s, row_px = scale
+    """Adds a box for each stage of each schedule; returns their tooltips."""
+    px_per_s = _PX / edges[-1]
     stages = max((len(row) for row in clocks), default=0)
     high_part = (1 - min(2.0, row_px * 0.1) / row_px) / 2
     boxes, faces, tooltips = [], [], []
@@ -145,7 +132,6 @@ def _add_clocks(
                 text = f"{mhz:.0f}" if mhz else "–"
                 axes.text(sum(boxes[-1][:2]) / 2, stage, text, ha="center", va="center_baseline", **style)
     add_boxes(axes, boxes, faces, "clocks")
-    axes.set_xticks([])
     shown = range(0, stages, 1 if row_px > 11 else 4)
     axes.set_yticks(shown, [str(stage) for stage in shown])
     axes.set_xlim(0, edges[-1])
@@ -154,14 +140,14 @@ def _add_clocks(
 
 
 def _add_values(
-    axes: Any, values: Sequence[tuple[float | None, float | None]], edges: Sequence[float], unit: float, name: str
+    axes: Any, values: Sequence[Sequence[float | None]], edges: Sequence[float], unit: float, name: str
 ) -> dict[str, list[str]]:
     """Adds measured and predicted values, in the middle of each schedule; returns their tooltips."""
     everything = [value for pair in values for value in pair if value is not None]
     axes.set_xticks([])
     if not everything:
         axes.set_yticks([])
-        axes.text(0.01, 0.5, "nothing measured yet", transform=axes.transAxes, **_style())
+        axes.text(0.01, 0.5, "nothing measured yet", transform=axes.transAxes, fontsize=_LABEL, color=COLOURS["soft"])
         return {}
     limits = axes.get_xlim()
     fit(axes, limits, [*everything, min(everything) * 0.95], room_y=0.06)
@@ -187,51 +173,28 @@ def _add_values(
     return tooltips
 
 
-def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_per_s: float) -> None:
-    """Writes the time since the first schedule below a panel, and numbers of schedules at their begins."""
-    from matplotlib.transforms import ScaledTranslation, blended_transform_factory
-
-    def below(x: float, text: str, down_px: float, strong: bool, side: str) -> None:
-        anchor = axes.transData if side != "right" else axes.transAxes
-        shift = ScaledTranslation((-14 if side == "right" else 0) / 72, -down_px / 72, axes.figure.dpi_scale_trans)
-        place = blended_transform_factory(anchor, axes.transAxes) + shift
-        axes.text(x, 0, text, ha=side, va="baseline", transform=place, **_style(strong))
-
+def _add_times(clocks: Any, below: Any, windows: Sequence[Window], edges: Sequence[float]) -> None:
+    """Writes numbers of schedules at their begins below the clocks, and the time since the first one below all."""
     unit, seconds = next(
         ((unit, seconds) for unit, seconds in (("h", 3600.0), ("min", 60.0)) if edges[-1] >= 2 * seconds), ("s", 1.0)
     )
-    places, ticks = round_values(0.0, edges[-1] / seconds, 8)
-    for tick in ticks:
-        below(tick * seconds, f"{tick:,.{places}f}", 16, True, "center")
-    last_px = -_LABEL_PX
+    set_ticks(below.xaxis, 8, seconds)
+    below.set_xlabel(f"time ({unit})")
+    shown: dict[float, str] = {}
+    least_s = _LABEL_PX / _PX * edges[-1]
     for window, begin_s in zip(windows, edges, strict=False):
-        if begin_s * px_per_s >= last_px + _LABEL_PX:
-            last_px = begin_s * px_per_s
-            below(begin_s, f"{window.number}", 31, False, "left")
-    below(0, f"time ({unit})", 16, True, "right")
-    below(0, "schedule", 31, False, "right")
+        if not shown or begin_s >= max(shown) + least_s:
+            shown[begin_s] = f"{window.number}"
+    clocks.set_xticks(list(shown), list(shown.values()), ha="left")
+    clocks.set_xlabel("schedule", loc="left", labelpad=2)
 
 
-def _add_stragglers(
-    figure: Any,
-    windows: Sequence[Window],
-    edges: Sequence[float],
-    columns: tuple[float, float],
-    rows: tuple[float, float],
-) -> None:
-    """Draws a frame around the schedules that were made for a straggler's pace."""
-    from matplotlib.patches import Rectangle
-
-    width, height = (size * 72 for size in figure.get_size_inches())
-    (left, px_per_s), (top, bottom) = columns, rows
+def _add_stragglers(all_axes: Sequence[Any], windows: Sequence[Window], edges: Sequence[float]) -> None:
+    """Draws frames around the schedules that were made for a straggler's pace."""
     for place, window in enumerate(windows):
-        if not window.follows_straggler:
-            continue
-        x, column_px = left + edges[place] * px_per_s, (edges[place + 1] - edges[place]) * px_per_s
-        box = (x - 1) / width, 1 - bottom / height
-        size = column_px / width, (bottom - top) / height
-        style: dict[str, Any] = {"facecolor": "none", "edgecolor": COLOURS["warn"], "linewidth": 1.8}
-        figure.add_artist(Rectangle(box, *size, transform=figure.transFigure, **style))
-        middle, above = (x + column_px / 2) / width, 1 - (top - 4) / height
-        label = {"ha": "center", "fontsize": _LABEL, "fontweight": "bold", "color": COLOURS["warn"]}
-        figure.text(middle, above, "straggler", **label)
+        if window.follows_straggler:
+            for axes in all_axes:
+                axes.axvspan(*edges[place : place + 2], facecolor="none", edgecolor=COLOURS["warn"], linewidth=1.8)
+            label = {"ha": "center", "fontsize": _LABEL, "fontweight": "bold", "color": COLOURS["warn"]}
+            middle_s, top = sum(edges[place : place + 2]) / 2, all_axes[0].get_ylim()[1]
+            all_axes[0].annotate("straggler", (middle_s, top), (0, 4), textcoords="offset points", **label)

@@ -68,7 +68,7 @@ class LoadAdvice:
     Attributes:
         steps: Number of recorded iterations that say so.
         shorter: By how much shorter steps would be if all pipelines had equal work.
-        saved: Energy that clocks from loads would save, relative to the highest clocks; None if that is not known, or
+        saved: Energy that clocks from loads would save, relative to max clocks; None if that is not known, or
             nothing.
     """
 
@@ -87,8 +87,8 @@ class LoadAdvice:
         if self.saved is None:
             return text
         return (
-            f"{text} If batches stay as they are, clocks from loads would save {self.saved} of the energy that the "
-            f"highest clocks take, by the job's profile: {LINK}"
+            f"{text} If batches stay as they are, clocks from loads would save {self.saved} of the energy that "
+            f"max clocks take, by the job's profile: {LINK}"
         )
 
 

@@ -29,8 +29,8 @@ _JOB_GAUGES = {
     "pfo_fs_job_ranks_registered": "Number of ranks that have registered.",
     "pfo_fs_job_iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
     "pfo_fs_job_iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
-    "pfo_fs_job_energy_saved_ratio": "Energy saved by the schedule that was measured last, against the highest clocks.",
-    "pfo_fs_job_more_time_ratio": "Time that this schedule takes more than the highest clocks, relative.",
+    "pfo_fs_job_energy_saved_ratio": "Energy saved by the schedule that was measured last, against max clocks.",
+    "pfo_fs_job_more_time_ratio": "Time that this schedule takes more than max clocks, relative.",
     "pfo_fs_job_off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
     "pfo_fs_job_schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
     "pfo_fs_job_settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
@@ -38,7 +38,7 @@ _JOB_GAUGES = {
     "pfo_fs_job_undo_owed": "Clocks and power limits that the driver has not put back yet.",
     "pfo_fs_job_undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
     "pfo_fs_job_loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
-    "pfo_fs_job_loads_saved_ratio": "Energy saved by clocks from loads, against the highest clocks.",
+    "pfo_fs_job_loads_saved_ratio": "Energy saved by clocks from loads, against max clocks.",
     "pfo_fs_job_loads_more_time_ratio": "Time that clocks from loads cost, relative.",
     "pfo_fs_job_off": "1 if the job, or every job, is switched off: it runs at default clocks.",
     "pfo_fs_job_problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
@@ -67,8 +67,8 @@ class Figures:
         states: Number of running jobs by state.
         jobs: The running jobs; empty for a daemon that stands by.
         energy_j: Energy of all GPUs since the daemon has begun to lead, by the iterations that were reported.
-        saved_j: Energy saved in the iterations that took less than at the highest clocks, by what was measured.
-        added_j: Energy that the other iterations took more than at the highest clocks.
+        saved_j: Energy saved in the iterations that took less than at max clocks, by what was measured.
+        added_j: Energy that the other iterations took more than at max clocks.
     """
 
     leads: bool
@@ -213,9 +213,9 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
     counted = "Energy of all GPUs since this daemon leads: iterations reported, times the energy of the last of them."
     yield CounterMetricFamily("pfo_fs_gpu_energy_joules", counted, value=figures.energy_j)
-    saved = "Energy saved in them against the highest clocks, by what was measured under each schedule."
+    saved = "Energy saved in them against max clocks, by what was measured under each schedule."
     yield CounterMetricFamily("pfo_fs_energy_saved_joules", saved, value=figures.saved_j)
-    added = "Energy that iterations took beyond that of the highest clocks; saved minus added is the net saving."
+    added = "Energy that iterations took beyond that of max clocks; saved minus added is the net saving."
     yield CounterMetricFamily("pfo_fs_energy_added_joules", added, value=figures.added_j)
 
     states = GaugeMetricFamily("pfo_fs_jobs", "Jobs that have not ended, by state.", labels=["state"])

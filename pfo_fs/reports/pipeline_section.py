@@ -7,13 +7,13 @@ from typing import Any
 
 from pfo_fs.errors import PfoError
 from pfo_fs.planner import Pipeline
-from pfo_fs.reports.collect import JobData, Window, results_of
+from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.figures import round_values
 from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds
 from pfo_fs.reports.pipeline_picture import ROW_PX, height_of, pipeline_svg
 from pfo_fs.reports.sections import legend, picture_markup, seconds_text
-from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+from pfo_fs.reports.timeline import Laid, dag_of, measured_pipeline
 from pfo_fs.reports.wording import signed_percent
 
 _READABLE = 40
@@ -33,7 +33,7 @@ def pipeline(found: Findings) -> dict[str, Any]:
     remarks: list[str] = []
     window = _window_to_draw(data)
     if window is not None:
-        _add_measured(data, window, dag, pictures, remarks)
+        _add_measured(data, window, pictures, remarks)
     if found.forecast is None:
         remarks.append(f"There is no prediction: {found.missing.get('model', '')}.")
     elif (shown := window or data.in_force) is not None:
@@ -64,19 +64,14 @@ def _window_to_draw(data: JobData) -> Window | None:
     return next((window for window in reversed(data.windows) if window.measured is not None), None)
 
 
-def _add_measured(
-    data: JobData, window: Window, dag: Pipeline, pictures: list[tuple[str, str, Laid]], remarks: list[str]
-) -> None:
+def _add_measured(data: JobData, window: Window, pictures: list[tuple[str, str, Laid]], remarks: list[str]) -> None:
     """Adds the iteration whose length is the median of those measured under a schedule."""
-    ranks = data.pipeline_ranks(0)
-    results = results_of(data, window.number, ranks)
-    if len(results) < len(ranks):
+    found = measured_pipeline(data, window, 0)
+    if found is None or not found.iterations:
         return
-    laid = measured_iterations(data, window, [results[info.rank].result for info in ranks], dag)
-    if not laid:
-        return
-    number, picture = sorted(laid, key=lambda one: one[1].length_s)[len(laid) // 2]
-    first = results[ranks[0].rank]
+    ordered = sorted(found.iterations.items(), key=lambda one: one[1].length_s)
+    number, picture = ordered[len(ordered) // 2]
+    first = found.results[0]
     span_s = (first.result.iter_span or first.result.iter_time)[number]
     remarks.append(
         "Only durations are measured; begins follow from the dependencies, with everything as early as possible. "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,8 +61,7 @@ def _add_curves(
         errors = [values[mhz] * (p.time_error if what == "time" else p.power_error) for mhz, p in curve.items()]
         lows = [value - error for value, error in zip(values.values(), errors, strict=True)]
         highs = [value + error for value, error in zip(values.values(), errors, strict=True)]
-        bars = [end for triple in zip(lows, highs, [math.nan] * len(lows), strict=True) for end in triple]
-        axes.plot([mhz for mhz in values for _ in range(3)], bars, color=colour, linewidth=1.2)
+        axes.errorbar(list(values), list(values.values()), errors, fmt="none", ecolor=colour, elinewidth=1.2)
         gid = f"{what}{names.index(name)}"
         axes.plot(list(values), list(values.values()), "o", color=colour, markersize=4.8, markeredgewidth=0, gid=gid)
         tooltips[gid] = [

@@ -113,34 +113,23 @@ def last_step(found: Findings) -> dict[str, Any]:
 
 def stragglers(found: Findings) -> dict[str, Any]:
     """Returns which pipelines were slow, and when."""
-    data = found.data
     rows: list[list[Any]] = []
-    for window in data.windows:
-        plan_inputs = window.index.source.plan_inputs
+    for window in found.data.windows:
+        inputs = window.index.source.plan_inputs
+        slow = [(f"pipeline {at}", times, "found") for at, times in sorted(inputs.slow_pipelines.items())]
+        if inputs.straggler is not None:
+            at = inputs.straggler.pipeline
+            who = "outside of the job" if at is None else f"pipeline {at}"
+            slow.append((who, inputs.straggler.slowdown, "announced"))
         until = f"step {window.end_step}" if window.end_step is not None else "now"
-        slow = [(f"pipeline {at}", times, "found") for at, times in sorted(plan_inputs.slow_pipelines.items())]
-        if plan_inputs.straggler is not None:
-            at = plan_inputs.straggler.pipeline
-            slow.append(
-                (
-                    f"pipeline {at}" if at is not None else "outside of the job",
-                    plan_inputs.straggler.slowdown,
-                    "announced",
-                )
-            )
-        for who, times, how in slow:
-            power = window.measured.power_w if window.measured else None
-            rows.append(
-                [
-                    who,
-                    f"{times:.3g} ×",
-                    how,
-                    f"step {window.index.start_step}",
-                    until,
-                    window.number,
-                    f"{power:,.0f} W" if power is not None else "–",
-                ]
-            )
+        power_w = window.measured.power_w if window.measured else None
+        when = [
+            f"step {window.index.start_step}",
+            until,
+            window.number,
+            "–" if power_w is None else f"{power_w:,.0f} W",
+        ]
+        rows += [[who, f"{times:.3g} ×", how, *when] for who, times, how in slow]
     head = ["who", "as slow", "how", "from", "until", "schedule", "power then"]
     return {"caption": "Straggler episodes", "head": head, "rows": rows}
 

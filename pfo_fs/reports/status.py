@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
-from pfo_fs.reports.collect import JobState, read_state
-from pfo_fs.reports.switching_text import switching_of, switching_text
+from pfo_fs.reports.collect import JobState, Quietly, read_state
+from pfo_fs.reports.wording import switching_of, switching_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
+_quietly = Quietly([])
+"""What cannot be read is left out of the screen, unless it is a job's."""
 _HEARTBEAT_WAIT_S = 1.5
 _LOCAL_SIGN_WITHIN_S = 8.0
 _MOST_FOLDERS = 500
@@ -94,7 +94,7 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
     signs = (f"{layout.PROGRESS}/0.json", layout.YAML_STATUS, layout.CURRENT)
 
     def seen() -> list[bytes | None]:
-        return [_quietly(partial(folder.files.read, f"{folder.path}/{name}", layout.RECORD_LIMIT)) for name in signs]
+        return [_quietly(folder.files.read, f"{folder.path}/{name}", layout.RECORD_LIMIT) for name in signs]
 
     before, until_s = seen(), time.monotonic() + _LOCAL_SIGN_WITHIN_S
     while seen() == before:
@@ -252,12 +252,4 @@ def _number(value: float | None, form: str, unit: str) -> str:
 
 
 def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:
-    found: bodies.DaemonBody | None = _quietly(shared.read_daemon)
-    return found
-
-
-def _quietly(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except (RecordError, StoreError):
-        return None
+    return _quietly(shared.read_daemon)

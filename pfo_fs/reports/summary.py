@@ -10,13 +10,14 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
 from pfo_fs.reports.sections import seconds_text
-from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.wording import (
     difference_text,
     duration_text,
     energy_text,
     percent,
     signed_percent,
+    switching_of,
+    switching_text,
     with_error,
 )
 from pfo_fs.store.loads_known import LoadsKnown

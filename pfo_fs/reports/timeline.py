@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from pfo_fs.autotune.instruction_runs import numbered_iterations
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
-from pfo_fs.models import ProfilingResult
+from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.planner import Pipeline
-from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.collect import JobData, Window, results_of
+from pfo_fs.store import bodies
 
 
 @dataclass(frozen=True)
@@ -65,25 +67,32 @@ def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
     return starts
 
 
-def measured_iterations(
-    data: JobData, window: Window, results: Sequence[ProfilingResult], dag: Pipeline
-) -> list[tuple[int, Laid]]:
-    """Returns measured iterations, with begins from the DAG.
+class MeasuredPipeline(NamedTuple):
+    """What a pipeline's ranks measured under a schedule, by stage, and the iterations by their number in the window."""
 
-    Args:
-        data: The job.
-        window: The schedule under which they were measured.
-        results: The result of each rank of one pipeline, by stage.
-        dag: The DAG that these ranks run.
+    ranks: list[RankInfo]
+    results: list[bodies.ResultBody]
+    iterations: dict[int, Laid]
 
-    Returns:
-        (number of the iteration in the window, iteration); iterations in which a rank ran something else are left out.
+
+def measured_pipeline(data: JobData, window: Window, pipeline: int, tp_rank: int = 0) -> MeasuredPipeline | None:
+    """Returns measured iterations, with begins from the DAG; those in which a rank ran something else are left out.
+
+    None while ranks, their instructions or their results are missing.
+
+    Raises:
+        PlanError: The recorded orders cannot run.
     """
-    entries = [data.entries(result.rank, window) for result in results]
+    ranks, dag = data.pipeline_ranks(pipeline, tp_rank), dag_of(data, pipeline)
+    found = results_of(data, window.number, ranks)
+    if dag is None or not ranks or len(found) < len(ranks):
+        return None
+    results = [found[info.rank] for info in ranks]
+    entries = [data.entries(info.rank, window) for info in ranks]
     clocks = [mhz for row in entries for _, _, mhz in row]
-    powers = [_powers(result) for result in results]
-    ran = [dict(numbered_iterations(result, entry)) for result, entry in zip(results, entries, strict=True)]
-    laid = []
+    powers = [_powers(body.result) for body in results]
+    ran = [dict(numbered_iterations(body.result, entry)) for body, entry in zip(results, entries, strict=True)]
+    laid = {}
     for number in sorted(set.intersection(*map(set, ran))):
         rows = [of_rank[number] for of_rank in ran]
         times = [run.time_s for row in rows for run in row]
@@ -94,8 +103,8 @@ def measured_iterations(
             for row, entry, fitted in zip(rows, entries, powers, strict=True)
             for (name, _, mhz), (time_s, energy_j, _) in zip(entry, row, strict=True)
         ]
-        laid.append((number, Laid(dag, starts_of(dag, times), times, clocks, watts)))
-    return laid
+        laid[number] = Laid(dag, starts_of(dag, times), times, clocks, watts)
+    return MeasuredPipeline(ranks, results, laid)
 
 
 def _plausible(power_w: float) -> float:

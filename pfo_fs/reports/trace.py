@@ -12,8 +12,8 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.collect import JobData, Window, results_of
-from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.timeline import Laid, measured_pipeline
 
 NOTE = (
     "Only durations of instructions are recorded. Begins are reconstructed from the dependencies of the pipeline, with "
@@ -112,13 +112,9 @@ def _events(
     pipelines = []
     for dp_rank in chosen:
         for tp_rank in range(info.tp_degree):
-            ranks = data.pipeline_ranks(dp_rank, tp_rank)
-            results = results_of(data, window.number, ranks)
-            dag = dag_of(data, dp_rank)
-            if dag is None or not ranks or len(results) < len(ranks):
-                continue
-            of_ranks = [results[i.rank].result for i in ranks]
-            pipelines.append((ranks, of_ranks, dict(measured_iterations(data, window, of_ranks, dag))))
+            found = measured_pipeline(data, window, dp_rank, tp_rank)
+            if found is not None:
+                pipelines.append((found.ranks, [body.result for body in found.results], found.iterations))
     numbers = sorted({number for _, _, laid in pipelines for number in laid})[:most]
     pipelines = [(r, results, {n: laid[n] for n in numbers if n in laid}) for r, results, laid in pipelines]
     arrow = 0

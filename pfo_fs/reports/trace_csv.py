@@ -11,8 +11,8 @@ from typing import TextIO
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.collect import JobData, Window, results_of
-from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.timeline import Laid, measured_pipeline
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 
@@ -83,11 +83,9 @@ def _at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
 
 def _iterations(data: JobData, window: Window, pipeline: int) -> Mapping[int, Laid]:
     """The measured iterations of one pipeline, by step; empty if results of a rank are missing."""
-    ranks, dag = data.pipeline_ranks(pipeline), dag_of(data, pipeline)
-    results = results_of(data, window.number, ranks)
-    if dag is None or not ranks or len(results) < len(ranks):
+    found = measured_pipeline(data, window, pipeline)
+    if found is None:
         return {}
-    first = results[ranks[0].rank]
+    first = found.results[0]
     steps = first.result.iter_step or range(first.first_step, first.first_step + len(first.result.iter_time))
-    laid = measured_iterations(data, window, [results[info.rank].result for info in ranks], dag)
-    return {steps[number]: iteration for number, iteration in laid}
+    return {steps[number]: iteration for number, iteration in found.iterations.items()}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfo_fs.store.bodies import BatchEndBody, EndBody
+    from pfo_fs.store.bodies import BatchEndBody, EndBody, RankProgress
 
 _ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
 _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
@@ -79,3 +80,39 @@ def _three_digits(value: float) -> str:
     size = abs(value)
     text = f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
     return text if text.strip("-0.") else "0"
+
+
+# ---- how the clocks of a job are switched, and what that costs
+
+_WORTH_SAYING_S = 0.0001
+"""Shorter times are not shown."""
+
+
+def switching_of(ranks: Sequence[RankProgress]) -> dict[str, Any]:
+    """How clocks are switched: the number of ranks by mode, and the largest costs of a rank, in s."""
+    found = [rank.switching for rank in ranks if rank.switching is not None]
+    if not found:
+        return {}
+    worst: dict[str, Any] = {
+        name: max((getattr(one, name) for one in found if getattr(one, name) is not None), default=None)
+        for name in ("ahead_s", "call_s", "wait_s", "latency_s")
+    }
+    return {"modes": dict(Counter(one.mode for one in found)), **worst}
+
+
+def switching_text(switching: dict[str, Any]) -> str:
+    """One line about how clocks are switched."""
+    modes = switching["modes"]
+    text = ", ".join(f"{mode} time ({count} rank{'s' * (count > 1)})" for mode, count in sorted(modes.items()))
+    if len(modes) == 1:
+        text = f"{next(iter(modes))} time"
+    parts = [f"clocks switched at {text}"]
+    for name, words in (
+        ("ahead_s", "training launches {} ahead of the device"),
+        ("call_s", "a call takes {}"),
+        ("wait_s", "waits up to {} for other GPUs"),
+        ("latency_s", "the clock acts up to {} later"),
+    ):
+        if switching[name] is not None and switching[name] >= _WORTH_SAYING_S:
+            parts.append(words.format(f"{1000 * switching[name]:,.3g} ms"))
+    return "; ".join(parts)

@@ -73,7 +73,7 @@ class Played(NamedTuple):
         energy_j: Energy of all GPUs over that time, waiting included.
         clocks_set: For each pipeline and rank, (time in s, MHz) of each change of the clock of its first GPU, from the
             begin of the iteration; empty without nodes.
-        full_time_s, full_energy_j: Time and energy of the same iteration at the highest clocks: with the same
+        full_time_s, full_energy_j: Time and energy of the same iteration at max clocks: with the same
             variation, jitter and power drift.
     """
 
@@ -229,7 +229,7 @@ class Cluster:
         return found if self.variation is None else self.variation.factors(self.iteration, self.seed) * found
 
     def iterate(self, clocks: Any, slowdowns: Any) -> Played:
-        """Computes one iteration, without its time and energy at the highest clocks; virtual time stays as it is.
+        """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
 
         Args:
             clocks: From `clocks_of`.
@@ -238,7 +238,7 @@ class Cluster:
         return self._iterate(clocks, self._draw(slowdowns, clocks.shape))
 
     def _compared(self, clocks: Any, slowdowns: Any) -> Played:
-        """Computes one iteration, and the same one at the highest clocks."""
+        """Computes one iteration, and the same one at max clocks."""
         drawn = self._draw(slowdowns, clocks.shape)
         played = self._iterate(clocks, drawn)
         times, powers = self._kernels.at_the_highest_clocks()

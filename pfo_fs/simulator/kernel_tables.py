@@ -116,7 +116,7 @@ class KernelTables:
         return late_s + rest_s, powers
 
     def at_the_highest_clocks(self) -> tuple[Any, Any]:
-        """Returns the durations in s and the powers in W of all instructions at the highest clocks: (nodes, 1)."""
+        """Returns the durations in s and the powers in W of all instructions at max clocks: (nodes, 1)."""
         return self._times[self._kind, 0][:, None], self._powers[self._kind, 0][:, None]
 
     def ends(self, times: Any) -> Any:

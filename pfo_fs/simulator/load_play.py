@@ -1,4 +1,4 @@
-"""Plays a traced job whose clocks come from loads, step by step, beside the same steps at the highest clocks."""
+"""Plays a traced job whose clocks come from loads, step by step, beside the same steps at max clocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_LOADS = 2_000_000
 
 @dataclass(frozen=True)
 class LoadSummary:
-    """A run whose clocks came from loads; everything relative to the highest clocks on the same data.
+    """A run whose clocks came from loads; everything relative to max clocks on the same data.
 
     Attributes:
         iterations: Number of steps.
@@ -60,7 +60,7 @@ class LoadSummary:
 
 
 class _Totals:
-    """Time and energy of steps, beside those at the highest clocks."""
+    """Time and energy of steps, beside those at max clocks."""
 
     def __init__(self) -> None:
         self.time_s = self.full_s = self.energy_j = self.full_j = self.worst = 0.0

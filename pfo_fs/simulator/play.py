@@ -34,7 +34,7 @@ class Iteration(NamedTuple):
         energy_j: Energy of all GPUs.
         spans_s: For each pipeline, the time to the end of its last instruction.
         status_text: The scheduler's status.
-        full_time_s, full_energy_j: Time and energy of the same iteration at the highest clocks: with the same
+        full_time_s, full_energy_j: Time and energy of the same iteration at max clocks: with the same
             variation, jitter and power drift.
     """
 

@@ -48,13 +48,13 @@ class Summary:
         schedules: Number of schedules.
         profiling_again: How often measuring windows came back after a plan had been in force.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
-        full_time_s, full_energy_j: Time and energy of an iteration at the highest clocks, without noise; if durations
+        full_time_s, full_energy_j: Time and energy of an iteration at max clocks, without noise; if durations
             vary, the mean over the iterations by which plans are judged (`Variation.judged`).
         plan_time_s, plan_energy_j: The same under the last plan.
         worst_step_late: Additional time of the latest one of these iterations under the last plan, relative.
-        overhead_s, overhead_j: Total time and energy of the profiling iterations beyond those of the highest clocks.
+        overhead_s, overhead_j: Total time and energy of the profiling iterations beyond those of max clocks.
         time_s, energy_j: Time and energy of the whole run, noise included.
-        full_run_time_s, full_run_energy_j: The same at the highest clocks, with the same variation and noise.
+        full_run_time_s, full_run_energy_j: The same at max clocks, with the same variation and noise.
         episodes: How plans followed the stragglers.
         status_text: The scheduler's last status.
     """
@@ -93,12 +93,12 @@ class Summary:
 
     @property
     def run_saved(self) -> float:
-        """Energy that the whole run has saved against the highest clocks on the same data, relative."""
+        """Energy that the whole run has saved against max clocks on the same data, relative."""
         return 1 - self.energy_j / self.full_run_energy_j if self.full_run_energy_j else 0.0
 
     @property
     def run_late(self) -> float:
-        """Additional time of the whole run against the highest clocks on the same data, relative."""
+        """Additional time of the whole run against max clocks on the same data, relative."""
         return self.time_s / self.full_run_time_s - 1 if self.full_run_time_s else 0.0
 
     def as_json(self) -> dict[str, Any]:

@@ -182,6 +182,6 @@ def _works(step: Step, squares: float) -> Array:
 
 
 def _relative(history: Array) -> tuple[float, float]:
-    """(saved, late) of (time, time at the highest clocks, energy, energy at the highest clocks)."""
+    """(saved, late) of (time, time at max clocks, energy, energy at max clocks)."""
     time_s, full_s, energy_j, full_j = history.sum(axis=0)
     return float(1 - energy_j / full_j), float(time_s / full_s - 1)

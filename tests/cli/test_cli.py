@@ -170,7 +170,7 @@ def test_a_daemons_job_is_not_shown_below_the_claim_that_no_daemon_has_run(runni
 
 
 def test_the_table_of_all_commands_in_the_docs_is_up_to_date() -> None:
-    from pfo_fs.cli.reference import man_pages, reference_markdown
+    from command_pages import man_pages, reference_markdown
 
     page = Path(__file__).parents[2] / "docs" / "commands.md"
     assert page.read_text() == reference_markdown(), "run tools/make_commands"

@@ -121,7 +121,6 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
         (["--deadline", "9", "--power", "100"], "give only one of --deadline, --power"),
         (["--schedule", "2f2b"], "there is no schedule '2f2b'"),
         (["--schedule", "zb-h1"], "give --derive"),
-        (["--format", "xml"], "--format must be one of yaml, lowtime"),
         (["--gpu", "A100"], "give --p2p-power or --gpu, not both"),
         (["--frontier", "1"], "2 to 100,000 points"),
         (["--solver", "lowtime", "--power", "500"], "lowtime plans for deadlines only"),
@@ -136,6 +135,10 @@ def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_format_that_there_is_not_is_wrong_usage(profile: Path) -> None:
+    assert pfo_fs(*arguments(profile, "--format", "xml")).returncode == 2
 
 
 def test_brackets_in_a_message_are_printed(tmp_path: Path) -> None:

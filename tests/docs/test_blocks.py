@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 import yaml
 from blocks import PAGES, ROOT, Block, all_blocks, blocks_of, differences
+from command_pages import commands
 from power_limit_fakes import at_limit
 
-from pfo_fs.cli.reference import commands
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.power_limit import profile_text

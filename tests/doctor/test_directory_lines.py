@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from command_pages import doctor_markdown
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -24,7 +25,7 @@ from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_hos
 from pfo_fs.doctor.directory.mount import judge_mount, judge_server_clock, judge_space
 from pfo_fs.doctor.directory.names import judge_error, judge_locks, judge_owner, judge_reads
 from pfo_fs.doctor.directory.rights import check_rights
-from pfo_fs.doctor.lines import Check, doctor_markdown, lines
+from pfo_fs.doctor.lines import Check, lines
 from pfo_fs.errors import plain_text
 from pfo_fs.store import mount_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
-from pfo_fs.reports import JobData, collect_job
+from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, Episode, ModelTruth, Nuisances, Play
 from pfo_fs.store import Files, JobFolder, SharedDirectory

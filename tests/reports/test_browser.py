@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.reports import JobData, render_page
+from pfo_fs.reports.collect import JobData
+from pfo_fs.reports.page import render_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 from jobs import make_job, rank_infos, register
 
 from pfo_fs.errors import RecordError
-from pfo_fs.reports import JobData, collect_job
+from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 

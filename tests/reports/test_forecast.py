@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pfo_fs.errors import PlanError
-from pfo_fs.reports import JobData
+from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.forecast import (
     Forecast,
     forecast_of,

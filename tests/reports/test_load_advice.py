@@ -13,8 +13,9 @@ import pytest
 from traced_jobs import Row, trace_rows, write_trace
 
 from pfo_fs.planner import Pipeline
-from pfo_fs.reports import JobData, collect_job, render_page
+from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.reports.forecast import work_out
+from pfo_fs.reports.page import render_page
 from pfo_fs.reports.timeline import starts_of
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, read_trace

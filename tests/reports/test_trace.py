@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.reports import JobData, window_to_trace, write_trace
+from pfo_fs.reports.collect import JobData
+from pfo_fs.reports.trace import window_to_trace, write_trace
 
 Events = list[dict[str, Any]]
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.reports import JobData
-from pfo_fs.reports.collect import Window
+from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.directory import collect_directory, sums
 from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds, edges_of

@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 from pfo_fs.cli import app
 from pfo_fs.errors import PfoError
 from pfo_fs.models import RankInfo
-from pfo_fs.reports import collect_job, render_page, status
+from pfo_fs.reports import status
+from pfo_fs.reports.collect import collect_job
+from pfo_fs.reports.page import render_page
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 from pfo_fs.store.records import decode
 

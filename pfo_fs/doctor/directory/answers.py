@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from pfo_fs.doctor.lines import Check, line
@@ -44,11 +44,13 @@ def check_directory_in_time(
     finally:
         os.close(writing)
     checks: list[Check] = []
-    doing, lines = "starting", _Lines(reading)
+    doing, lines = "starting", SimpleQueue[dict[str, Any]]()
+    Thread(target=_read, args=(reading, lines), daemon=True).start()
     try:
         while True:
-            told = lines.next(_START_S if doing == "starting" else answer_within_s)
-            if told is None:
+            try:
+                told = lines.get(timeout=_START_S if doing == "starting" else answer_within_s)
+            except Empty:
                 kind = mount_of(path).kind
                 text = f"{doing}: no answer within {answer_within_s:g} s (file system: {kind})"
                 return [*checks, line("answers", "hung", text)]
@@ -63,30 +65,16 @@ def check_directory_in_time(
                 ended = process.how_it_ended(within_s=1.0)
                 return [*checks, line("answers", "broken", f"{doing}: the checking process has ended{ended}")]
     finally:
-        os.close(reading)
         _end(process)
 
 
-class _Lines:
-    """Lines of JSON from a pipe, with a deadline for each."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._rest = b""
-
-    def next(self, within_s: float) -> dict[str, Any] | None:
-        """Returns the next line; empty at the end of the pipe, None if no line has come in time."""
-        deadline = time.monotonic() + within_s
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return None
-            data = os.read(self._fd, 1 << 16)
-            if not data:
-                return {}
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        return dict(json.loads(line))
+def _read(fd: int, told: SimpleQueue[dict[str, Any]]) -> None:
+    """Reads lines of JSON from a pipe; {} is its end."""
+    with open(fd, encoding="utf-8") as lines:
+        for text in lines:
+            if text.endswith("\n"):  # else the process was ended while it wrote
+                told.put(json.loads(text))
+    told.put({})
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

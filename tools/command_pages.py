@@ -1,4 +1,4 @@
-"""The reference of all commands, from the code: `docs/commands.md` and man pages (`tools/make_commands`)."""
+"""Pages that are made from the code: `docs/commands.md`, `docs/doctor.md` and man pages (`tools/make_commands`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
+from pfo_fs.cli import app, daemon_app
+from pfo_fs.doctor.lines import texts
+
 EXIT_CODES = (
     ("0", "the command did what was asked"),
     ("1", "an error, or `doctor` and `schedule check` have found a problem; one line on standard error says which"),
@@ -16,6 +19,7 @@ EXIT_CODES = (
     ("130", "interrupted by Ctrl-C"),
 )
 _VALUES = {int: "integer", float: "number", Path: "path", bool: ""}
+_RESULTS = {True: "ok", False: "no", None: "-"}
 _NOT_LISTED = {"help", "install_completion", "show_completion"}
 
 
@@ -40,8 +44,6 @@ class CommandText:
 
 def commands() -> list[CommandText]:
     """Returns all commands, `pfo-fs` and its subcommands first, `pfo-fs-daemon` last."""
-    from pfo_fs.cli import app, daemon_app
-
     return [
         *_walk("pfo-fs", typer.main.get_command(app)),
         *_walk("pfo-fs-daemon", typer.main.get_command(daemon_app())),
@@ -67,6 +69,23 @@ def reference_markdown() -> str:
                 for p in command.parameters
             ]
     return "\n".join(lines) + "\n"
+
+
+def doctor_markdown() -> str:
+    """Returns the text of `docs/doctor.md`."""
+    parts = [texts()["page"]]
+    for title, part in (("The shared directory", "directory"), ("The node", "node")):
+        parts += [f"## {title}\n", *(_section(name, about) for name, about in texts()[part].items())]
+    return "\n".join(parts)
+
+
+def _section(name: str, about: dict[str, Any]) -> str:
+    rows = [
+        f"| {_RESULTS[one['ok']]} | {_cell(one['meaning'])} | {_cell(one.get('todo', '')) or 'nothing'} |"
+        for one in about["outcomes"].values()
+    ]
+    head = f"### {name}\n\nWhat is looked at: {about['looks_at']}.\n\n| result | what it means | what to do |"
+    return "\n".join([head, "| --- | --- | --- |", *rows, ""])
 
 
 def man_pages() -> dict[str, str]:
