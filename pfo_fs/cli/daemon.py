@@ -21,7 +21,7 @@ from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOpti
 
 if TYPE_CHECKING:
     from pfo_fs.coordination.daemon import Daemon
-    from pfo_fs.reports.metrics_file import MetricsFile
+    from pfo_fs.reports.metrics import MetricsFile
     from pfo_fs.store import Files
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def _user_numbers(text: str) -> frozenset[int]:
 
 
 def _metrics_file(path: Path, files: Files, serving: Daemon, interval_s: float) -> MetricsFile:
-    from pfo_fs.reports.metrics_file import MetricsFile
+    from pfo_fs.reports.metrics import MetricsFile
     from pfo_fs.store import SharedDirectory
 
     metrics = MetricsFile(path, SharedDirectory(files, "metrics"), lambda: serving.leads, interval_s)

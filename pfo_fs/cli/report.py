@@ -87,7 +87,7 @@ def report(
 
 def _write_trace_csv(folder: JobFolder, path: Path, as_json: bool) -> None:
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace_csv import write_trace_csv
+    from pfo_fs.reports.trace import write_trace_csv
 
     with err.status("reading the job ..."):
         counts = write_trace_csv(collect_job(folder), path)

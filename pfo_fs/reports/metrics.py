@@ -1,16 +1,23 @@
-"""The figures of a shared directory and its running jobs for Prometheus, in a file: `pfo-fs-daemon --metrics-file`."""
+"""The figures of a shared directory and its running jobs for Prometheus, in a file: `pfo-fs-daemon --metrics-file`.
+
+The file is written at a steady pace, also while the shared directory hangs.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pfo_fs
-from pfo_fs.errors import RecordError, StoreError, plain_text
+from pfo_fs.errors import ConfigError, RecordError, StoreError, plain_text
 from pfo_fs.reports.directory import owner_of
 from pfo_fs.reports.status import describe_job
 from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
@@ -18,6 +25,10 @@ from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
+log = logging.getLogger(__name__)
+
+_MOST_JOBS_PER_S = 5
+"""About so many jobs are read per second, however short the interval: each takes some ten file operations."""
 MOST_JOBS = 200
 """Only so many running jobs have figures of their own, the newest ones; the others are only counted."""
 
@@ -45,14 +56,13 @@ _JOB_GAUGES = {
 }
 
 
-@dataclass
-class JobFigures:
+class JobFigures(NamedTuple):
     """One running job: its labels, and its figures by the name of their metric."""
 
     job_id: str
     user: str
     state: str
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float]
 
 
 @dataclass
@@ -143,38 +153,31 @@ class FigureReader:
 
 
 def _job(folder: JobFolder) -> JobFigures:
-    about, state = describe_job(folder)
+    told, state = describe_job(folder)
     model, current = (state.model, state.current) if state is not None else (None, None)
-    job = JobFigures(plain_text(folder.job_id), owner_of(folder), about["state"])
+    loads = told.get("loads") or {}
     values: dict[str, Any] = {
-        "pfo_fs_job_step": about.get("step", -1),
-        "pfo_fs_job_ranks": about.get("world_size"),
-        "pfo_fs_job_ranks_registered": about.get("ranks_registered"),
-        "pfo_fs_job_iteration_seconds": about.get("iter_time_s"),
-        "pfo_fs_job_iteration_joules": about.get("iter_energy_j"),
-        "pfo_fs_job_schedule_number": about.get("schedule"),
-        "pfo_fs_job_settled": bool(about.get("converged")),
-        "pfo_fs_job_slow_pipelines": _slow_pipelines(current),
-        "pfo_fs_job_undo_owed": about.get("undo_owed"),
-        "pfo_fs_job_undo_failures": about.get("undo_failures"),
-        "pfo_fs_job_off": about.get("off", False),
-        "pfo_fs_job_problem": any(about.get(key) for key in ("problem", "yaml_problem", "last_error")),
+        "step": told.get("step", -1),
+        "ranks": told.get("world_size"),
+        "ranks_registered": told.get("ranks_registered"),
+        "iteration_seconds": told.get("iter_time_s"),
+        "iteration_joules": told.get("iter_energy_j"),
+        "energy_saved_ratio": model and model.energy_saved,
+        "more_time_ratio": model and model.more_time,
+        "off_target_ratio": model and model.off_target,
+        "schedule_number": told.get("schedule"),
+        "settled": bool(told.get("converged")),
+        "slow_pipelines": _slow_pipelines(current),
+        "undo_owed": told.get("undo_owed"),
+        "undo_failures": told.get("undo_failures"),
+        "loads_explain_ratio": loads.get("explained"),
+        "loads_saved_ratio": loads.get("saved"),
+        "loads_more_time_ratio": loads.get("late"),
+        "off": told.get("off", False),
+        "problem": any(told.get(key) for key in ("problem", "yaml_problem", "last_error")),
     }
-    loads = about.get("loads")
-    if loads is not None:
-        values |= {
-            "pfo_fs_job_loads_explain_ratio": loads["explained"],
-            "pfo_fs_job_loads_saved_ratio": loads["saved"],
-            "pfo_fs_job_loads_more_time_ratio": loads["late"],
-        }
-    if model is not None:
-        values |= {
-            "pfo_fs_job_energy_saved_ratio": model.energy_saved,
-            "pfo_fs_job_more_time_ratio": model.more_time,
-            "pfo_fs_job_off_target_ratio": model.off_target,
-        }
-    job.figures = {name: float(value) for name, value in values.items() if value is not None}
-    return job
+    figures = {f"pfo_fs_job_{name}": float(value) for name, value in values.items() if value is not None}
+    return JobFigures(plain_text(folder.job_id), owner_of(folder), told["state"], figures)
 
 
 def _slow_pipelines(current: bodies.CurrentBody | None) -> int:
@@ -232,3 +235,82 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
             if name in job.figures:
                 family.add_metric([job.job_id], job.figures[name])
         yield family
+
+
+class MetricsFile:
+    """A file for the textfile collector of Prometheus's node exporter.
+
+    Its threads end with the process. They never delay the daemon's loop: they read the directory on their own.
+
+    Args:
+        path: The file; its name ends in `.prom`, as the collector wants.
+        shared: The directory.
+        leads: Returns whether this daemon is the leader.
+        every_s: Seconds between two versions of the file.
+
+    Raises:
+        ConfigError: `prometheus_client` is not installed, the name ends otherwise, or there is no such folder.
+    """
+
+    def __init__(self, path: Path, shared: SharedDirectory, leads: Callable[[], bool], every_s: float) -> None:
+        try:
+            import prometheus_client  # noqa: F401
+        except ImportError as error:
+            raise ConfigError("--metrics-file needs prometheus_client: pip install 'pfo-fs[metrics]'") from error
+        if path.suffix != ".prom":
+            raise ConfigError(f"--metrics-file: {path} must end in .prom, or the node exporter does not read it")
+        if not path.parent.is_dir():
+            raise ConfigError(f"--metrics-file: there is no folder {path.parent}")
+        self._path, self._leads, self._every_s = path, leads, every_s
+        self._reader = FigureReader(shared)
+        self._found: SimpleQueue[Figures] = SimpleQueue()
+        self._stopped = threading.Event()
+        self._writing = threading.Lock()
+        self._problem = ""
+
+    def start(self) -> None:
+        """Begins to write the file."""
+        threading.Thread(target=self._run, name="metrics file", daemon=True).start()
+
+    def stop(self) -> None:
+        """Removes the file, so that figures of a daemon that has ended are not read for present ones."""
+        with self._writing:
+            self._stopped.set()
+            try:
+                self._path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s cannot be removed: %s", self._path, error.strerror)
+
+    def _run(self) -> None:
+        reading, pause_s, last = False, 0.0, Figures(leads=False)
+        while not self._stopped.wait(pause_s):
+            if not reading:
+                threading.Thread(target=self._read, name="figures of jobs", daemon=True).start()
+            try:
+                last, reading = self._found.get(timeout=self._every_s), False
+                pause_s = max(self._every_s, len(last.jobs) / _MOST_JOBS_PER_S)
+            except Empty:
+                last, reading, pause_s = last.without_answer(self._leads()), True, 0.0
+            with self._writing:
+                if not self._stopped.is_set():
+                    self._write(last)
+
+    def _read(self) -> None:
+        try:
+            found = self._reader.read(self._leads())
+        except Exception:  # the thread's end must be noticed, or no figures are read any more
+            log.exception("the figures of %s", self._path)
+            found = Figures(self._leads())
+        self._found.put(found)
+
+    def _write(self, figures: Figures) -> None:
+        from prometheus_client import write_to_textfile
+
+        problem = ""
+        try:
+            write_to_textfile(str(self._path), registry_of(figures))
+        except OSError as error:
+            problem = f"{self._path} cannot be written: {error.strerror}"
+        if problem and problem != self._problem:
+            log.warning("%s; jobs are scheduled all the same", problem)
+        self._problem = problem

@@ -1,20 +1,26 @@
-"""Traces of measured iterations, in the trace event format that Perfetto (ui.perfetto.dev) and chrome://tracing read.
+"""Traces of measured iterations: events for Perfetto (ui.perfetto.dev) and chrome://tracing, or durations as CSV.
 
-The format is https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: times in microseconds.
+The format of events is https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU:
+times in microseconds.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import Laid, measured_pipeline
 
+COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
+"""Those of a CSV file."""
 NOTE = (
     "Only durations of instructions are recorded. Begins are reconstructed from the dependencies of the pipeline, with "
     "everything as early as possible and the communication delay delay_s between ranks. Each iteration has its "
@@ -132,9 +138,7 @@ def _events(
             name = f"rank {rank.rank}: {data.place} {rank.pp_rank}, pipeline {rank.dp_rank}"
             name += f", tensor rank {rank.tp_rank}" if info.tp_degree > 1 else ""
             name += f" ({gpu[rank.rank]})" if gpu.get(rank.rank) else ""
-            yield _meta(rank.rank, "process_name", name=name)
-            yield _meta(rank.rank, "process_sort_index", sort_index=rank.rank)
-            yield _meta(rank.rank, "thread_name", tid=1, name="instructions")
+            yield from _process(rank.rank, name, rank.rank, "instructions")
             for number, laid in sorted(laid_of.items()):
                 for event in _rank_events(laid, place, rank.rank, begins[number], waiting_w):
                     counts["slices"] += event["ph"] == "X"
@@ -164,9 +168,7 @@ def _job_events(
     """Returns the iterations as a process of their own."""
     assert window.measured is not None
     pid = 1 + max((info.rank for info in data.infos), default=0)
-    yield _meta(pid, "process_name", name=f"iterations of {data.folder.job_id}, schedule {window.number}")
-    yield _meta(pid, "process_sort_index", sort_index=-1)
-    yield _meta(pid, "thread_name", tid=1, name="iterations")
+    yield from _process(pid, f"iterations of {data.folder.job_id}, schedule {window.number}", -1, "iterations")
     ends = [*begins.values(), end_s][1:]
     for (number, begin_s), until_s in zip(begins.items(), ends, strict=True):
         spans = [
@@ -175,19 +177,11 @@ def _job_events(
             if number in laid
             for r in results[:1]
         ]
-        yield {
-            "ph": "X",
-            "pid": pid,
-            "tid": 1,
-            "ts": _us(begin_s),
-            "dur": _us(until_s - begin_s),
-            "name": f"step {window.measured.first_step + number}",
-            "cat": "iteration",
-            "args": {
-                "measured_span_s": max(spans, default=0.0),
-                "reconstructed_span_s": max(laid[number].length_s for _, _, laid in pipelines if number in laid),
-            },
+        args = {
+            "measured_span_s": max(spans, default=0.0),
+            "reconstructed_span_s": max(laid[number].length_s for _, _, laid in pipelines if number in laid),
         }
+        yield _slice(pid, begin_s, until_s - begin_s, f"step {window.measured.first_step + number}", "iteration", args)
 
 
 def _rank_events(
@@ -208,21 +202,10 @@ def _rank_events(
         if power_w and abs(power_w - power) >= 0.5:
             power = power_w
             yield _counter(rank, begin_s + start_s, "power (W)", "W", power_w)
-        yield {
-            "ph": "X",
-            "pid": rank,
-            "tid": 1,
-            "ts": _us(begin_s + start_s),
-            "dur": _us(time_s),
-            "name": instruction.name,
-            "cat": "instruction",
-            "args": {
-                **({"stage": instruction.stage} if several else {}),
-                "micro-batch": instruction.microbatch,
-                **({"MHz": mhz} if mhz else {}),
-                **({"W": round(power_w)} if power_w else {}),
-            },
-        }
+        args = {"stage": instruction.stage if several else None, "micro-batch": instruction.microbatch}
+        args |= {"MHz": mhz or None, "W": round(power_w) or None}
+        known = {what: value for what, value in args.items() if value is not None}
+        yield _slice(rank, begin_s + start_s, time_s, instruction.name, "instruction", known)
         now_s = start_s + time_s
     if waiting_w is not None:
         yield _counter(rank, begin_s + now_s, "power (W)", "W", waiting_w)
@@ -237,5 +220,98 @@ def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[
     return {"ph": "C", "pid": pid, "ts": _us(at_s), "name": name, "args": {unit: round(value)}}
 
 
+def _slice(
+    pid: int, begin_s: float, time_s: float, name: str, category: str, args: Mapping[str, float]
+) -> dict[str, Any]:
+    at = {"ph": "X", "pid": pid, "tid": 1, "ts": _us(begin_s), "dur": _us(time_s)}
+    return {**at, "name": name, "cat": category, "args": args}
+
+
+def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, Any]]:
+    """The name and place of a process in the picture, and the name of its only thread."""
+    return [
+        _meta(pid, "process_name", name=name),
+        _meta(pid, "process_sort_index", sort_index=order),
+        _meta(pid, "thread_name", tid=1, name=thread),
+    ]
+
+
 def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args}
+
+
+# ---- durations as CSV, which `pfo-fs simulate --trace` replays
+
+
+def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
+    """Writes the durations of all instructions that were measured at max clocks, completely or not at all.
+
+    Only schedules under which all ranks run at max or default clocks are written: a replay starts from
+    durations at max clocks, and those at other clocks would have to be converted by a model of the GPU. With tensor
+    parallelism, durations are those of the first rank of each group.
+
+    Args:
+        data: The job.
+        path: The file; compressed by gzip if its name ends in .gz.
+
+    Returns:
+        The number of `steps`, `pipelines` and `rows` in the file.
+
+    Raises:
+        PlanError: Nothing was measured at max clocks, or the order of instructions is not known.
+        ConfigError: The file cannot be written.
+    """
+    steps: set[int] = set()
+    pipelines: set[int] = set()
+    rows = 0
+    try:
+        with _opened(path) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for step, pipeline, laid in _at_max_clocks(data):
+                steps.add(step)
+                pipelines.add(pipeline)
+                rows += len(laid.times_s)
+                for one, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
+                    writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
+            if not rows:
+                raise PlanError(
+                    f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
+                    "ranks, or the order of instructions is not known, so there is no trace to write"
+                )
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    return {"steps": len(steps), "pipelines": len(pipelines), "rows": rows}
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    with output_file(path) as file:
+        if not os.fspath(path).endswith(".gz"):
+            yield file
+            return
+        with gzip.open(file.buffer, "wt", encoding="utf-8", newline="") as compressed:
+            yield compressed
+
+
+def _at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
+    """(step, pipeline, iteration) of the steps that were measured at max clocks by all pipelines with results."""
+    for window in data.windows:
+        if window.measured is None or not data.at_max_clocks(window, or_default=True):
+            continue
+        found = {pipeline: _iterations(data, window, pipeline) for pipeline in range(data.job.job_info.dp_degree)}
+        found = {pipeline: iterations for pipeline, iterations in found.items() if iterations}
+        if found:
+            for step in sorted(set.intersection(*(set(iterations) for iterations in found.values()))):
+                for pipeline, iterations in found.items():
+                    yield step, pipeline, iterations[step]
+
+
+def _iterations(data: JobData, window: Window, pipeline: int) -> Mapping[int, Laid]:
+    """The measured iterations of one pipeline, by step; empty if results of a rank are missing."""
+    found = measured_pipeline(data, window, pipeline)
+    if found is None:
+        return {}
+    first = found.results[0]
+    steps = first.result.iter_step or range(first.first_step, first.first_step + len(first.result.iter_time))
+    return {steps[number]: iteration for number, iteration in found.iterations.items()}

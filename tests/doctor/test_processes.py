@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfo_fs.device.simulated.gpu import SimulatedGpu
-from pfo_fs.doctor.processes import check_clock_process, check_helper, check_processes
+from pfo_fs.doctor.checks import check_clock_process, check_helper, check_processes
 
 
 def test_processes_that_start_and_end_as_they_should_are_said_to(sim_dir: Path) -> None:

@@ -15,8 +15,7 @@ import pytest
 from jobs import make_job, write_step
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.reports.metrics import FigureReader, Figures, registry_of
-from pfo_fs.reports.metrics_file import MetricsFile
+from pfo_fs.reports.metrics import FigureReader, Figures, MetricsFile, registry_of
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 prometheus_client = pytest.importorskip("prometheus_client")

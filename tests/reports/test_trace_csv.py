@@ -9,7 +9,7 @@ from traced_jobs import trace_rows, write_trace
 
 from pfo_fs.errors import PlanError
 from pfo_fs.reports.collect import JobData, collect_job
-from pfo_fs.reports.trace_csv import write_trace_csv
+from pfo_fs.reports.trace import write_trace_csv
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, read_trace
 
