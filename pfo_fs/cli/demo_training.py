@@ -21,7 +21,7 @@ from typing import IO, Any, ClassVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.status import Status
 
 from pfo_fs.errors import ConfigError, CoordinationError
 from pfo_fs.reports.collect import JobData, collect_job
@@ -112,9 +112,9 @@ class Demo(ABC):
             stack.enter_context(self.daemon(root))
             training = stack.enter_context(_training(self, root, folder))
             try:
-                with _progress_on(console) as progress:
-                    job = _new_job(shared, known, training, progress, self.ranks)
-                    self._follow(job, training, progress, minutes)
+                with console.status(f"starting {self.ranks} training processes ...") as line:
+                    job = _new_job(shared, known, training, self.ranks)
+                    self._follow(job, training, console, line, minutes)
             except KeyboardInterrupt:
                 console.print("stopped; the simulated GPUs are at default clocks again")
                 raise
@@ -125,9 +125,8 @@ class Demo(ABC):
             time.sleep(0.05)
         return collect_job(job), training
 
-    def _follow(self, job: JobFolder, training: Training, progress: Progress, minutes: float) -> None:
+    def _follow(self, job: JobFolder, training: Training, console: Console, line: Status, minutes: float) -> None:
         until_s, shown = time.monotonic() + 60 * minutes, ""
-        task = progress.add_task("training", total=None, status_text="")
         while training.process.poll() is None:
             if time.monotonic() > until_s:
                 raise CoordinationError(
@@ -136,8 +135,8 @@ class Demo(ABC):
             text, more = self.told(job, training)
             if text and text != shown:
                 shown = text
-                progress.console.print(escape(text), highlight=False, soft_wrap=True)
-            progress.update(task, status_text=escape(more))
+                console.print(escape(text), highlight=False, soft_wrap=True)
+            line.update(f"training: {escape(more)}")
             time.sleep(0.2)
 
 
@@ -270,32 +269,18 @@ def _training(demo: Demo, root: Path, folder: Path) -> Iterator[Training]:
         process.stdout.close()
 
 
-def _progress_on(console: Console) -> Progress:
-    """Returns a display of what happens, line by line."""
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description:<35}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[status_text]}"),
-        console=console,
-    )
-
-
-def _new_job(shared: SharedDirectory, known: set[str], training: Training, progress: Progress, ranks: int) -> JobFolder:
+def _new_job(shared: SharedDirectory, known: set[str], training: Training, ranks: int) -> JobFolder:
     """Waits for the job that is not among the `known` ones, and for all of its ranks.
 
     Raises:
         CoordinationError: Training has ended, or has not begun in time.
     """
-    task = progress.add_task(f"starting {ranks} training processes", total=ranks, status_text="")
     deadline = time.monotonic() + _START_WITHIN_S
     while time.monotonic() < deadline:
         fresh = [job_id for job_id in shared.job_ids() if job_id not in known]
         if fresh:
             folder = shared.job(fresh[0])
-            registered = len(folder.registered_ranks())
-            progress.update(task, completed=registered)
-            if registered == ranks and folder.read_job() is not None:
+            if len(folder.registered_ranks()) == ranks and folder.read_job() is not None:
                 return folder
         training.check_alive()
         time.sleep(0.1)

@@ -18,8 +18,8 @@ from pfo_fs.cli.terminal import JsonFlag, err, plausible_slowdown, print_json, s
 from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.device.simulated.physics import GpuModel
-    from pfo_fs.simulator import Iteration, Nuisances, Play, Summary, Trace, Truth
+    from pfo_fs.simulator import Iteration, Play, Summary, Trace, Truth
+    from pfo_fs.simulator.load_play import LoadPlay
     from pfo_fs.simulator.nodes import NodeSettings
 
 Gpu = Literal["A100", "A40"]
@@ -130,6 +130,7 @@ def simulate(
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import PFOSettings
     from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
+    from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
@@ -162,7 +163,9 @@ def simulate(
         nodes = _nodes(node, gpus_per_stage, stages_per_node)
         calm = replace(noise, time_jitter=0.0)
         if loads is not None:
-            _with_loads(traced, loads, no_pipeline, gpu_model(gpu), nodes, calm, iterations, seed, json_)
+            traced = last_stage(traced) if no_pipeline else traced
+            cluster = traced.job(gpu_model(gpu), nodes, calm).cluster(seed)
+            _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
             return
         job = traced.job(gpu_model(gpu), nodes, calm)
     else:
@@ -191,24 +194,10 @@ def simulate(
         say(f"the job is kept in {play.folder.location}")
 
 
-def _with_loads(
-    trace: Trace,
-    source: str,
-    no_pipeline: bool,
-    gpu: GpuModel,
-    nodes: NodeSettings | None,
-    noise: Nuisances,
-    iterations: int,
-    seed: int,
-    as_json: bool,
-) -> None:
+def _with_loads(play: LoadPlay, iterations: int, as_json: bool) -> None:
     """Plays a trace with clocks from loads, and shows what they save."""
     from pfo_fs.cli.loads import show_summary
-    from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
-    trace = last_stage(trace) if no_pipeline else trace
-    found = loads_of(trace, source, seed)
-    play = LoadPlay(trace, trace.job(gpu, nodes, noise).cluster(seed), found, seed)
     with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
         summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
     if as_json:

@@ -251,15 +251,10 @@ def _recorded_steps(data: JobData, profile: Profile | None) -> list[Array]:
 
 def _pipelines(data: JobData) -> list[list[RankInfo]]:
     """The first rank of each stage, by pipeline; empty if one is missing, or runs something else than its stage."""
-    job = data.job.job_info
-    place = {
-        (info.dp_rank, info.pp_rank): info for info in data.infos if info.tp_rank == 0 and info.rank in data.orders
-    }
-    if len(place) < job.dp_degree * job.pp_degree:
-        return []
-    found = [[place[dp, pp] for pp in range(job.pp_degree)] for dp in range(job.dp_degree)]
-    orders = [[data.orders[info.rank] for info in infos] for infos in found]
-    return found if all(order == orders[0] for order in orders) else []
+    degree = data.job.job_info.dp_degree
+    orders = [data.pipeline_orders(pipeline) for pipeline in range(degree)]
+    alike = bool(orders[0]) and all(order == orders[0] for order in orders)
+    return [data.pipeline_ranks(pipeline) for pipeline in range(degree)] if alike else []
 
 
 def _of_window(
