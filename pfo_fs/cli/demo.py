@@ -154,35 +154,40 @@ def _show_iteration(times_s: tuple[float, float], energies_j: tuple[float, float
 
 
 def _of_pipeline(data: JobData, training: Training) -> Shown:
-    """What a plan has saved in real training processes.
+    """What a plan has saved in real training processes: the same figures as on the page.
 
-    The first window warms up at default clocks, the second runs at max clocks; the newest one that was measured is the
-    plan.
+    Raises:
+        CoordinationError: That is not known at the end.
     """
     from pfo_fs.reports.collect import results_of
+    from pfo_fs.reports.forecast import Findings
+    from pfo_fs.reports.savings import savings_of
 
-    numbers = [w.number for w in data.windows if w.number > 0 and w.measured and w.measured.energy_j is not None]
-    ends = [results_of(data, number, data.infos) for number in (numbers[0], numbers[-1])]
-    by_rank_s = [[fmean(body.result.iter_time) for _, body in sorted(end.items())] for end in ends]
-    by_rank_j = [[fmean(body.result.iter_energy) for _, body in sorted(end.items())] for end in ends]
-    (before_s, after_s), (before_j, after_j) = map(max, by_rank_s), map(sum, by_rank_j)
+    savings = savings_of(Findings(data))
+    best, against = savings.best, savings.against
+    measured = [window.number for window in data.windows if window.measured and window.measured.energy_j is not None]
+    if best is None or against is None:
+        raise CoordinationError("at the end of training, no plan was compared with max clocks; is this machine busy?")
+    # The first schedule leaves clocks alone, which counts as max clocks.
+    ends = [results_of(data, number, data.infos) for number in (measured[0], measured[-1])]
+    by_stage_j = [[fmean(body.result.iter_energy) for _, body in sorted(end.items())] for end in ends]
     losses = [float(line.split()[3]) for line in training.printed]
     result = {
-        "iter_time_s": {"without": before_s, "with": after_s},
-        "iter_energy_j": {"without": before_j, "with": after_j},
-        "energy_saved": 1 - after_j / before_j,
-        "slowdown": after_s / before_s - 1,
+        "iter_time_s": {"without": against.span_s, "with": best.span_s},
+        "iter_energy_j": {"without": against.energy_j, "with": best.energy_j},
+        "energy_saved": 1 - best.energy_j / against.energy_j,
+        "slowdown": best.span_s / against.span_s - 1,
         "iterations": len(losses),
         "schedules": 1 + data.windows[-1].number,
         "stages": [
             {"stage": stage, "energy_without_j": without, "energy_with_j": with_plan}
-            for stage, (without, with_plan) in enumerate(zip(*by_rank_j, strict=True))
+            for stage, (without, with_plan) in enumerate(zip(*by_stage_j, strict=True))
         ],
         "loss": {"first": losses[0], "last": losses[-1]},
     }
 
     def tell() -> None:
-        _show_iteration((before_s, after_s), (before_j, after_j))
+        _show_iteration((against.span_s, best.span_s), (against.energy_j, best.energy_j))
         say(
             f"loss {losses[0]:.3f} -> {losses[-1]:.3f} over {len(losses)} iterations. "
             "The GPUs are simulated (coefficients fitted to a published A100 profile). The rest is real: the training, "
