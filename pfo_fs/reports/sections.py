@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.reports.collect import Window
+from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.frontier_picture import Dot, frontier_svg
 from pfo_fs.reports.life_picture import clock_bounds, life_svg, mean_clocks
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_ROWS = 2000
-_ON_FRONTIER = 0.03
-"""Relative: a schedule whose energy is above the least at its time by at most this counts as a plan."""
 
 
 def picture_markup(svg: str) -> Markup:
@@ -170,36 +168,25 @@ def _above_frontier(found: Findings, window: Window) -> float | None:
     return None if least_j is None else figures.energy_j / least_j - 1
 
 
-def _purpose(found: Findings, window: Window, above: float | None, planned_before: bool) -> str:
-    """What a schedule was for, as far as its record and its clocks show.
-
-    Where there is a frontier, `above` says how far above it the schedule is: one that is not on it counts as profiling
-    if no earlier one was (`planned_before`).
-    """
+def _purpose(data: JobData, window: Window) -> str:
+    """What a schedule was for, as its record and its clocks say."""
     if window.index.source.kind == "yaml":
         return "by hand (schedule.yaml)"
     if not any(window.clocks_mhz):
         return "clocks left alone"
     if window.follows_straggler:
         return "plan for a straggler's pace"
-    if found.data.at_max_clocks(window):
+    if data.at_max_clocks(window):
         return "max clocks"
-    if above is not None and above <= _ON_FRONTIER:
-        return "plan"
-    if found.curve is not None and not planned_before:
-        return "profiling"
-    return "one clock" if len(set(window.clocks_mhz)) == 1 else "several clocks"
+    return "measuring" if window.index.steps else "plan"
 
 
 def all_schedules(found: Findings) -> dict[str, Any]:
     """Returns every schedule, for one table."""
     data, rows = found.data, []
-    planned_before = False
     for window in data.windows[-_MOST_ROWS:]:
         measured, predicted = window.measured, found.predictions.get(window.number)
         above = _above_frontier(found, window)
-        what = _purpose(found, window, above, planned_before)
-        planned_before |= what == "plan"
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
@@ -207,7 +194,7 @@ def all_schedules(found: Findings) -> dict[str, Any]:
         row = [
             window.number,
             window.index.start_step,
-            what,
+            _purpose(data, window),
             f"{fmean(clocks):,.0f}" if clocks else "–",
             f"{measured.time_s:.4f}{ranks}" if measured is not None else "–",
             f"{predicted.time_s:.4f}" if predicted is not None else "–",

@@ -57,7 +57,7 @@ class _Body(BaseModel):
     host: ShortText
     counter: Count
     members: Annotated[list[ShortText], Field(max_length=_MOST_FILES)]
-    said: Annotated[list[Annotated[str, Field(max_length=16_000)]], Field(max_length=50)]
+    said: Annotated[list[Annotated[str, Field(max_length=16_000)]], Field(max_length=100)]
 
 
 class Board:
