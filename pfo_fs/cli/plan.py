@@ -128,7 +128,7 @@ def plan(
         if output is not None:
             plan_output.check_folder(output, frontier, format_)
         plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
-        rows: list[tuple[str, Any]] = [("all maximum", all_maximum(problem))]
+        rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
         written = plan_output.write_frontier(plans, output, format_, pictures) if output else []
         step = -(-len(rows) // _MAX_ROWS)

@@ -117,7 +117,7 @@ def find_plans(
         plan = ChangeBudget(Planner(problem), plan.deadline_s).within(max_changes, [all_maximum(problem), plan])
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
-        ("all maximum", lambda: all_maximum(problem)),
+        ("max clocks", lambda: all_maximum(problem)),
         ("one frequency", lambda: one_frequency(problem, deadline_s, plan.straggler_s)),
         ("one per stage", lambda: one_per_stage(problem, deadline_s, plan.straggler_s)),
     ]

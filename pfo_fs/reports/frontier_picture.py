@@ -108,7 +108,7 @@ def draw_frontier(
                 markersize=8 if alone else 3,
                 linestyle="none" if alone else "-",
                 linewidth=1.5,
-                label=curve[0].solver.replace("-", " "),
+                label={"all-maximum": "max clocks"}.get(curve[0].solver, curve[0].solver.replace("-", " ")),
             )
         _label(axes, f"{_ENERGY[:-5]}, all GPUs of the pipeline (kJ)")
         axes.set_title(title)
