@@ -11,7 +11,6 @@ from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
 from pfo_fs.store.presence import Presence
 from pfo_fs.store.records import Header, decode, encode
 from pfo_fs.store.system_calls import NO_HARD_LINKS
-from pfo_fs.store.watch import Watcher
 from pfo_fs.store.zeus_dump import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "Presence",
     "SharedDirectory",
     "SwitchedOff",
-    "Watcher",
     "decode",
     "encode",
     "filesystem_type",
