@@ -77,24 +77,6 @@ class ClockTable:
         more_j = self.cost_j[kind, before] - self.cost_j[kind, clock]
         return late_s / old_s, old_s - self.time_s[kind, clock], more_j
 
-    def late_parts(self, kind: int, clocks: Any, late_s: float) -> Any:
-        """Returns a part in s and one in J of each clock, (2, clocks), the best ones in the mean over all pairs.
-
-        What an instruction takes in addition that begins at one of the clocks, and whose own is another one of them, is
-        about the difference of their parts.
-
-        Args:
-            kind: The kind of the instruction.
-            clocks: The clocks; the nearest one counts where it was not measured.
-            late_s: When the own clock of an instruction acts, in s from its begin.
-        """
-        import numpy as np
-
-        near = self.nearest[kind, clocks]
-        share, more_s, more_j = self.late(kind, near[:, None], near, late_s)
-        late = [np.minimum(1.0, share) * each for each in (more_s, more_j)]
-        return np.stack([(each - each.T).mean(axis=1) / 2 for each in late])
-
     def wrong(self, kind: Any, low: Any, high: Any) -> tuple[Any, Any]:
         """Returns the time in s of instructions at a higher clock than theirs, and the energy in J in addition.
 
