@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from pfo_fs.coordination.claim import Kind
 from pfo_fs.coordination.history import keep_in_force, replay, tell
-from pfo_fs.coordination.policy_start import choose_policy, make_scheduler
+from pfo_fs.coordination.policy_start import Kind, choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.remote_policy import MakePolicy, make_here
