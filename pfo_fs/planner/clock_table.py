@@ -17,12 +17,12 @@ class ClockTable:
         kind: For each node, the number of its kind, (nodes,).
         time_s: Time at each clock in s, (kinds, clocks); infinite where it was not measured.
         cost_j: Effective energy in J at each clock, over all GPUs of a rank; infinite where it was not measured.
-        full_s: Time of each kind at its highest clock, in s, (kinds,).
-        ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its highest clock.
+        full_s: Time of each kind at its max clock, in s, (kinds,).
+        ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
         nearest: The measured clock that is nearest to each clock.
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
-        max_clock: The highest clock of each kind, (kinds,).
+        max_clock: The max clock of each kind, (kinds,).
         hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on.
     """
 

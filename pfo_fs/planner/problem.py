@@ -202,7 +202,7 @@ class Problem:
         """The assignment with the shortest iteration.
 
         Where clock changes cost something, it is the shortest of three: every instruction at its fastest clock if the
-        drivers can make the changes, each rank at its fastest single clock, every instruction at its highest clock. In
+        drivers can make the changes, each rank at its fastest single clock, every instruction at its max clock. In
         a measured profile the highest clock is often not the fastest, so none of the three is always the shortest.
         """
         every = tuple(0 for _ in self.choices)

@@ -84,7 +84,7 @@ class ScenarioPlanner:
 
     @cached_property
     def _wider_share(self) -> float:
-        """The mean time of the wider scenarios as a share of that of the scenarios, at the highest clocks."""
+        """The mean time of the wider scenarios as a share of that of the scenarios, at max clocks."""
         return self._wider.play(self._wider.max_clocks).mean_s / self._at_max_clocks.mean_s
 
     def at(self, mean_s: float, near: Clocks | None = None) -> list[list[int]]:

@@ -92,7 +92,7 @@ class SwitchingPlanner:
     def plan(self, request: Request, ignoring: Sequence[list[int]], lengths: int = 1) -> Switched:
         """Returns the best plan found within the length.
 
-        The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
+        The simple plans (one clock per stage, every instruction at its max clock, at its fastest, or at its
         cheapest) are among those that are compared, so the result never takes more energy than the best of them.
 
         Args:
