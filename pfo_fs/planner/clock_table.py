@@ -20,6 +20,7 @@ class ClockTable:
         full_s: Time of each kind at its max clock, in s, (kinds,).
         ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
+        options: For each kind, the clocks that plans may use by rising time, and then -1, (kinds, most of them).
         nearest: The measured clock that is nearest to each clock.
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
         max_clock: The max clock of each kind, (kinds,).
@@ -41,11 +42,13 @@ class ClockTable:
         self.nearest: Any = np.zeros(shape, int)
         self.below: Any = np.zeros(shape, int)
         self.max_clock: Any = np.zeros(len(tables), int)
+        self.options: Any = np.full((len(tables), max(len(c.times_s) for c in problem.choices_by_kind.values())), -1)
         all_mhz: Any = np.array(self.mhz)
         for row, (kind, choices) in enumerate(tables.items()):
             own = [self.number[mhz] for mhz in choices.frequencies_mhz]
             self.max_clock[row] = max(own)
-            self.offered[row, [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]] = True
+            options = [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]
+            self.offered[row, options], self.options[row, : len(options)] = True, options
             self.time_s[row, own], self.cost_j[row, own] = choices.times_s, choices.costs_j
             known: Any = np.array(sorted(own))
             self.nearest[row] = known[np.abs(all_mhz[:, None] - all_mhz[known]).argmin(axis=1)]

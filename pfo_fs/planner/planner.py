@@ -62,14 +62,14 @@ class Planner:
     @cached_property
     def fastest_s(self) -> float:
         """The shortest iteration time of any plan, in s."""
-        return self.problem.iteration_time_of(self.problem.fastest)
+        return self.problem.played(self.problem.fastest_mhz).mean_s
 
     @cached_property
     def slowest_s(self) -> float:
         """The iteration time in s beyond which nothing is saved."""
         problem = self.problem
         if problem.switch_costs.none:
-            return max(self.fastest_s, problem.iteration_time_of([c.hull[-1] for c in problem.choices]))
+            return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
         times_s = [max(choices.times_s) for choices in problem.choices]
         return problem.timing(times_s, problem.switch_costs.stands_still_s).iteration_time_s

@@ -58,7 +58,7 @@ class Request(NamedTuple):
 
     Attributes:
         relaxed: The answer of the relaxation without changes, whose duals are the first prices of time.
-        length_s: The longest iteration time in s; that of `problem.fastest` or longer.
+        length_s: The longest iteration time in s; that of the fastest plan or longer.
         straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
     """
 
@@ -141,9 +141,9 @@ class SwitchingPlanner:
         """The clocks (MHz) of simple plans, some of which may be late."""
         problem = self._problem
         simple = [
-            problem.frequencies_of(problem.fastest),
+            problem.fastest_mhz,
             [max(choices.frequencies_mhz) for choices in problem.choices],
-            problem.frequencies_of([choices.hull[-1] for choices in problem.choices]),
+            problem.cheapest_mhz,
         ]
         straggler_s = request.length_s if request.straggler else None
         # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
