@@ -8,7 +8,7 @@ slow, by the moves that save most, and fast enough again, by those that cost lea
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ _FEW = 5e-5
 """Relative: what is missing last is won at once."""
 _TIMES = (1, 4, 16, 64, 256)
 """If the foreseen moves win no time, these multiples of them are tried in turn."""
-_ALONE = 64
-"""If no moves together win time, as many of them are tried alone."""
-_SKIPPED = (0, 4, 32)
-"""If moves to lower clocks save nothing, this many of the best ones are left out."""
 _MOST_ROUNDS = 60
 """Rounds of half a turn."""
 _WALKS, _CELLS = 1_000, 4e7
@@ -161,9 +157,7 @@ class ScenarioDescent:
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.
             together = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
-            # Where the drivers cannot make the first moves, one of the others may do.
-            alone = (self._made(present, moves, order[at : at + 1], 0.0, mean_s) for at in range(1, _ALONE))
-            found = next((plan for plan in chain(together, alone) if plan is not None), None)
+            found = next((plan for plan in together if plan is not None), None)
             if found is None:
                 break
             present = found
@@ -182,8 +176,7 @@ class ScenarioDescent:
             helps = saved_j > 0
             price = saved_j[helps] / np.maximum(moves.more_s[helps], 1e-6 * mean_s / self._scenarios.nodes)
             order = helps.nonzero()[0][(-price).argsort(kind="stable")]
-            tries = (self._made(present, moves, order[skipped:], _AT_ONCE * left_s, mean_s) for skipped in _SKIPPED)
-            found = next((plan for plan in tries if plan is not None), None)
+            found = self._made(present, moves, order, _AT_ONCE * left_s, mean_s)
             if found is None:
                 break
             present = found
