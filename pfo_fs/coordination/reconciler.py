@@ -19,7 +19,7 @@ from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
-from pfo_fs.store import JobFolder, bodies, layout
+from pfo_fs.store import JobFolder, bodies, layout, save_sched
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +239,8 @@ class Reconciler:
             self.forget_lost_results()
         if wanted.source.kind == "yaml":
             self.override.report_published(publication.number, start_step, in_force=False)
-        self._runner.dumps.save_schedule(wanted.schedules, publication.number)
+        if self._runner.dump_folder is not None:
+            save_sched(wanted.schedules, self._runner.dump_folder, publication.number)
         return True
 
     def _results_are_lost(self, now: float) -> bool:
