@@ -25,7 +25,7 @@ class PFOSettings(BaseSettings):
         dump_dir: The folder of these dumps; each job gets a folder in it.
         max_job_idle_time: Seconds after which a job is ended and its folder archived if no process of it has written
             anything.
-        poll_interval: Seconds between two polls of a job; None: 0.5 s where the file system is local, 1 s elsewhere.
+        poll_interval: Seconds between two polls of a job; None: 0.25 s where the file system is local, 1 s elsewhere.
         profile_steps: Iterations measured for each schedule.
         profile_seconds: Short iterations are measured for this long, which takes at most 8 times as many of them: they
             scatter, energy counters tick seldom, and clocks that are new to a GPU are still learned.

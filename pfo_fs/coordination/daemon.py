@@ -30,8 +30,6 @@ from pfo_fs.store import Files, OffSwitch, SharedDirectory, SwitchedOff, is_loca
 log = logging.getLogger("pfo_fs.coordination.daemon")
 
 _AFTER_OUTAGE_S = 1.0
-_LOCAL_POLL_S, _REMOTE_POLL_S = 0.5, 1.0
-"""With 0.25 s, ten jobs that are not calm take more than 1 % of a core; a result waits half of this on average."""
 _LEAST_WAIT_S = 0.005
 """If many ranks register at once, several registrations are handled together."""
 _READ_SITE_EVERY_S = 2.0
@@ -64,7 +62,7 @@ class Daemon:
         self._monotonic = monotonic
         self._make_policy = make_policy
         self._local = is_local(files.root)
-        self._interval_s = settings.poll_interval or (_LOCAL_POLL_S if self._local else _REMOTE_POLL_S)
+        self._interval_s = settings.poll_interval or (0.25 if self._local else 1.0)
         self._shared = SharedDirectory(files, f"daemon@{socket.gethostname()}:{os.getpid()}")
         # Not a threading.Event: setting one in a signal handler deadlocks if the signal came inside its `wait`.
         self._woken: SimpleQueue[None] = SimpleQueue()

@@ -90,6 +90,8 @@ class ServedJobs:
         if not self._folders_polling and now >= self._folders_due:
             self._folders_polling = True
             self._folders_worker.start(self._poll_folders)
+        self._workers.retry()
+        self._folders_worker.retry()
         soonest = math.inf if self._folders_polling else self._folders_due
         free = {job_id: entry for job_id, entry in self._entries.items() if not entry.polling}
         if any(entry.due <= now for entry in free.values()):
@@ -97,7 +99,7 @@ class ServedJobs:
                 if entry.not_before <= now:
                     self._start_poll(job_id, entry)
         soonest = min((soonest, *(entry.due for entry in free.values() if not entry.polling)))
-        return min(max(0.0, soonest - now), self._workers.add_threads(), self._folders_worker.add_threads())
+        return max(0.0, soonest - now)
 
     def restart_timers(self) -> None:
         """Restarts the timing of the jobs' silence: during an outage of the file system no activity is seen."""

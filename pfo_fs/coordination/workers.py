@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -13,7 +12,7 @@ from pfo_fs.coordination.log_once import LogOnce
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.05
+_PATIENCE_S = 0.05
 """A call waits this long for the running thread before another thread takes it. Most polls take a millisecond; threads
 that run at the same time compete for the interpreter, which costs more CPU time than one after the other."""
 
@@ -33,7 +32,8 @@ class Workers:
         self._calls: deque[tuple[float, Callable[[], None]]] = deque()  # with the time when each was added
         self._changed = threading.Condition()
         self._threads = self._idle = self._running = 0
-        self._wanted = False  # an idle thread is to take the next call
+        self._has_watcher = False  # one thread that runs no call watches the calls that wait
+        self._wanted = False  # an idle thread is to become that watcher
         self._closed = False
         self._log = LogOnce(log, time.monotonic)
 
@@ -46,18 +46,12 @@ class Workers:
         """Runs `call` soon. It should not raise; an exception is logged."""
         with self._changed:
             self._calls.append((time.monotonic(), call))
-            if not self._running:
-                self._add_thread()
+            self._provide_watcher()
 
-    def add_threads(self) -> float:
-        """Lets another thread take the first call if it has waited too long; returns when this is due again, in s."""
+    def retry(self) -> None:
+        """Starts a thread for calls that wait, if none could be started before."""
         with self._changed:
-            if not self._calls:
-                return math.inf
-            wait_s = self._calls[0][0] + PATIENCE_S - time.monotonic() if self._running else 0.0
-            if wait_s <= 0:
-                self._add_thread()
-            return max(wait_s, PATIENCE_S)
+            self._provide_watcher()
 
     def close(self) -> None:
         """Ends the threads that are free; others end with their call, or with the process."""
@@ -65,9 +59,10 @@ class Workers:
             self._closed = True
             self._changed.notify_all()
 
-    def _add_thread(self) -> None:
-        """Has one more thread take a call, unless one is about to."""
-        if self._wanted or self._threads > self._idle + self._running:
+    def _provide_watcher(self) -> None:
+        if self._has_watcher or not self._calls:
+            if not self._running:
+                self._changed.notify_all()  # the watcher waits for a thread that has finished in the meantime
             return
         if self._idle:
             self._wanted = True
@@ -75,30 +70,54 @@ class Workers:
         elif self._threads < self._most:
             try:
                 threading.Thread(target=self._run, daemon=True, name="pfo-fs-worker").start()
-            except RuntimeError as error:  # the limit of processes is reached; the next `add_threads` tries again
+            except RuntimeError as error:  # the limit of processes is reached; `retry` tries again
                 self._log.log(logging.WARNING, f"{error}; jobs wait until that works")
                 return
             self._threads += 1
+        else:
+            return  # a running thread takes the call when its own has ended
+        self._has_watcher = True
 
     def _run(self) -> None:
-        while (call := self._next()) is not None:
+        call = self._watch()
+        while call is not None:
             try:
                 call()
             except BaseException:  # also SystemExit: one call must not end the thread that others need
                 log.exception("a poll of a job failed")
-            with self._changed:
-                self._running -= 1
+            call = self._next()
 
     def _next(self) -> Callable[[], None] | None:
-        """Returns the call that waits, at once, or the next one for which this thread is needed; None at the end."""
+        """Returns the call that waits, at once, or the next one for which this thread is needed."""
         with self._changed:
-            while not self._calls and not self._closed:
-                self._idle += 1
-                self._changed.wait_for(lambda: self._wanted or self._closed)
-                self._wanted = False
-                self._idle -= 1
-            if self._closed:
-                self._threads -= 1
-                return None
-            self._running += 1
-            return self._calls.popleft()[1]
+            if self._calls and not self._closed:
+                return self._calls.popleft()[1]
+            self._running -= 1
+            self._wait_until_wanted()
+        return self._watch()
+
+    def _wait_until_wanted(self) -> None:
+        self._idle += 1
+        self._changed.wait_for(lambda: self._wanted or self._closed)
+        self._wanted = False
+        self._idle -= 1
+
+    def _watch(self) -> Callable[[], None] | None:
+        """Returns the first call that no running thread takes in time; None when the workers are closed."""
+        with self._changed:
+            while not self._closed:
+                if not self._calls:
+                    self._has_watcher = False
+                    self._wait_until_wanted()
+                    continue
+                wait_s = self._calls[0][0] + _PATIENCE_S - time.monotonic() if self._running else 0.0
+                if wait_s > 0:
+                    self._changed.wait(wait_s)
+                    continue
+                self._has_watcher = False
+                self._running += 1
+                call = self._calls.popleft()[1]
+                self._provide_watcher()
+                return call
+            self._threads -= 1
+            return None

@@ -1,4 +1,4 @@
-"""Finds the kind of file system of a path, which decides how often to poll."""
+"""Finds the kind of file system of a path, which decides between events and polling, and how often to poll."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 LOCAL_TYPES = frozenset(
     "ext2 ext3 ext4 xfs btrfs tmpfs ramfs zfs f2fs bcachefs jfs reiserfs overlay overlayfs aufs".split()
 )
-"""File systems on which every change is made by this host."""
+"""File systems on which every change is made by this host, so that inotify sees all of them."""
 
 
 class Mount(NamedTuple):

@@ -42,7 +42,7 @@ def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wa
     held, done = threading.Event(), []
     workers.start(lambda: held.wait(30) and None)
     workers.start(lambda: done.append(1))
-    wait_for(lambda: workers.add_threads() and done, what="the second call")
+    wait_for(lambda: done, what="the second call")
     assert workers.busy
     held.set()
     wait_for(lambda: not workers.busy, what="the first call")
@@ -50,11 +50,9 @@ def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wa
 
 def test_calls_wait_when_all_threads_are_held(workers: Workers, wait_for: Wait) -> None:
     held, done = threading.Event(), []
-    running: list[int] = []
-    for number in range(3):
-        workers.start(lambda number=number: running.append(number) or (held.wait(30) and None))  # type: ignore[misc]
+    for _ in range(3):
+        workers.start(lambda: held.wait(30) and None)
     workers.start(lambda: done.append(1))
-    wait_for(lambda: workers.add_threads() and len(running) == 3, what="three calls at once")
     assert workers.busy
     assert not done
     held.set()
@@ -97,24 +95,15 @@ def test_every_call_runs_once_however_long_others_take(pauses: list[float]) -> N
     assert sorted(done) == list(range(len(pauses)))
 
 
-def test_a_call_begins_at_once_when_no_other_runs(workers: Workers, wait_for: Wait) -> None:
-    done: list[int] = []
-    for number in (1, 2):
-        workers.start(lambda number=number: done.append(number))  # type: ignore[misc]
-        wait_for(lambda number=number: len(done) == number and not workers.busy, timeout_s=10, what="the call")
-    assert workers.add_threads() == float("inf")
-
-
-def test_threads_that_could_not_be_started_are_started_later(
-    workers: Workers, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[int] = []
-    with monkeypatch.context() as context:
-        context.setattr(threading.Thread, "start", _refuse)
-        workers.start(lambda: done.append(1))
-    assert workers.add_threads() < 1.0
-    wait_for(lambda: done, what="the call")
-
-
-def _refuse(_thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
+def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+    """Also when a thread still watches, because of a call before it."""
+    monkeypatch.setattr("pfo_fs.coordination.workers._PATIENCE_S", 60.0)
+    workers, held, done = Workers(3), threading.Event(), []
+    workers.start(lambda: held.wait(30) and None)
+    wait_for(lambda: workers._running == 1, what="the first call")
+    workers.start(lambda: done.append(1))
+    held.set()
+    wait_for(lambda: done and not workers.busy, what="the first two calls")
+    workers.start(lambda: done.append(2))
+    wait_for(lambda: len(done) == 2, timeout_s=10, what="the third call")
+    workers.close()
