@@ -5,9 +5,9 @@
 Needs `pip install -e .`. The finished jobs are complete (ranks, schedule, results, `end.json`) and not archived. The
 live ones have had their schedule and measured it; this script rewrites rank 0's progress about once a second for each,
 as the helper process of a host does on a local file system. After the daemon has settled, its CPU time and its calls
-on the shared directory are read for some seconds: once with a poll every 0.25 s, as on a local file system, and once
-with one every second, as on network file systems. The bar is 1 % of a core. Calls are those of `Files`. Not measured: a
-metadata server's answers, which the daemon would wait for and not compute.
+on the shared directory are read for so many seconds: with file-system events as a hint, and with polling alone, once a
+second, as on network file systems. The bar is 1 % of a core. Calls are those of `Files`. Not measured: a metadata
+server's answers, which the daemon would wait for and not compute.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ def train(folder: JobFolder, step: int, stop: threading.Event) -> None:
 
 
 def measure(
-    root: Path, plan: Path, live: list[JobFolder], interval_s: float, seconds: float, settle_s: float
+    root: Path, plan: Path, live: list[JobFolder], watch: str, seconds: float, settle_s: float
 ) -> dict[str, Any]:
     """A daemon over the directory, watched."""
     counts = root.parent / "counts.json"
-    options = ["--scheduler", "PointSolution", "--scheduler-args", f'{{"solution_path": "{plan}"}}']
-    options += ["--poll-interval", f"{interval_s:g}"]
+    options = ["--scheduler", "PointSolution", "--scheduler-args", f'{{"solution_path": "{plan}"}}', "--watch", watch]
+    if watch == "poll":
+        options += ["--poll-interval", "1"]  # what a daemon does on a network file system by itself
     with common.running_daemon(root, *options, counts=counts) as daemon:
         begin, started_cpu = time.monotonic(), common.cpu_s(daemon.pid)
         stop = threading.Event()
@@ -104,7 +105,7 @@ def measure(
             for thread in threads:
                 thread.join()
     return {
-        "interval_s": interval_s,
+        "watch": watch,
         "seconds": took,
         "cpu_percent_of_a_core": 100 * cpu / took,
         "calls_per_s": sum(calls.values()) / took,
@@ -142,10 +143,11 @@ def main() -> None:
         for folder in (pattern, *live):
             write_results(folder)
         finish(root, given.finished, pattern)
-        results = [measure(root, plan, live, interval_s, given.seconds, given.settle) for interval_s in (0.25, 1.0)]
+        modes = ("auto", "poll")
+        results = [measure(root, plan, live, watch, given.seconds, given.settle) for watch in modes]
     rows = [
         [
-            f"a poll every {one['interval_s']:g} s",
+            {"auto": "events and polling", "poll": "polling alone"}[one["watch"]],
             f"{one['cpu_percent_of_a_core']:.2f}",
             "yes" if one["cpu_percent_of_a_core"] < BAR else "NO",
             f"{one['calls_per_s']:.0f}",

@@ -26,6 +26,7 @@ class PFOSettings(BaseSettings):
         max_job_idle_time: Seconds after which a job is ended and its folder archived if no process of it has written
             anything.
         poll_interval: Seconds between two polls of a job; None: 0.25 s where the file system is local, 1 s elsewhere.
+        watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
         profile_steps: Iterations measured for each schedule.
         profile_seconds: Short iterations are measured for this long, which takes at most 8 times as many of them: they
             scatter, energy counters tick seldom, and clocks that are new to a GPU are still learned.
@@ -43,6 +44,7 @@ class PFOSettings(BaseSettings):
     dump_dir: Path = Path("dump")
     max_job_idle_time: float = Field(default=7 * 24 * 3600.0, gt=0)
     poll_interval: float | None = Field(default=None, gt=0, le=60)
+    watch: str = Field(default="auto", pattern="^(auto|poll|events)$")
     profile_steps: int = Field(default=5, ge=1, le=1000)
     profile_seconds: float = Field(default=4.0, ge=0, le=600)
     lease_timeout: float = Field(default=3.0, gt=0.1, le=600)

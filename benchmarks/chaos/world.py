@@ -63,6 +63,7 @@ class World:
             lease_timeout=LEASE_S,
             max_job_idle_time=IDLE_S,
             profile_steps=PROFILE_STEPS,
+            watch="poll",
         )
         self.is_local_mount = random.random() < 0.5
         self.links = random.random() < 0.7

@@ -31,6 +31,7 @@ class PyPfoFs(PythonPackage):
         "py-pyyaml@6:",
         "py-rich@13:",
         "py-typer@0.19:",
+        "py-watchdog@4:",
     ):
         depends_on(requirement, type=("build", "run"))
     depends_on("py-torch@2.6:", type=("build", "run"), when="+torch")

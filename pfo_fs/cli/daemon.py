@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 10
 
+Watching = Literal["auto", "poll", "events"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -45,6 +46,7 @@ def daemon(
         str | None, typer.Option(help='Arguments of the scheduler, a JSON object: {"slowdown": 1.05}.')
     ] = None,
     poll_interval: Annotated[float | None, typer.Option(help="Seconds between two reads of a job.")] = None,
+    watch: Annotated[Watching | None, typer.Option(help="How changes are noticed.")] = None,
     max_job_idle_time: Annotated[
         float | None, typer.Option(help="Seconds without any activity after which a job is ended and archived.")
     ] = None,
@@ -82,6 +84,7 @@ def daemon(
         scheduler=scheduler,
         scheduler_args=_json_object(scheduler_args),
         poll_interval=poll_interval,
+        watch=watch,
         max_job_idle_time=max_job_idle_time,
         lease_timeout=lease_timeout,
         dump_data=True if dump_dir else None,

@@ -12,8 +12,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 
 from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.job_folders import JobFolders
@@ -22,10 +20,11 @@ from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
+from pfo_fs.coordination.workers import Workers
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, OffSwitch, SharedDirectory, SwitchedOff, is_local
+from pfo_fs.store import Files, OffSwitch, SharedDirectory, SwitchedOff, Watcher, is_local
 
 log = logging.getLogger("pfo_fs.coordination.daemon")
 
@@ -64,9 +63,11 @@ class Daemon:
         self._local = is_local(files.root)
         self._interval_s = settings.poll_interval or (0.25 if self._local else 1.0)
         self._shared = SharedDirectory(files, f"daemon@{socket.gethostname()}:{os.getpid()}")
-        # Not a threading.Event: setting one in a signal handler deadlocks if the signal came inside its `wait`.
-        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._watcher = Watcher(files.root, "jobs", settings.watch)
         scheduler = settings.scheduler.rpartition(":")[2]
+        # Of its own, since a job's folder may hold any number of folders to watch.
+        self._events = Workers(1)
+        self._followed: set[str] = set()
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
         self._served: Leadership | None = None  # the one for which `_jobs` was made
@@ -89,12 +90,13 @@ class Daemon:
     def stop(self) -> None:
         """Ends `run` soon; may be called from a signal handler or another thread."""
         self._stopped = True
-        self._wake()
+        self._watcher.wake()
 
     def run(self) -> None:
         """Leads, or stands by, until `stop`."""
+        how = "events and polling" if self._local else "polling"
         policy = self._settings.scheduler
-        log.info("watching %s; scheduler %s unless a job names one", self._shared.files.root, policy)
+        log.info("watching %s (%s); scheduler %s unless a job names one", self._shared.files.root, how, policy)
         made_folders = False
         try:
             while not self._stopped:
@@ -110,19 +112,11 @@ class Daemon:
                         self._jobs.restart_timers()
                     wait_s = _AFTER_OUTAGE_S
                 if not self._stopped:
-                    self._wait(wait_s)
+                    hints = self._watcher.wait(wait_s)
+                    if self._jobs is not None:
+                        self._jobs.changed(hints)
         finally:
             self._resign()
-
-    def _wake(self) -> None:
-        """Ends a wait of the loop; may be called from a signal handler or another thread."""
-        self._woken.put(None)
-
-    def _wait(self, timeout_s: float) -> None:
-        with suppress(Empty):
-            self._woken.get(timeout=timeout_s)
-            while True:
-                self._woken.get_nowait()
 
     def _turn(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
@@ -132,6 +126,8 @@ class Daemon:
             self._serve(leadership)
         if self._jobs is None:
             return min(0.5, self._settings.lease_timeout / 4)
+        if self._watcher.is_due and not self._events.busy:
+            self._events.start(self._watcher.start)
         wait_s = min(self._jobs.turn(), self._leader.next_look_at - self._monotonic())
         return max(_LEAST_WAIT_S, wait_s)
 
@@ -139,6 +135,8 @@ class Daemon:
         """Stops serving the jobs for the earlier leadership, and starts to serve them for this one."""
         if self._jobs is not None:
             self._jobs.close()
+            self._followed.clear()
+            self._events.start(self._watcher.stop)
         self._jobs, self._served = None, leadership
         if leadership is None:
             return
@@ -162,10 +160,21 @@ class Daemon:
         self._jobs = ServedJobs(
             JobFolders(self._shared, make, self._settings.max_job_idle_time, self._monotonic),
             max_idle_s=self._settings.max_job_idle_time,
-            interval_s=self._interval_s,
-            wake=self._wake,
+            interval_s=lambda: None if self._watcher.uses_events else self._interval_s,
+            follow=self._follow,
+            wake=self._watcher.wake,
             monotonic=self._monotonic,
         )
+
+    def _follow(self, job_id: str, wanted: bool) -> None:
+        if not self._watcher.uses_events or wanted == (job_id in self._followed):
+            return
+        if wanted:
+            self._followed.add(job_id)
+            self._events.start(lambda: self._watcher.follow(job_id))
+        else:
+            self._followed.discard(job_id)
+            self._events.start(lambda: self._watcher.leave(job_id))
 
     def _read_site(self) -> SitePolicy:
         """Returns what the site allows; called in the thread that claims jobs."""
@@ -186,6 +195,7 @@ class Daemon:
         return self._off
 
     def _resign(self) -> None:
+        self._events.start(self._stop_watching)
         try:
             self._leader.resign()
         except (StoreError, RecordError) as error:
@@ -193,3 +203,7 @@ class Daemon:
         if self._jobs is not None:
             self._jobs.close()
         log.info("stopped")
+
+    def _stop_watching(self) -> None:
+        self._watcher.stop()
+        self._events.close()

@@ -87,15 +87,18 @@ class JobFolders:
         """Notes that a job has ended, to be archived at `archive_at` (monotonic s)."""
         self._over.put((job_id, archive_at))
 
-    def poll(self) -> Found:
+    def poll(self, *, list_now: bool = False) -> Found:
         """Lists new folders, reads those that are due, archives ended jobs; takes a limited time.
+
+        Args:
+            list_now: Whether an event indicates a new folder.
 
         Raises:
             StoreError: `jobs/` cannot be listed.
         """
         found = Found()
         now = began = self._monotonic()
-        if now - self._listed >= LIST_EVERY_S:
+        if list_now or now - self._listed >= LIST_EVERY_S:
             self._list(now, found)
             self._listed = now
         while self._due and self._due[0][0] <= now and now - began < LOOK_TAKES_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -35,6 +35,7 @@ class _Entry:
     due: float = -math.inf
     not_before: float = -math.inf
     polling: bool = False
+    changed: bool = False
 
 
 class ServedJobs:
@@ -43,7 +44,9 @@ class ServedJobs:
     Args:
         folders: The folders in `jobs/`.
         max_idle_s: A job whose processes have done nothing for this time is ended and archived.
-        interval_s: The longest time between two polls of a job that this daemon schedules, in s, unless it is calm.
+        interval_s: Returns the longest time between two polls of a job that this daemon schedules; None where
+            file-system events report changes.
+        follow: Called with a job's id and whether file-system events of its folder are wanted.
         wake: Called from another thread when a poll has ended, so that `turn` is due.
         monotonic: Returns monotonic time in s.
     """
@@ -53,13 +56,15 @@ class ServedJobs:
         folders: JobFolders,
         *,
         max_idle_s: float,
-        interval_s: float,
+        interval_s: Callable[[], float | None],
+        follow: Callable[[str, bool], None],
         wake: Callable[[], None],
         monotonic: Callable[[], float],
     ) -> None:
         self._folders = folders
         self._max_idle_s = max_idle_s
         self._interval_s = interval_s
+        self._follow = follow
         self._wake = wake
         self._monotonic = monotonic
         self._entries: dict[str, _Entry] = {}
@@ -69,11 +74,23 @@ class ServedJobs:
         self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
         self._folders_due = -math.inf
         self._folders_polling = False
+        self._folders_changed = True
 
     @property
     def busy(self) -> bool:
         """Whether a poll is running."""
         return self._workers.busy or self._folders_worker.busy
+
+    def changed(self, job_ids: Iterable[str]) -> None:
+        """Makes jobs due whose folders may have changed."""
+        for job_id in job_ids:
+            entry = self._entries.get(job_id)
+            if entry is None:
+                self._folders_changed = True
+                self._folders_due = -math.inf
+            else:
+                entry.due = entry.not_before = -math.inf
+                entry.changed = True
 
     def turn(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
@@ -89,7 +106,8 @@ class ServedJobs:
                 self._poll_ended(job_id, self._entries[job_id], outcome, now)
         if not self._folders_polling and now >= self._folders_due:
             self._folders_polling = True
-            self._folders_worker.start(self._poll_folders)
+            list_now, self._folders_changed = self._folders_changed, False
+            self._folders_worker.start(lambda: self._poll_folders(list_now))
         self._workers.retry()
         self._folders_worker.retry()
         soonest = math.inf if self._folders_polling else self._folders_due
@@ -115,10 +133,10 @@ class ServedJobs:
 
     # ---- in the threads
 
-    def _poll_folders(self) -> None:
+    def _poll_folders(self, list_now: bool) -> None:
         outcome = Found(again_in_s=AFTER_FAILURE_S)
         try:
-            outcome = self._folders.poll()
+            outcome = self._folders.poll(list_now=list_now)
         except StoreError as error:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
             outcome = Found()
@@ -150,18 +168,19 @@ class ServedJobs:
     # ---- in the loop
 
     def _start_poll(self, job_id: str, entry: _Entry) -> None:
-        entry.polling = True
+        entry.polling, entry.changed = True, False
         self._workers.start(lambda: self._poll_job(job_id, entry.coordinator))
 
     def _take_over(self, found: Found, now: float) -> None:
         self._folders_polling = False
-        self._folders_due = now + found.again_in_s
+        self._folders_due = -math.inf if self._folders_changed else now + found.again_in_s
         for coordinator in found.jobs:
             self._entries.setdefault(coordinator.folder.job_id, _Entry(coordinator))
         for job_id in found.gone:
             entry = self._entries.pop(job_id, None)
             if entry is not None:
                 log.warning("job %s: its folder has been removed", job_id)
+                self._follow(job_id, False)
                 entry.coordinator.close()
 
     def _poll_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
@@ -169,11 +188,14 @@ class ServedJobs:
         entry.polling = False
         if coordinator.state == "ended" or delay_s < 0:
             del self._entries[job_id]
+            self._follow(job_id, False)
             coordinator.close()
             if delay_s >= 0:
                 self._folders.over(job_id, now + self._max_idle_s)
             return
-        if coordinator.is_mine and not coordinator.is_calm:
-            delay_s = min(delay_s, self._interval_s)
-        entry.due = now + delay_s
+        interval_s = self._interval_s()
+        if coordinator.is_mine and interval_s is not None and not coordinator.is_calm:
+            delay_s = min(delay_s, interval_s)
+        entry.due = -math.inf if entry.changed else now + delay_s
         entry.not_before = entry.due - _EARLY * delay_s
+        self._follow(job_id, not coordinator.is_quiet)

@@ -227,6 +227,21 @@ SPACE = Line(
         "none": Outcome(False, "Nothing can be written. Old records stay whole; training goes on.", "free some space"),
     },
 )
+EVENTS = Line(
+    "events",
+    "whether changes wake the daemon before its next poll",
+    {
+        "ok": Outcome(True, "The daemon notices a change of this host's processes at once."),
+        "polling": Outcome(
+            True, "Changes of other hosts make no events here, so pfo-fs polls and loses nothing by it."
+        ),
+        "none": Outcome(
+            None,
+            "No events can be had, so the daemon polls every 0.25 s.",
+            "raise fs.inotify.max_user_instances and max_user_watches",
+        ),
+    },
+)
 SERVER_CLOCK = Line(
     "clock of the file server",
     "the time of a new file against this host's clock",
@@ -314,6 +329,14 @@ PEER_DELAY = Line(
         ),
     },
 )
+PEER_EVENTS = Line(
+    "events between hosts",
+    "whether a change by another host makes a file-system event here",
+    {
+        "cross": Outcome(True, "Events cross; pfo-fs polls all the same."),
+        "none": Outcome(True, "No event, as usual on network file systems: pfo-fs polls and loses nothing by it."),
+    },
+)
 PEER_CLOCKS = Line(
     "clocks of the hosts",
     "the wall clocks of the hosts, compared through the directory",
@@ -328,6 +351,6 @@ PEER_CLOCKS = Line(
 )
 
 LINES = (
-    ANSWERS, FILE_SYSTEM, OPTIONS, RIGHTS, FOLDERS, SPACE, WRITE, OWNER, CREATE, LINKS, RENAME, LOCKS,
-    SERVER_CLOCK, PEERS, PEER_CREATE, PEER_RENAME, PEER_LOCKS, PEER_DELAY, PEER_CLOCKS,
+    ANSWERS, FILE_SYSTEM, OPTIONS, RIGHTS, FOLDERS, SPACE, WRITE, OWNER, CREATE, LINKS, RENAME, LOCKS, EVENTS,
+    SERVER_CLOCK, PEERS, PEER_CREATE, PEER_RENAME, PEER_LOCKS, PEER_DELAY, PEER_EVENTS, PEER_CLOCKS,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
 from pfo_fs.store.presence import Presence
 from pfo_fs.store.records import Header, decode, encode
 from pfo_fs.store.system_calls import NO_HARD_LINKS
+from pfo_fs.store.watch import Watcher
 from pfo_fs.store.zeus_dump import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Presence",
     "SharedDirectory",
     "SwitchedOff",
+    "Watcher",
     "decode",
     "encode",
     "filesystem_type",

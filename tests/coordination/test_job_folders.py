@@ -11,7 +11,7 @@ from clock import Clock
 from jobs import make_job
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.coordination.job_folders import LIST_EVERY_S, LOOK_TAKES_S, JobFolders
+from pfo_fs.coordination.job_folders import LOOK_TAKES_S, JobFolders
 from pfo_fs.errors import StoreError
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -88,8 +88,7 @@ def test_a_job_that_comes_after_thousands_of_empty_folders_is_found_before_they_
     folders = folders_in(root, clock)
     look(folders, clock, 30)
     job = make_job(root, 1)
-    clock.now += LIST_EVERY_S
-    outcome = folders.poll()
+    outcome = folders.poll(list_now=True)
     assert [coordinator.folder.job_id for coordinator in outcome.jobs] == [job.job_id]
 
 

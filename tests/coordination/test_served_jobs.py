@@ -16,7 +16,7 @@ Wait = Callable[..., Any]
 class PolledJob:
     """A coordinator that only counts; it is also its own folder."""
 
-    state, is_mine, is_calm = "running", True, True
+    state, is_mine, is_quiet = "running", True, True
 
     def __init__(self, job_id: str, clock: Clock, pause_s: float) -> None:
         self.job_id, self.pause_s, self.polls = job_id, pause_s, 0
@@ -35,7 +35,7 @@ class Folders:
     def __init__(self, jobs: list[PolledJob]) -> None:
         self.found = Found(jobs=cast(Any, jobs), again_in_s=1e9)
 
-    def poll(self) -> Found:
+    def poll(self, *, list_now: bool) -> Found:
         return self.found
 
 
@@ -43,7 +43,8 @@ def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
     return ServedJobs(
         cast(JobFolders, Folders(jobs)),
         max_idle_s=1e9,
-        interval_s=1e9,
+        interval_s=lambda: None,
+        follow=lambda *_: None,
         wake=lambda: None,
         monotonic=clock,
     )

@@ -24,7 +24,7 @@ from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, SharedDirectory, Watcher, bodies
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
@@ -185,7 +185,7 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     monkeypatch.setattr(Coordinator, "poll", counted)
     folder = make_job(tmp_path, 2)
     register(folder, rank_infos(2))
-    settings = PFOSettings(scheduler="schedulers:Thoughtful")
+    settings = PFOSettings(scheduler="schedulers:Thoughtful", watch="poll")
     daemon = Daemon(Files(tmp_path), settings)
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
@@ -197,20 +197,6 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     daemon.stop()
     thread.join(10)
     assert len(looks) < 40, "four a second, or so"
-
-
-def test_a_signal_handler_that_stops_a_daemon_never_deadlocks_wherever_the_signal_falls(tmp_path: Path) -> None:
-    files, before = Files(tmp_path), signal.getsignal(signal.SIGALRM)
-    try:
-        for number in range(40):
-            daemon = Daemon(files, PFOSettings(scheduler="Manual", lease_timeout=0.2))
-            signal.signal(signal.SIGALRM, lambda *_, daemon=daemon: daemon.stop())  # type: ignore[misc]
-            signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0005 * number, 1e-4)
-            daemon.run()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
@@ -245,7 +231,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     monkeypatch.setattr(Coordinator, "poll", noted_poll)
     monkeypatch.setattr(SlowFirst, "made", [])
     monkeypatch.setattr(SlowFirst, "go_on", threading.Event())
-    start_daemon(tmp_path, scheduler="schedulers:SlowFirst", poll_interval=0.05, lease_timeout=0.3)
+    start_daemon(tmp_path, scheduler="schedulers:SlowFirst", watch="poll", poll_interval=0.05, lease_timeout=0.3)
     wait_for(lambda: leader_record(tmp_path), what="a leader")
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
@@ -266,7 +252,8 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
 ) -> None:
     failures: list[int] = []
-    write_daemon = SharedDirectory.write_daemon
+    listening: list[bool] = []
+    write_daemon, start = SharedDirectory.write_daemon, Watcher.start
 
     def fails_once(self: SharedDirectory, body: bodies.DaemonBody) -> None:
         if not failures:
@@ -274,9 +261,15 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
             raise StoreUnavailable(errno.EIO, "no answer")
         write_daemon(self, body)
 
+    def noted_start(self: Watcher) -> None:
+        start(self)
+        listening.append(self.uses_events)
+
     monkeypatch.setattr(SharedDirectory, "write_daemon", fails_once)
-    start_daemon(tmp_path, scheduler="Manual")
+    monkeypatch.setattr(Watcher, "start", noted_start)
+    start_daemon(tmp_path, scheduler="Manual", watch="events")
     wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
+    wait_for(lambda: True in listening, what="file-system events")
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from pfo_fs.store import Files, SharedDirectory
 
 Wait = Callable[..., Any]
 PACKAGE = str(Path(pfo_fs.__file__).parents[1])
-PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "lowtime")
+PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
 START = {
     "module": ["-m", "pfo_fs", "daemon"],
     "script": ["-c", "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"],
@@ -91,6 +92,19 @@ def test_a_daemon_starts_in_a_working_directory_that_was_removed(
     wait_for(lambda: leads(root), what="a leader")
 
 
+def test_a_daemon_polls_where_file_system_events_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Callable[[Daemon], None], wait_for: Wait
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    monkeypatch.setattr("watchdog.observers.Observer", refuse)
+    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="events")))
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    wait_for(folder.read_current, what="a report about the job")
+
+
 def test_a_daemon_goes_on_when_threads_can_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Callable[[Daemon], None], wait_for: Wait
 ) -> None:
@@ -104,7 +118,7 @@ def test_a_daemon_goes_on_when_threads_can_be_started_again(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
-    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", poll_interval=0.05)))
+    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="poll", poll_interval=0.05)))
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
     wait_for(folder.read_current, what="a report about the job")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import make_job, rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, FolderAway, RecordError, StoreError, StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
+from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, filesystem_type
 from pfo_fs.store.locks import courtesy_lock, try_lock
 
 MOUNTS = """\
@@ -90,6 +92,70 @@ def test_lock_files_have_the_folders_mode(tmp_path: Path) -> None:
 def test_a_job_id_cannot_lead_out(tmp_path: Path, job_id: str) -> None:
     with pytest.raises(StoreError):
         SharedDirectory(Files(tmp_path)).job(job_id)
+
+
+def test_events_shorten_the_wait_on_a_local_file_system(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
+    files = Files(tmp_path)
+    files.make_folder("jobs")
+    files.make_folder("jobs/a")
+    watcher = Watcher(tmp_path, "jobs", "events")
+    watcher.start()
+    try:
+        assert watcher.uses_events
+        watcher.follow("a")
+
+        def told() -> bool:
+            files.publish("jobs/a/x.json", b"1")
+            return "a" in watcher.wait(0.5)
+
+        wait_for(told, 10, "an event")
+    finally:
+        watcher.stop()
+
+
+def test_what_is_not_followed_makes_no_events(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.make_folder("jobs")
+    files.make_folder("jobs/a")
+    watcher = Watcher(tmp_path, "jobs", "events")
+    watcher.start()
+    try:
+        watcher.follow("a")
+        watcher.leave("a")
+        watcher.wait(0.2)
+        files.publish("jobs/a/x.json", b"1")
+        assert watcher.wait(0.2) == set()
+    finally:
+        watcher.stop()
+
+
+def test_polling_uses_no_events(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path, "jobs", "poll")
+    watcher.start()
+    assert not watcher.uses_events
+    assert watcher.wait(0.01) == set()
+
+
+def test_our_own_reads_are_no_events(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.make_folder("jobs")
+    files.publish("jobs/x", b"1")
+    watcher = Watcher(tmp_path, "jobs", "events")
+    watcher.start()
+    try:
+        watcher.wait(0.2)
+        for _ in range(20):
+            files.read("jobs/x", 10)
+            files.names("jobs")
+        assert watcher.wait(0.2) == set()
+    finally:
+        watcher.stop()
+
+
+def test_a_watch_that_cannot_be_had_leaves_polling(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path, os.fspath("not-there"), "events")
+    watcher.start()
+    assert not watcher.uses_events
 
 
 def test_two_hosts_that_see_one_directory_agree_on_its_id(tmp_path: Path) -> None:

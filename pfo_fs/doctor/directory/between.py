@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pfo_fs.doctor.catalogue_directory import PEER_CREATE, PEER_DELAY, PEER_LOCKS, PEER_RENAME
+from pfo_fs.doctor.catalogue_directory import PEER_CREATE, PEER_DELAY, PEER_EVENTS, PEER_LOCKS, PEER_RENAME
 from pfo_fs.doctor.directory.board import Board
 from pfo_fs.doctor.directory.clocks import judge_host_clocks
 from pfo_fs.doctor.directory.locks import LOCK_CALLS, open_lock_file, try_to_lock
 from pfo_fs.doctor.directory.names import content, judge_reads, read_until, replace, shown_reads, write_new
 from pfo_fs.doctor.lines import Check
-from pfo_fs.store import NO_HARD_LINKS, Files, layout
+from pfo_fs.store import NO_HARD_LINKS, Files, Watcher, layout
 
 _NAMES = 20
 _WRITES_S = 1.5
@@ -29,6 +29,7 @@ _DELAY_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
 _SLOW_S, _BROKEN_S = 2.0, 65.0
 _REPLACED, _NEW = _WAYS = ("replaced file", "new name")
+_EVENT_WITHIN_S = 2.0
 
 
 class Peers(NamedTuple):
@@ -57,7 +58,7 @@ def checks_between_hosts(board: Board, files: Files) -> Iterator[Check]:
     """
     peers = Peers(board, files, files.root / layout.DOCTOR)
     try:
-        for check in (check_claims, check_replace, check_host_locks, check_delay):
+        for check in (check_claims, check_replace, check_host_locks, check_delay, check_host_events):
             yield from check(peers)
     finally:
         if board.is_first:
@@ -316,3 +317,36 @@ def judge_delay(delays: dict[str, dict[str, float]]) -> Check:
         for host, ways in delays.items()
     )
     return PEER_DELAY.check(outcome, f"{text} (the longest of several)")
+
+
+# ---- events
+
+
+def check_host_events(peers: Peers) -> Iterator[Check]:
+    """Lets the first host make a file, and looks whether the others get an event."""
+    board, name = peers.board, peers.path("event.json").name
+    watcher = Watcher(peers.files.root, layout.DOCTOR, "events")
+    if not board.is_first:
+        watcher.start()
+    try:
+        board.exchange("watching")
+        if board.is_first:
+            with suppress(OSError):
+                write_new(peers.path("event.json"), b"1")
+        said = "" if board.is_first else _sees_event(peers, watcher, name)
+    finally:
+        watcher.stop()
+    seen = [answer for answer in board.exchange(said).values() if answer]
+    crossed = bool(seen) and all(answer == "seen" for answer in seen)
+    yield PEER_EVENTS.check("cross" if crossed else "none", "/".join(seen))
+
+
+def _sees_event(peers: Peers, watcher: Watcher, name: str) -> str:
+    if not watcher.uses_events:
+        return "cannot be had"
+    deadline = time.monotonic() + _EVENT_WITHIN_S
+    while time.monotonic() < deadline:
+        if name in watcher.wait(0.05):
+            return "seen"
+        peers.board.pause()
+    return "not seen"

@@ -16,6 +16,7 @@ from pfo_fs.doctor.catalogue_directory import ANSWERS, PEERS
 from pfo_fs.doctor.directory.between import checks_between_hosts
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
 from pfo_fs.doctor.directory.clocks import check_server_clock
+from pfo_fs.doctor.directory.events import check_events
 from pfo_fs.doctor.directory.locks import check_locks
 from pfo_fs.doctor.directory.mount import judge_mount
 from pfo_fs.doctor.directory.names import check_create, check_links, check_rename, check_write
@@ -38,6 +39,7 @@ _WRITING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
     ("making a hard link", check_links),
     ("replacing a file", check_rename),
     ("locking a file", check_locks),
+    ("watching for events", check_events),
     ("reading the server's clock", check_server_clock),
 )
 
