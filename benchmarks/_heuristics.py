@@ -100,12 +100,6 @@ _PLANNER_PLANS = (
         f"{_SWITCHING}:SwitchingPlanner._rounded",
         _always([]),
     ),
-    (
-        "late program",
-        "a linear program of clocks that act late",
-        f"{_SWITCHING}:SwitchingPlanner._late_relaxation",
-        property(_always(None)),
-    ),
     ("descent", "the best plans with changes are improved by moves", f"{_SWITCHING}:_IMPROVED", 0),
     (
         "host limits",

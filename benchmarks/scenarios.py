@@ -31,7 +31,7 @@ from typing import Any
 import _common as common
 
 from pfo_fs.planner import Problem, Profile, ScenarioPlanner, Scenarios, SwitchCosts
-from pfo_fs.planner.solver import silent_highs
+from pfo_fs.planner.relaxation import silent_highs
 from pfo_fs.simulator import read_trace
 from pfo_fs.simulator.traces import TracedStages
 

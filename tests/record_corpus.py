@@ -56,7 +56,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     directory = bodies.DirectoryBody(directory_id="0123456789abcdef" * 2, host="login1")
     shared.files.claim("directory.json", encode(Header("directory", "", "corpus"), directory))
     shared.make_folders()
-    shared.claim_generation(bodies.LeaderBody(generation=1, nonce="n", host="login1", pid=42))
+    shared.leaders.claim(bodies.LeaderBody(generation=1, nonce="n", host="login1", pid=42))
     shared.write_daemon(
         bodies.DaemonBody(
             generation=1, counter=7, host="login1", pid=42, version="1", scheduler="ParetoScheduler", interval_s=0.25

@@ -8,7 +8,6 @@ from pathlib import Path
 from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.planner import (
-    ChangeBudget,
     Plan,
     Planner,
     Problem,
@@ -114,7 +113,7 @@ def find_plans(
     asked = asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}
     plan = planner.at(**asked)
     if max_changes is not None:
-        plan = ChangeBudget(Planner(problem), plan.deadline_s).within(max_changes, [all_maximum(problem), plan])
+        plan = planner.with_few_changes(plan.deadline_s, max_changes, [all_maximum(problem), plan])
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
         ("max clocks", lambda: all_maximum(problem)),

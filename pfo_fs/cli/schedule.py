@@ -112,7 +112,7 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
 
 
 def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
-    from pfo_fs.coordination.instruction_orders import known_orders
+    from pfo_fs.coordination.rank_registry import known_orders
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml.parse import ScheduleProblems, parse_schedule_yaml
 

@@ -7,14 +7,15 @@ results in the folder and goes on.
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from pfo_fs.coordination.claim import JobClaim, Kind
 from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
+from pfo_fs.coordination.policy_start import Kind
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
@@ -88,7 +89,7 @@ class Coordinator:
         self._switch = switch or OffSwitch(folder.files).read
         self._was_off = False
         self._make_policy = make_policy
-        self._claim = JobClaim(folder, kind, site)
+        self._site = site
         self._status = StatusPublisher(folder, still_leads, monotonic)
         self._ranks = RankRegistry(folder, rank_infos, monotonic)
         adapts = kind == "daemon" and settings.poll_interval is None
@@ -96,6 +97,7 @@ class Coordinator:
         self._progress = Progress(folder, self._pace, self.first_seen)
         self._publication = Publication(folder, generation, self._pace, on_publish)
         self._job: bodies.JobBody | None = None
+        self._mine: bool | None = None  # whether this coordinator schedules the job; None: not known yet
         self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
         self._reconciler: Reconciler | None = None
 
@@ -117,7 +119,7 @@ class Coordinator:
     @property
     def is_mine(self) -> bool:
         """False once it is known that another process schedules this job."""
-        return self._claim.is_mine
+        return self._mine is not False
 
     @property
     def is_calm(self) -> bool:
@@ -156,9 +158,17 @@ class Coordinator:
         if self._job is None:
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             self._job = self.folder.read_job() if layout.JOB in names else None
-        if self._job is not None:
-            self._claim.settle(self._job, names)
+        if self._job is not None and self._mine is None:
+            claim = self.folder.read_coordinator() if layout.COORDINATOR in names else None
+            if claim is None and self._may_claim(self._job):
+                claim = self.folder.claim_coordinator(bodies.ClaimBody(kind=self._kind, nonce=secrets.token_hex(8)))
+            self._mine = claim is not None and claim.kind == self._kind
         return self._job is not None
+
+    def _may_claim(self, job: bodies.JobBody) -> bool:
+        if self._site().daemon_only:
+            return self._kind == "daemon"
+        return job.coordination in ("auto", self._kind)
 
     def poll(self) -> float:
         """Polls the job once and does what is due; never raises because of a problem of this job.
@@ -226,7 +236,7 @@ class Coordinator:
             return self._pace.calm_pause_s if self.is_calm else 1.0
         if self._was_off:  # what was being measured is measured again
             self._was_off = False
-            reconciler.lost.forget()
+            reconciler.forget_lost_results()
         if reconciler.reconcile(now, names):
             self._pace.changed(now)
             self._pace.update(now, self._job.job_info.world_size)
@@ -236,7 +246,7 @@ class Coordinator:
         if runner.failure and not reconciler.override.active:
             self._report("broken", runner.failure)
         else:
-            self._report("running", runner.trouble or reconciler.lost.message or self._silence(now))
+            self._report("running", runner.trouble or reconciler.lost_results or self._silence(now))
         if reconciler.override.unsettled:
             return 0.25
         return self._pace.calm_pause_s if self.is_calm else 1.0
@@ -303,7 +313,7 @@ class Coordinator:
 
     def _report(self, state: State, message: str) -> None:
         self._status.set(state, message)
-        if self._claim.is_held:
+        if self._mine:
             self.publish_status()
 
     def publish_status(self, *, force: bool = False) -> None:

@@ -94,7 +94,7 @@ class Leader:
         now = self._monotonic()
         if now < self._lease.next_look_at:
             return
-        newest, next_generation = self._shared.last_and_next_generation()
+        newest, next_generation = self._shared.leaders.poll()
         leader = self._shared.read_daemon() if self.leadership is None else None
         step = self._lease.next_step(now, newest, leader, has_lock=self._lock is not None)
         if self.leadership is None:
@@ -118,13 +118,13 @@ class Leader:
         if silent_s >= self._lease_s:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
-        if not self._shared.claim_generation(claim):
+        if not self._shared.leaders.claim(claim):
             self._release_lock()
             self._lease.forget_silence(now)  # another daemon was faster
             return
         # From here on this daemon leads, even if the next call fails: the claim is in the directory.
         self._lease.claimed(generation)
-        self.leadership = Leadership(generation, self._shared.last_generation)
+        self.leadership = Leadership(generation, lambda: self._shared.leaders.poll()[0])
         log.info("leading, generation %d", generation)
         with suppress(StoreError):
             self._shared.remove_stale_temporaries()

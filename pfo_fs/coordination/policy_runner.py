@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from pfo_fs.coordination.claim import Kind
 from pfo_fs.coordination.history import keep_in_force, replay, tell
-from pfo_fs.coordination.policy_start import choose_policy, make_scheduler
+from pfo_fs.coordination.policy_start import Kind, choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.coordination.results import Results, StoredResults
-from pfo_fs.coordination.zeus_dumps import Dumps
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder, bodies, save_prof, save_ranks
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +59,7 @@ class PolicyRunner:
         observed: The newest schedule whose results the policy has observed, and its plan inputs then.
         policy: The scheduler and its arguments, as the sources of schedules name them.
         results: Reads what the ranks measured.
-        dumps: Writes Zeus's dumps.
+        dump_folder: Where Zeus's dumps of the job go; None: there are none.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class PolicyRunner:
         self.observed = Observed()
         self.policy = choose_policy(job, settings).policy
         self.results = Results(folder, ranks)
-        self.dumps = Dumps(settings, folder.job_id)
+        self.dump_folder = settings.dump_dir / folder.job_id if settings.dump_data else None
         self._folder = folder
         self._job = job
         self._settings = settings
@@ -144,7 +142,8 @@ class PolicyRunner:
             return
         self.scheduler, self.trouble = scheduler, ""
         self.ask()
-        self.dumps.save_ranks(self._ranks.infos)
+        if self.dump_folder is not None:
+            save_ranks(self._ranks.infos, self.dump_folder)
         if scheduler.done:
             self.close()
 
@@ -177,7 +176,9 @@ class PolicyRunner:
     def observe(self, number: int) -> None:
         """Passes the results of schedule `number`, which must be complete, to the scheduler."""
         assert self.scheduler is not None
-        self.dumps.save_results(self._hand_over(self.scheduler, number), number)
+        results = self._hand_over(self.scheduler, number)
+        if self.dump_folder is not None:
+            save_prof(results, self.dump_folder, number)
         self._profile_cache.keep(self.scheduler.export_profile(), measuring=self.ask().purpose == "measure")
         model = self.scheduler.model()
         if model and model != self._model:

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pfo_fs.coordination.claim import Kind
 from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.errors import ConfigError, PlanError, StoreError
 from pfo_fs.models import RankInfo
@@ -25,6 +24,9 @@ from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, is_builti
 from pfo_fs.scheduler.plan_file import MAX_PLAN_BYTES
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
+
+Kind = Literal["daemon", "local"]
+"""Which process schedules a job: a daemon, or the job's own rank 0."""
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,17 @@ from typing import NamedTuple
 
 from pfo_fs.coordination.history import read_history
 from pfo_fs.coordination.iteration_times import IterationTimeReader
-from pfo_fs.coordination.lost_results import LostResults
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import Announced, Publication
-from pfo_fs.coordination.rank_registry import RankRegistry
+from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
-from pfo_fs.store import JobFolder, bodies, layout
+from pfo_fs.store import JobFolder, bodies, layout, save_sched
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +27,8 @@ _PROGRESS_WITHIN_S = 10.0
 """A new schedule, or a new coordinator, waits this long for the first progress of ranks that are known to run."""
 _ORDERS_WITHIN_S = 90.0
 """Complete results wait this long for instruction orders, because an NFS client's listing can be a minute old."""
+MOST_REPEATS = 2
+"""A schedule is measured again at most this many times for missing results, because a rank may be unable to measure."""
 
 
 class Wanted(NamedTuple):
@@ -60,7 +61,7 @@ class Reconciler:
 
     Attributes:
         override: The job's `schedule.yaml`.
-        lost: Follows missing results.
+        lost_results: Text for the status about missing results; may be empty.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class Reconciler:
         still_leads: Callable[[], bool],
         reader: IterationTimeReader,
     ) -> None:
-        self.lost = LostResults(job.profile_steps)
+        self.lost_results = ""
+        self._repeats = 0  # how often the newest schedule has been measured again for missing results
         self._folder = folder
         self._job = job
         self._runner = runner
@@ -156,7 +158,7 @@ class Reconciler:
             if now - self._complete_since < _ORDERS_WITHIN_S:
                 return
         self._complete_since = math.inf
-        self.lost.forget()
+        self.forget_lost_results()
         runner.observe(number)
 
     def _update_plan_inputs(self, now: float) -> bool:
@@ -232,20 +234,45 @@ class Reconciler:
             self.override = self._restore()
             return False
         if lost:
-            self.lost.repeated()
+            self._repeats += 1
         elif not repeat:
-            self.lost.forget()
+            self.forget_lost_results()
         if wanted.source.kind == "yaml":
             self.override.report_published(publication.number, start_step, in_force=False)
-        self._runner.dumps.save_schedule(wanted.schedules, publication.number)
+        if self._runner.dump_folder is not None:
+            save_sched(wanted.schedules, self._runner.dump_folder, publication.number)
         return True
 
     def _results_are_lost(self, now: float) -> bool:
-        runner, publication = self._runner, self._publication
+        """Returns whether to measure the newest schedule again: it ran for long enough, but results are missing.
+
+        A helper process that dies loses those that it has not written.
+        """
+        runner, publication, progress = self._runner, self._publication, self._progress
         waits = runner.learns and (runner.measures or runner.watches_iteration_times)
         if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
             return False
-        return self.lost.must_repeat(publication, self._progress, runner.results, now)
+        since = publication.in_force_step
+        if since is None and publication.steps and progress.step >= publication.start_step + publication.steps:
+            since = publication.start_step  # the schedule has ended, and ranks no longer report that they follow it
+        if since is None or not progress.iteration_s:
+            return False
+        windows = 4 * (self._job.profile_steps + 1)
+        if progress.step < since + windows + math.ceil(publication.results_take_s(now) / progress.iteration_s):
+            return False
+        missing = runner.results.missing(publication.number)
+        if not missing:
+            return False
+        self.lost_results = f"{list_ranks(missing)} measured nothing under schedule {publication.number}"
+        if self._repeats >= MOST_REPEATS:
+            self.lost_results += ", nor when it was repeated. Is a clock process or a helper process dead there?"
+            return False
+        self.lost_results += "; it is measured again"
+        return True
+
+    def forget_lost_results(self) -> None:
+        """Counts missing results afresh: another schedule has replaced this one, or the results have come."""
+        self._repeats, self.lost_results = 0, ""
 
     def _report_on_yaml(self) -> None:
         publication, override = self._publication, self.override

@@ -1,14 +1,16 @@
-"""A user's `schedule.yaml`: decides when it is complete, and what it requests."""
+"""A user's `schedule.yaml`: when it is complete, what it requests, and what `schedule.status.yaml` says of it."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import logging
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Literal, TypeAlias
 
-from pfo_fs.coordination.yaml_status import Problem, YamlStatus
+import yaml
+
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs
 from pfo_fs.schedule_yaml.parse import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
@@ -25,6 +27,8 @@ GONE_AFTER_S = 3.0
 """The file counts as removed after this many listings without it over this time, because one listing may be stale."""
 
 Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
+Problem: TypeAlias = tuple[int | None, str]
+"""The line, or None, and the reason."""
 
 
 class SettledFile:
@@ -93,7 +97,7 @@ class YamlOverride:
         self._before = ""  # text for the status: what was accepted before this file
         self._file = SettledFile()
         self._decided = ""  # the hash of the content that has been accepted or rejected
-        self._status = YamlStatus(folder)
+        self._written = ""  # the status that was written last
 
     @property
     def active(self) -> bool:
@@ -178,18 +182,57 @@ class YamlOverride:
         self._before = f"schedule {number}, which was accepted before"
         if self._decided == self.accepted_sha256:
             state: Literal["in force", "accepted, starts soon"] = "in force" if in_force else "accepted, starts soon"
-            self._status.write(state, self.accepted_sha256, more={"schedule_number": number, "from_step": start_step})
+            self._write_status(state, self.accepted_sha256, more={"schedule_number": number, "from_step": start_step})
 
     def report_applied(self, number: int, start_step: int) -> None:
         """Completes the status: the scheduler has made schedule `number` for the target or the straggler."""
         asked_for = self.target is not None or self.straggler is not None
         if asked_for and self._file.sha256 and self._decided == self._file.sha256 and not self.problem:
             more = {"schedule_number": number, "from_step": start_step}
-            self._status.write("applied by the scheduler", self._file.sha256, more=more)
+            self._write_status("applied by the scheduler", self._file.sha256, more=more)
 
     def _report(self, state: str, sha256: str, problems: list[Problem]) -> None:
         before = (self._before or "the scheduler's own schedule") if state == "rejected" and problems else ""
-        self._status.write(state, sha256, problems, in_force_meanwhile=before)
+        self._write_status(state, sha256, problems, in_force_meanwhile=before)
+
+    def _write_status(
+        self,
+        state: str,
+        sha256: str,
+        problems: Sequence[Problem] = (),
+        *,
+        in_force_meanwhile: str = "",
+        more: Mapping[str, int] | None = None,
+    ) -> None:
+        """Writes `schedule.status.yaml`, unless it has not changed; an error of the directory is logged.
+
+        Args:
+            state: The state in words.
+            sha256: The hash of the `schedule.yaml` that the status is about; empty for none.
+            problems: What is wrong with that file.
+            in_force_meanwhile: What the ranks follow in place of a rejected file; empty to leave it out.
+            more: Further entries.
+        """
+        document: dict[str, object] = {"state": state}
+        if sha256:
+            document["sha256_of_schedule_yaml"] = sha256
+        document.update(more or {})
+        if problems:
+            document["problems"] = [
+                {"line": line, "reason": reason} if line else {"reason": reason} for line, reason in problems
+            ]
+        if in_force_meanwhile:
+            document["in_force_meanwhile"] = in_force_meanwhile
+        text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+        if text == self._written:
+            return
+        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        head = f"# Written by pfo-fs at {stamp}: the status of schedule.yaml. Edits here have no effect.\n"
+        try:
+            self._folder.write_yaml_status(head + text)
+            self._written = text
+        except StoreError as error:
+            log.warning("job %s: schedule.status.yaml cannot be written: %s", self._folder.job_id, error.args[-1])
 
 
 def _first(problems: list[Problem]) -> str:

@@ -18,7 +18,6 @@ over all of them is too large for a linear solver; `scenario_relaxation` solves 
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
-from pfo_fs.planner.change_budget import ChangeBudget
 from pfo_fs.planner.frontier import even_deadlines, load_frontier, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
@@ -41,7 +40,6 @@ __all__ = [
     "BLOCKING_POWER_W",
     "SCHEDULES",
     "Calibration",
-    "ChangeBudget",
     "Dependency",
     "Instruction",
     "MeasuredIteration",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from pfo_fs.planner.profile import Measurement
 
@@ -33,11 +32,6 @@ class Choices:
     times_s: tuple[float, ...]
     costs_j: tuple[float, ...]
     hull: tuple[int, ...]
-
-    @cached_property
-    def option_at(self) -> dict[int, int]:
-        """For each clock, the position of its option."""
-        return {mhz: position for position, mhz in enumerate(self.frequencies_mhz)}
 
 
 def choices_of(

@@ -17,12 +17,13 @@ class ClockTable:
         kind: For each node, the number of its kind, (nodes,).
         time_s: Time at each clock in s, (kinds, clocks); infinite where it was not measured.
         cost_j: Effective energy in J at each clock, over all GPUs of a rank; infinite where it was not measured.
-        full_s: Time of each kind at its highest clock, in s, (kinds,).
-        ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its highest clock.
+        full_s: Time of each kind at its max clock, in s, (kinds,).
+        ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
+        options: For each kind, the clocks that plans may use by rising time, and then -1, (kinds, most of them).
         nearest: The measured clock that is nearest to each clock.
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
-        max_clock: The highest clock of each kind, (kinds,).
+        max_clock: The max clock of each kind, (kinds,).
         hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on.
     """
 
@@ -41,11 +42,13 @@ class ClockTable:
         self.nearest: Any = np.zeros(shape, int)
         self.below: Any = np.zeros(shape, int)
         self.max_clock: Any = np.zeros(len(tables), int)
+        self.options: Any = np.full((len(tables), max(len(c.times_s) for c in problem.choices_by_kind.values())), -1)
         all_mhz: Any = np.array(self.mhz)
         for row, (kind, choices) in enumerate(tables.items()):
             own = [self.number[mhz] for mhz in choices.frequencies_mhz]
             self.max_clock[row] = max(own)
-            self.offered[row, [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]] = True
+            options = [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]
+            self.offered[row, options], self.options[row, : len(options)] = True, options
             self.time_s[row, own], self.cost_j[row, own] = choices.times_s, choices.costs_j
             known: Any = np.array(sorted(own))
             self.nearest[row] = known[np.abs(all_mhz[:, None] - all_mhz[known]).argmin(axis=1)]
@@ -76,24 +79,6 @@ class ClockTable:
         old_s = self.time_s[kind, before]
         more_j = self.cost_j[kind, before] - self.cost_j[kind, clock]
         return late_s / old_s, old_s - self.time_s[kind, clock], more_j
-
-    def late_parts(self, kind: int, clocks: Any, late_s: float) -> Any:
-        """Returns a part in s and one in J of each clock, (2, clocks), the best ones in the mean over all pairs.
-
-        What an instruction takes in addition that begins at one of the clocks, and whose own is another one of them, is
-        about the difference of their parts.
-
-        Args:
-            kind: The kind of the instruction.
-            clocks: The clocks; the nearest one counts where it was not measured.
-            late_s: When the own clock of an instruction acts, in s from its begin.
-        """
-        import numpy as np
-
-        near = self.nearest[kind, clocks]
-        share, more_s, more_j = self.late(kind, near[:, None], near, late_s)
-        late = [np.minimum(1.0, share) * each for each in (more_s, more_j)]
-        return np.stack([(each - each.T).mean(axis=1) / 2 for each in late])
 
     def wrong(self, kind: Any, low: Any, high: Any) -> tuple[Any, Any]:
         """Returns the time in s of instructions at a higher clock than theirs, and the energy in J in addition.

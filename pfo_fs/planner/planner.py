@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from pfo_fs.errors import ConfigError, Impossible
+from pfo_fs.planner.baselines import one_per_stage
+from pfo_fs.planner.change_price import first_price_j, least_price_j
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
@@ -21,6 +24,8 @@ _CLOSE = 1e-9
 _BOUNDINGS, _BISECTIONS = 20, 10
 """For a limit on energy or power, the shortest iteration is bracketed by this many answers of the relaxation, and then
 by this many plans."""
+_PRICES = 10
+"""Number of prices of a change that are tried for a limit on the number of changes."""
 _SHORT_ENOUGH = 0.0005
 """Relative: the search ends this close to the shortest iteration that the relaxation allows, or that plans have."""
 
@@ -57,14 +62,14 @@ class Planner:
     @cached_property
     def fastest_s(self) -> float:
         """The shortest iteration time of any plan, in s."""
-        return self.problem.iteration_time_of(self.problem.fastest)
+        return self.problem.played(self.problem.fastest_mhz).mean_s
 
     @cached_property
     def slowest_s(self) -> float:
         """The iteration time in s beyond which nothing is saved."""
         problem = self.problem
         if problem.switch_costs.none:
-            return max(self.fastest_s, problem.iteration_time_of([c.hull[-1] for c in problem.choices]))
+            return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
         times_s = [max(choices.times_s) for choices in problem.choices]
         return problem.timing(times_s, problem.switch_costs.stands_still_s).iteration_time_s
@@ -153,26 +158,42 @@ class Planner:
         """Returns the plan with least energy, however long its iteration."""
         return self._within(self.slowest_s)
 
-    def priced(self, deadline_s: float, price_j: float, known: Sequence[Plan] = ()) -> Plan:
-        """Returns the plan that takes least energy if each clock change costs energy, as if it were free of that price.
+    def with_few_changes(self, deadline_s: float, most: int, known: Sequence[Plan] = ()) -> Plan:
+        """Returns the plan with least energy of those found that have at most `most` clock changes.
 
         Args:
             deadline_s: The longest iteration time, in s.
-            price_j: The price of a change, in J.
-            known: Plans that are known, from which the search begins, too.
+            most: The most clock changes within an iteration, all ranks together.
+            known: Plans within the deadline that are known already; one with a lower bound saves time.
 
         Raises:
-            Impossible: The deadline is shorter than the fastest plan's iteration.
+            Impossible: No plan with so few changes was found, or the deadline is shorter than the fastest plan's
+                iteration.
         """
-        problem = self.problem
-        if deadline_s < self.fastest_s * (1 - _CLOSE):
-            raise self._too_short(deadline_s)
+        free = next((plan for plan in known if plan.lower_bound_j is not None), None) or self._within(deadline_s)
+        plans = [*known, free]
+        with suppress(Impossible):
+            plans.append(one_per_stage(self.problem, deadline_s))
         target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
-        relaxed = self._solve(target_s, problem.waiting_power_w)
-        starts = [plan.frequencies_mhz for plan in known]
-        clocks_mhz = tuple(self._switching_planner.priced(Request(relaxed, target_s), price_j, starts))
-        bound_j = relaxed.lower_bound_j + problem.waiting_power_w * problem.overhead_s
-        return Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, limits=ChangeLimits())
+        request = Request(self._solve(target_s, self.problem.waiting_power_w), target_s)
+
+        def few_enough(price_j: float) -> bool:
+            starts = [plan.frequencies_mhz for plan in plans]
+            clocks_mhz = tuple(self._switching_planner.priced(request, price_j, starts))
+            plans.append(free.replace(frequencies_mhz=clocks_mhz, limits=ChangeLimits()))
+            return len(plans[-1].changes) <= most
+
+        if len(free.changes) > most:
+            least_price_j(first_price_j(self.problem), few_enough, _PRICES)
+        within = [plan for plan in plans if len(plan.changes) <= most]
+        if not within:
+            fewest = min(len(plan.changes) for plan in plans)
+            raise Impossible(
+                f"no plan found has {most} clock changes or fewer within {deadline_s:.6g} s; the fewest are {fewest}",
+                asked=most,
+                best=fewest,
+            )
+        return min(within, key=lambda plan: plan.energy_j).replace(lower_bound_j=free.lower_bound_j)
 
     # ---- deadlines
 

@@ -17,10 +17,6 @@ from pfo_fs.planner.profile import Kind, Profile
 from pfo_fs.planner.scenario_model import Played, Scenarios
 from pfo_fs.planner.switch_costs import SwitchCosts
 
-Assignment = Sequence[int]
-"""For each node, the position of its option in `Problem.choices[node]`."""
-
-
 _PLAUSIBLE_W = (10.0, 3000.0)
 
 
@@ -189,32 +185,28 @@ class Problem:
         """
         return self.alike.play(self.alike.numbers([frequencies_mhz]))
 
-    def frequencies_of(self, assignment: Assignment) -> list[int]:
-        """Clock of each node, in MHz."""
-        return [choices.frequencies_mhz[option] for choices, option in zip(self.choices, assignment, strict=True)]
-
-    def iteration_time_of(self, assignment: Assignment) -> float:
-        """The exact iteration time in s: the profile's numbers, added up along the DAG."""
-        return self.played(self.frequencies_of(assignment)).mean_s
+    @cached_property
+    def cheapest_mhz(self) -> list[int]:
+        """For each node, the clock at which it takes least energy beyond waiting."""
+        return [choices.frequencies_mhz[choices.hull[-1]] for choices in self.choices]
 
     @cached_property
-    def fastest(self) -> tuple[int, ...]:
-        """The assignment with the shortest iteration.
+    def fastest_mhz(self) -> list[int]:
+        """For each node, its clock in the plan with the shortest iteration.
 
         Where clock changes cost something, it is the shortest of three: every instruction at its fastest clock if the
-        drivers can make the changes, each rank at its fastest single clock, every instruction at its highest clock. In
+        drivers can make the changes, each rank at its fastest single clock, every instruction at its max clock. In
         a measured profile the highest clock is often not the fastest, so none of the three is always the shortest.
         """
-        every = tuple(0 for _ in self.choices)
+        every = [choices.frequencies_mhz[0] for choices in self.choices]
         if self.switch_costs.none:
             return every
-        highest = tuple(choices.frequencies_mhz.index(max(choices.frequencies_mhz)) for choices in self.choices)
-        several = [highest, *self._fastest_without_changes()]
-        if self.played(self.frequencies_of(every)).load.fits:
+        several = [[max(choices.frequencies_mhz) for choices in self.choices], *self._fastest_without_changes()]
+        if self.played(every).load.fits:
             several.insert(0, every)
-        return min(several, key=self.iteration_time_of)
+        return min(several, key=lambda clocks_mhz: self.played(clocks_mhz).mean_s)
 
-    def _fastest_without_changes(self) -> list[tuple[int, ...]]:
+    def _fastest_without_changes(self) -> list[list[int]]:
         """Each rank at the one clock at which its instructions take least time; empty if a rank has no common clock."""
         import numpy as np
 
@@ -225,4 +217,4 @@ class Problem:
             if not np.isfinite(total_s).any():
                 return []
             clocks_mhz += [self.table.mhz[int(total_s.argmin())]] * (end - first)
-        return [tuple(each.option_at[mhz] for each, mhz in zip(self.choices, clocks_mhz, strict=True))]
+        return [clocks_mhz]

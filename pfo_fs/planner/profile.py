@@ -26,6 +26,8 @@ Kind: TypeAlias = tuple[int, str]
 
 _MOST_SCATTER = {"time": 0.15, "energy": 0.25}
 """Standard deviation of the rows of one key, relative, that can be noise."""
+_OTHER_UNIT = 100.0
+"""Values of one key that differ by a larger factor are in several units."""
 _JUMP = 2.0
 """The most that a time or power may be, as a multiple of what the next clock makes possible."""
 
@@ -207,7 +209,6 @@ def profile_of(table: Any, source: str) -> Profile:
     """
     keys = ["stage", "instruction", "frequency"]
     groups = table.groupby(keys, sort=False)[["time", "energy"]]
-    _refuse_mixed_units(table, groups, source)
     means, spreads, rows = groups.mean(), groups.std().fillna(0.0), groups.size()
     _refuse_mixtures(table, means, spreads, source)
     kinds: dict[Kind, list[Measurement]] = {}
@@ -229,39 +230,26 @@ def profile_of(table: Any, source: str) -> Profile:
     )
 
 
-def _refuse_mixed_units(table: Any, groups: Any, source: str) -> None:
-    """Refuses rows of one key whose values differ by a factor of more than a hundred: noise is smaller than that."""
-    lowest, highest = groups.transform("min"), groups.transform("max")
-    for column in ("time", "energy"):
-        apart = highest[column] > 100 * lowest[column]
-        if not apart.any():
-            continue
-        key = table.loc[apart.idxmax(), ["stage", "instruction", "frequency"]]
-        same = table[(table[list(key.index)] == key).all(axis=1)][column]
-        early, late = sorted((int(same.idxmin()), int(same.idxmax())))
-        raise PlanError(
-            f"{source}: row {late}, column {column}: {key['instruction']} of stage {key['stage']} at "
-            f"{key['frequency']} MHz has several rows; this value and that in row {early} differ by a factor of "
-            f"{same.max() / same.min():,.0f}; are both in the same unit?",
-            line=late,
-        )
-
-
 def _refuse_mixtures(table: Any, means: Any, spreads: Any, source: str) -> None:
     """Refuses rows of one key that scatter more than noise: their mean would be that of no configuration."""
     for column, most in _MOST_SCATTER.items():
         apart = spreads[column] > most * means[column]
-        if apart.any():
-            stage, instruction, mhz = apart.idxmax()
-            same = table[(table[["stage", "instruction", "frequency"]] == [stage, instruction, mhz]).all(axis=1)]
-            dropped = ", ".join(table.attrs.get("dropped", ()))
-            hint = f" The file has also the column {dropped}: are these several configurations?" if dropped else ""
-            raise PlanError(
-                f"{source}: row {same.index[1]}, column {column}: {instruction} of stage {stage} at {mhz} MHz has "
-                f"{len(same)} rows from {same[column].min():.4g} to {same[column].max():.4g}, more than noise; keep "
-                f"the rows of one configuration.{hint}",
-                line=int(same.index[1]),
-            )
+        if not apart.any():
+            continue
+        stage, instruction, mhz = apart.idxmax()
+        same = table[(table[["stage", "instruction", "frequency"]] == [stage, instruction, mhz]).all(axis=1)][column]
+        early, late = sorted((int(same.idxmin()), int(same.idxmax())))
+        dropped = ", ".join(table.attrs.get("dropped", ()))
+        advice = "keep the rows of one configuration"
+        if same.max() > _OTHER_UNIT * same.min():
+            advice = "are all of them in the same unit?"
+        elif dropped:
+            advice += f". The file has also the column {dropped}: are these several configurations?"
+        raise PlanError(
+            f"{source}: row {late}, column {column}: {instruction} of stage {stage} at {mhz} MHz has several rows, of "
+            f"{same.min():.4g} to {same.max():.4g} (rows {early} and {late}), which is more than noise; {advice}",
+            line=late,
+        )
 
 
 def _refuse_jumps(stage: int, instruction: str, measured: Sequence[Measurement], source: str) -> None:

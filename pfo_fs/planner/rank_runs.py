@@ -160,7 +160,7 @@ class RankRuns:
         known = np.isfinite(self._times_s)
         values_j = np.where(known, self._costs_j + price_w[:, None] * np.where(known, self._times_s, 0.0), _NEVER)
         rank = Rank(values_j, self._needed, changes, self._times_s, self._lost_s)
-        if self._late is not None:  # an iteration begins at the highest clock
+        if self._late is not None:  # an iteration begins at the max clock
             more_s, more_j = late(0)
             rank = Rank(values_j, self._needed, changes, self._times_s, self._lost_s, (more_j[-1], more_s[-1]))
         found = cheapest(rank, release_s, window.due_s)

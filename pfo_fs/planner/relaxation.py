@@ -20,13 +20,10 @@ from typing import Any
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.solver import silent_highs, use_interior_point
 
 INTERIOR_POINT_NODES = 5_000
 """From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
 takes the same time (8 s), and its time grows with the square of their number."""
-INTERIOR_POINT_VARIABLES = 8_000
-"""The same for the number of variables where clocks act late: 27,000 of them take 0.7 s in place of 3 s."""
 INTERIOR_POINT_TOLERANCE = 1e-3
 """The relative error that ends the interior-point method."""
 
@@ -53,18 +50,17 @@ class Relaxed:
 class Relaxation:
     """The linear program of a problem; it is solved for one deadline after another, each time from the last basis."""
 
-    def __init__(self, problem: Problem, *, acts_late: bool = False) -> None:
+    def __init__(self, problem: Problem) -> None:
         """Builds the program.
 
         Args:
             problem: The problem. In the program, clock changes cost nothing, so that its bound holds for all plans.
-            acts_late: Whether clocks act as late as the problem says, nearly; then the answer has no lower bound.
         """
         import highspy
         import numpy as np
 
         variables = _Variables()
-        durations = _late_durations(problem, variables) if acts_late else _durations(problem, variables)
+        durations = _durations(problem, variables)
         rows = _Rows(durations)
         self._horizon_s = _horizon(problem)
         finish = [variables.add(0.0, self._horizon_s) for _ in problem.choices]
@@ -78,23 +74,17 @@ class Relaxation:
         for node, after in enumerate(problem.after):
             if not after:
                 rows.end(self._makespan, finish[node])
-        for shares in variables.shares:
-            rows.one(shares)
-        terms = [(node, variable, factor) for node, (_, row) in enumerate(durations) for variable, factor in row]
-        self._term_node: Any = np.array([node for node, _, _ in terms], np.int64)
-        self._term_variable: Any = np.array([variable for _, variable, _ in terms], np.int64)
-        self._term_factor: Any = np.array([factor for _, _, factor in terms])
-        self._constants_s: Any = np.array([constant_s for constant_s, _ in durations])
+        moved = [(node, variable) for node, (_, row) in enumerate(durations) for variable in row]
+        self._moved_node: Any = np.array([node for node, _ in moved], np.int64)
+        self._moved_variable: Any = np.array([variable for _, variable in moved], np.int64)
+        self._fastest_s: Any = np.array([fastest_s for fastest_s, _ in durations])
         self._row_node: Any = np.array(rows.node, np.int32)
         self._starts, self._indices = np.array(rows.starts, np.int32), np.array(rows.indices, np.int32)
         self._values: Any = np.array(rows.values)
         self._row_lower: Any = np.array(rows.lower)
         self._cost, self._upper = np.array(variables.cost), np.array(variables.upper)
         self._offset = variables.offset
-        self._equalities: Any = np.arange(len(rows.lower)) >= len(rows.lower) - len(variables.shares)
         self._highs = self._load(highspy)
-        if acts_late and len(self._cost) >= INTERIOR_POINT_VARIABLES:
-            use_interior_point(self._highs, INTERIOR_POINT_TOLERANCE)
 
     def _load(self, highspy: Any) -> Any:
         import numpy as np
@@ -103,12 +93,12 @@ class Relaxation:
         model.num_col_, model.num_row_ = len(self._cost), len(self._row_lower)
         model.col_cost_, model.col_lower_, model.col_upper_ = self._cost, np.zeros(len(self._cost)), self._upper
         model.row_lower_ = self._row_lower
-        model.row_upper_ = np.where(self._equalities, self._row_lower, highspy.kHighsInf)
+        model.row_upper_ = np.full(len(self._row_lower), highspy.kHighsInf)
         model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         model.a_matrix_.start_, model.a_matrix_.index_ = self._starts, self._indices
         model.a_matrix_.value_ = self._values
         highs = silent_highs()
-        if len(self._constants_s) >= INTERIOR_POINT_NODES:
+        if len(self._fastest_s) >= INTERIOR_POINT_NODES:
             highs.setOptionValue("solver", "hipo" if _has_hipo() else "ipm")
             highs.setOptionValue("run_crossover", "off")
             highs.setOptionValue("ipm_optimality_tolerance", INTERIOR_POINT_TOLERANCE)
@@ -128,7 +118,7 @@ class Relaxation:
         """
         import numpy as np
 
-        count = len(self._constants_s)
+        count = len(self._fastest_s)
         deadline_s = min(deadline_s, self._horizon_s)
         self._upper[self._makespan] = deadline_s
         self._cost[self._makespan] = waiting_power_w
@@ -142,10 +132,9 @@ class Relaxation:
         x, duals = np.array(solution.col_value), np.array(solution.row_dual)
         arriving = np.maximum(duals[: self._arrivals], 0.0)
         prices = np.bincount(self._row_node[: self._arrivals], weights=arriving, minlength=count)
-        terms_s = self._term_factor * x[self._term_variable]
-        moved_s: Any = np.bincount(self._term_node, weights=terms_s, minlength=count)
+        moved_s: Any = np.bincount(self._moved_node, weights=x[self._moved_variable], minlength=count)
         return Relaxed(
-            (self._constants_s + moved_s).tolist(),
+            (self._fastest_s + moved_s).tolist(),
             prices.tolist(),
             self._bound_j(duals),
             float(x[self._makespan]),
@@ -155,7 +144,7 @@ class Relaxation:
         """The lower bound in J that `duals` prove (see the module's text)."""
         import numpy as np
 
-        y = np.where(self._equalities, duals, np.maximum(duals, 0.0))
+        y = np.maximum(duals, 0.0)
         spread: Any = np.repeat(y, np.diff(self._starts))
         reduced = self._cost - np.bincount(self._indices, weights=self._values * spread, minlength=len(self._cost))
         return float(self._offset + y @ self._row_lower + np.minimum(0.0, reduced * self._upper).sum())
@@ -168,6 +157,24 @@ def _has_hipo() -> bool:
     return find_spec("highspy_extras") is not None
 
 
+def silent_highs() -> Any:
+    """Returns a new `highspy.Highs` that prints nothing.
+
+    From release 1.16 on, HiGHS prints a banner to standard output when `Highs()` enables its callbacks, before its
+    caller can set an option. Here the option is set earlier.
+    """
+    import highspy
+
+    class SilentHighs(highspy.Highs):  # type: ignore[misc]  # highspy has no types in all releases
+        def enableCallbacks(self) -> None:  # noqa: N802 - highspy's name
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()
+
+    highs = SilentHighs()
+    highs.setOptionValue("output_flag", False)
+    return highs
+
+
 class _Variables:
     """The program's variables, all at least zero, as lists that grow."""
 
@@ -175,7 +182,6 @@ class _Variables:
         self.cost: list[float] = []
         self.upper: list[float] = []
         self.offset = 0.0
-        self.shares: list[list[int]] = []
 
     def add(self, cost: float, upper: float) -> int:
         self.cost.append(cost)
@@ -183,12 +189,12 @@ class _Variables:
         return len(self.cost) - 1
 
 
-Duration = tuple[float, list[tuple[int, float]]]
-"""A node's duration: a constant in s, and variables with what each adds per unit, in s."""
+Duration = tuple[float, list[int]]
+"""A node's duration: its fastest time in s, and the variables that say how far it has moved along each edge, in s."""
 
 
 class _Rows:
-    """The program's rows, each `terms >= lower`, or `= lower` for those of `one`."""
+    """The program's rows, each `terms >= lower`."""
 
     def __init__(self, durations: Sequence[Duration]) -> None:
         self.durations = durations
@@ -200,24 +206,18 @@ class _Rows:
 
     def add(self, node: int, finish: int, finish_before: int | None, delay_s: float) -> None:
         """The node ends no sooner than its duration after what it waits for."""
-        constant_s, terms = self.durations[node]
-        before = [] if finish_before is None else [finish_before]
-        self.indices += [finish, *before, *(variable for variable, _ in terms)]
-        self.values += [1.0, *(-1.0 for _ in before), *(-factor for _, factor in terms)]
+        fastest_s, moved = self.durations[node]
+        others = moved if finish_before is None else [finish_before, *moved]
+        self.indices += [finish, *others]
+        self.values += [1.0, *(-1.0 for _ in others)]
         self.node.append(node)
-        self._close(constant_s + delay_s)
+        self._close(fastest_s + delay_s)
 
     def end(self, makespan: int, finish: int) -> None:
         """The iteration ends no sooner than its last node."""
         self.indices += [makespan, finish]
         self.values += [1.0, -1.0]
         self._close(0.0)
-
-    def one(self, shares: Sequence[int]) -> None:
-        """The shares of a node's clocks add up to one."""
-        self.indices += shares
-        self.values += [1.0] * len(shares)
-        self._close(1.0)
 
     def _close(self, lower: float) -> None:
         self.starts.append(len(self.indices))
@@ -235,42 +235,9 @@ def _durations(problem: Problem, variables: _Variables) -> list[Duration]:
     }
     variables.offset = sum(choices.costs_j[0] for choices in problem.choices)
     return [
-        (choices.times_s[0], [(variables.add(*edge), 1.0) for edge in edges_of[instruction.stage, instruction.name]])
+        (choices.times_s[0], [variables.add(*edge) for edge in edges_of[instruction.stage, instruction.name]])
         for instruction, choices in zip(problem.pipeline.instructions, problem.choices, strict=True)
     ]
-
-
-def _late_durations(problem: Problem, variables: _Variables) -> list[Duration]:
-    """Every node at a mixture of clocks that act late.
-
-    What that adds to an instruction is nearly a difference of two parts, one of the clock before and one of its own. So
-    the clock of a node takes its part off the time and energy of this node, and adds the next instruction's part there.
-    """
-    durations: list[Duration] = []
-    kind = problem.table.kind.tolist()
-    for first, end in pairwise(problem.pipeline.first_nodes):
-        own_kinds = {kind[node]: problem.choices[node] for node in range(first, end)}
-        useful = {each.frequencies_mhz[k] for each in own_kinds.values() for k in each.hull}
-        highest = max(max(each.frequencies_mhz) for each in own_kinds.values())
-        clocks_mhz = sorted({*useful, highest})
-        clocks = [problem.table.number[mhz] for mhz in clocks_mhz]
-        late = {row: problem.table.late_parts(row, clocks, problem.switch_costs.acts_late_s) for row in own_kinds}
-        parts_of = {row: dict(zip(clocks_mhz, parts.T.tolist(), strict=True)) for row, parts in late.items()}
-        before: list[tuple[int, int]] = []  # variables of the clocks of the node before, and these clocks
-        for node in range(first, end):
-            choices, parts = problem.choices[node], parts_of[kind[node]]
-            at = choices.option_at
-            own = [mhz for mhz in clocks_mhz if mhz in at]
-            shares = [variables.add(choices.costs_j[at[mhz]] - parts[mhz][1], 1.0) for mhz in own]
-            variables.shares.append(shares)
-            terms = [(c, choices.times_s[at[mhz]] - parts[mhz][0]) for c, mhz in zip(shares, own, strict=True)]
-            for variable, mhz in before:
-                terms.append((variable, parts[mhz][0]))
-                variables.cost[variable] += parts[mhz][1]
-            variables.offset += 0.0 if before else parts[highest][1]
-            durations.append((0.0 if before else parts[highest][0], terms))
-            before = list(zip(shares, own, strict=True))
-    return durations
 
 
 def _horizon(problem: Problem) -> float:

@@ -45,16 +45,12 @@ class Rounder:
             pipeline.topological[::-1], [(then, first, delay_s) for first, then, delay_s in pipeline.edges]
         )
         # For each kind of instruction its options' times in s and effective energies in J, padded with infinity.
-        number_of = {kind: number for number, kind in enumerate(problem.choices_by_kind)}
-        self._kind: Any = np.array([number_of[i.stage, i.name] for i in pipeline.instructions])
-        tables = list(problem.choices_by_kind.values())
-        shape = len(tables), max(len(table.times_s) for table in tables)
-        self._times_s: Any = np.full(shape, np.inf)
-        self._costs_j: Any = np.full(shape, np.inf)
-        for row, table in enumerate(tables):
-            own = slice(len(table.times_s))
-            self._times_s[row, own], self._costs_j[row, own] = table.times_s, table.costs_j
-        self._fastest_s = problem.iteration_time_of(problem.fastest)
+        table = problem.table
+        self._kind: Any = table.kind
+        row, offered = np.arange(len(table.options))[:, None], table.options >= 0
+        self._times_s: Any = np.where(offered, table.time_s[row, table.options], np.inf)
+        self._costs_j: Any = np.where(offered, table.cost_j[row, table.options], np.inf)
+        self._fastest_s = problem.played(problem.fastest_mhz).mean_s
 
     def clocks_mhz(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
         """Returns the clocks in MHz of each node, for each of several targets.
@@ -71,11 +67,12 @@ class Rounder:
             for answer, target_s in zip(relaxed, targets_s, strict=True)
         ]
         options = self.round(relaxed, [max(length_s, self._fastest_s) - overhead_s for length_s in useful_s])
-        assignments = options.T.tolist()
-        for number, (assignment, target_s) in enumerate(zip(assignments, targets_s, strict=True)):
-            if self._problem.iteration_time_of(assignment) > target_s:
-                assignments[number] = self._problem.fastest
-        return [self._problem.frequencies_of(assignment) for assignment in assignments]
+        scenarios, table = self._problem.alike, self._problem.table
+        found = scenarios.mhz(table.options[self._kind[:, None], options])
+        return [
+            clocks if self._problem.played(clocks).mean_s <= target_s else self._problem.fastest_mhz
+            for clocks, target_s in zip(found, targets_s, strict=True)
+        ]
 
     def round(self, relaxed: Sequence[Relaxed], deadlines_s: Sequence[float]) -> Any:
         """Returns an assignment for each deadline, as columns of options, with a makespan within it.

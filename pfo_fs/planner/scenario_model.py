@@ -62,11 +62,11 @@ class Played:
 
 
 class Scenarios:
-    """Recent iterations of all pipelines of a job: how long each instruction takes at the highest clocks.
+    """Recent iterations of all pipelines of a job: how long each instruction takes at max clocks.
 
     Args:
         problem: One pipeline with its delays and overhead. Of its profile, only ratios of times and powers count.
-        full_s: Durations in s at the highest clocks, (iterations, nodes, pipelines).
+        full_s: Durations in s at max clocks, (iterations, nodes, pipelines).
         groups: For each pipeline the number of its group, from 0 on: pipelines of a group run the same clocks.
 
     Raises:
@@ -103,7 +103,7 @@ class Scenarios:
 
     @cached_property
     def _factors(self) -> Any:
-        """Durations at the highest clocks as multiples of those in the profile, (nodes, columns)."""
+        """Durations at max clocks as multiples of those in the profile, (nodes, columns)."""
         return self.durations_s / self.table.full_s[self.table.kind][:, None]
 
     @cached_property
@@ -122,7 +122,7 @@ class Scenarios:
 
     @cached_property
     def busy_s(self) -> Any:
-        """Mean duration of each node at its highest clock, summed over the pipelines of a group, (nodes, groups)."""
+        """Mean duration of each node at its max clock, summed over the pipelines of a group, (nodes, groups)."""
         return self.by_group(self.durations_s)
 
     def recombined(self, count: int, seed: int = 0) -> Scenarios:
@@ -153,7 +153,7 @@ class Scenarios:
 
     @cached_property
     def max_clocks(self) -> Any:
-        """All nodes at their highest clocks, as positions, (nodes, groups)."""
+        """All nodes at max clocks, as positions, (nodes, groups)."""
         return self.table.max_clock[self.table.kind][:, None].repeat(self.count, axis=1)
 
     def numbers(self, clocks: Clocks | None) -> Any:

@@ -32,7 +32,7 @@ class ScenarioAnswer(NamedTuple):
     """The program's answer.
 
     Attributes:
-        ratios: Duration of each node as a multiple of that at its highest clock, (nodes, groups).
+        ratios: Duration of each node as a multiple of that at its max clock, (nodes, groups).
         price_w: What a second of mean iteration time is worth, that of waiting included, in J/s.
     """
 

@@ -26,8 +26,6 @@ at once, which the values of single ones do not know. From 4 to 64, plans for re
 where clocks act 10 ms late, within 0.5."""
 _MOST_CLOCKS = 64
 """Of more clocks, every second or third one is tried: this takes a time that grows with the square of their number."""
-_STEPS = 17
-"""What a node's delay by a change does to the mean time is interpolated between this many delays."""
 
 
 class ScenarioRuns:
@@ -68,8 +66,7 @@ class ScenarioRuns:
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
         costs = scenarios.problem.switch_costs
         self._longest_s = costs.stands_still_s + costs.acts_late_s
-        steps: Any = np.linspace(0.0, self._longest_s, _STEPS)
-        self._change_s: Any = np.stack([descent.alone_s(step - 0 * slack_s, slack_s) for step in steps], axis=2)
+        self._change_s: Any = descent.alone_s(np.full(slack_s.shape, self._longest_s), slack_s)
 
     def _hull_prices(self, ratios: Any) -> Any:
         """The prices of time in J/s at which nodes take these ratios, the nearest to those of the longest paths."""
@@ -85,16 +82,15 @@ class ScenarioRuns:
             prices_w[nodes] = prices_w[nodes].clip(slopes[right], slopes[left])
         return prices_w
 
-    def at(self, times: float, change_price_j: float) -> Any:
+    def at(self, change_price_j: float) -> Any:
         """Returns the clocks that cost least, as positions, (nodes, groups).
 
         Args:
-            times: The price of time of changes and of slower clocks than the relaxation's, as a multiple of its price.
             change_price_j: Price of a change beyond its energy and time, in J.
         """
         import numpy as np
 
-        scenarios, price_w = self._scenarios, times * self._price_w
+        scenarios, price_w = self._scenarios, self._price_w
         more_j = self._own_w[:, :, None] * self._longer
         more_j = np.where(self._longer > 0, np.maximum(more_j, price_w * self._alone_s), more_j)
         values = self._energy_j + more_j
@@ -128,10 +124,7 @@ class ScenarioRuns:
         node += first + 1
         more_s = self._per_s[node, group] * seconds
         if self._longest_s:
-            step = seconds.clip(0.0, self._longest_s) * ((_STEPS - 1) / self._longest_s)
-            low = step.astype(int).clip(0, _STEPS - 2)
-            left_s, right_s = self._change_s[node, group, low], self._change_s[node, group, low + 1]
-            more_s = np.maximum(more_s, left_s + (step - low) * (right_s - left_s))
+            more_s = np.maximum(more_s, self._change_s[node, group] * seconds.clip(0.0) / self._longest_s)
         members = self._scenarios.members[:, group].sum()
         return (price_w * more_s + members * energy_j).reshape(-1, count, count)
 

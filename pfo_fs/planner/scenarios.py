@@ -35,11 +35,6 @@ _STEPS, _LEAST_STEPS = 100, 50
 points less."""
 _FURTHER_STEPS = 40
 """Steps of the last stage from an answer that is nearly right."""
-_PRICE_TIMES, _NEAR = (1.0, 1.5, 3.0, 6.0, 12.0), 3e-4
-"""Runs are sought at these multiples of the relaxation's price of time until they are too slow by at most this share:
-the relaxation does not know what changes cost."""
-_LATE_TIMES = 3.0
-"""Of those that all are slower, the best counts if time costs this multiple of the relaxation's price."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
 _SAVES_NOTHING = 0.01
@@ -84,7 +79,7 @@ class ScenarioPlanner:
 
     @cached_property
     def _wider_share(self) -> float:
-        """The mean time of the wider scenarios as a share of that of the scenarios, at the highest clocks."""
+        """The mean time of the wider scenarios as a share of that of the scenarios, at max clocks."""
         return self._wider.play(self._wider.max_clocks).mean_s / self._at_max_clocks.mean_s
 
     def at(self, mean_s: float, near: Clocks | None = None) -> list[list[int]]:
@@ -95,22 +90,16 @@ class ScenarioPlanner:
             near: A plan that may be good already, with clocks in MHz; a plan near it counts, too.
         """
         scenarios = self._scenarios
-        plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
-        wider_s = mean_s * self._wider_share
-        starts = [self._near_relaxed(wider_s), *([] if near is None else [self._wider.offered(near)])]
-        for start in starts:
-            plans += self._from(start, mean_s)
-        best = self._best(plans, mean_s)
+        starts = [self._near_relaxed(mean_s), *([] if near is None else [self._wider.offered(near)])]
+        best = self._best([self._one_clock_per_rank(mean_s), *(self._from(start, mean_s) for start in starts)], mean_s)
         if best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j and self._changes_cost:
-            best = self._best([best, *self._from(self._for_alike_iterations(mean_s), mean_s)], mean_s)
+            best = self._best([best, self._from(self._for_alike_iterations(mean_s), mean_s)], mean_s)
         return scenarios.mhz(best.clocks)
 
-    def _from(self, start: Any, mean_s: float) -> list[Played | None]:
-        """Plans that a descent finds from a start, positions of clocks."""
-        wider_s = mean_s * self._wider_share
-        wider = [self._descent.improve(start, wider_s), self._descent.quickened(start, wider_s)]
-        narrow = ScenarioDescent(self._scenarios)
-        return [narrow.quickened(each.clocks, mean_s) for each in wider if each is not None]
+    def _from(self, start: Any, mean_s: float) -> Played | None:
+        """The plan that a descent finds from a start, positions of clocks."""
+        wider = self._descent.improve(start, mean_s * self._wider_share)
+        return None if wider is None else ScenarioDescent(self._scenarios).quickened(wider.clocks, mean_s)
 
     @property
     def _changes_cost(self) -> bool:
@@ -140,37 +129,25 @@ class ScenarioPlanner:
     # ---- where to begin
 
     def _near_relaxed(self, mean_s: float) -> Any:
-        """Runs of one clock near the relaxation's durations, as positions; they may be a little too slow."""
+        """Runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
+
+        There are fewer changes, at a higher price, until the drivers can make them.
+        """
         scenarios = self._wider
         steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / scenarios.durations_s.size)))
         steps = steps if self.answer is None else _FURTHER_STEPS
-        answer = self.answer = self._relaxation.solve(mean_s, steps)
-        runs = ScenarioRuns(scenarios, self._descent, answer)
-        best, least_j = None, float("inf")
-        for times in _PRICE_TIMES:
-            found = self._possible(runs, times)
-            late_s = found.mean_s - mean_s
-            value_j = found.energy_j + _LATE_TIMES * answer.price_w * max(0.0, late_s)
-            if value_j < least_j:
-                best, least_j = found, value_j
-            if late_s <= _NEAR * mean_s:
-                break
-        assert best is not None
-        return best.clocks
-
-    def _possible(self, runs: ScenarioRuns, times: float) -> Played:
-        """Runs at a price of time, with fewer changes until the drivers can make them."""
-        scenarios = self._wider
+        self.answer = self._relaxation.solve(mean_s * self._wider_share, steps)
+        runs = ScenarioRuns(scenarios, self._descent, self.answer)
         change_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
-        found = {change_j: scenarios.play(runs.at(times, change_j))}
+        found = {change_j: scenarios.play(runs.at(change_j))}
 
         def possible(price_j: float) -> bool:
-            found[price_j] = scenarios.play(runs.at(times, price_j))
+            found[price_j] = scenarios.play(runs.at(price_j))
             return not found[price_j].impossible
 
         if found[change_j].impossible:
             least_price_j(2 * change_j, possible, _PRICE_STEPS)
-        return min(found.items(), key=lambda each: (each[1].impossible, each[0]))[1]
+        return min(found.items(), key=lambda each: (each[1].impossible, each[0]))[1].clocks
 
     # ---- one clock per rank
 

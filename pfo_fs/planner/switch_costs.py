@@ -53,7 +53,7 @@ class SwitchCosts:
         hosts: The ranks of each host; empty: each rank has a host of its own.
         max_calls_per_s: The most calls per second that a host's driver serves.
         acts_late_s: How long an instruction runs at the clock before, in s, where clocks are not requested early. An
-            iteration begins at the highest clock.
+            iteration begins at the max clock.
 
     Raises:
         ConfigError: A number is out of range, or a rank is named twice.

@@ -1,9 +1,8 @@
 """Plans where a clock change costs something: as many changes as are worth it and as a host's driver can make.
 
 The candidates are simple plans, the plan that ignores what changes cost, and what ranks take one after another at
-prices of time that begin at the relaxation's duals and fall to nothing (`RankSweeps.round_plan`). Where clocks act
-late, these duals are those of a relaxation that counts this nearly. The best candidates are then improved by the
-descent that scenarios have, too (`ScenarioDescent`).
+prices of time that begin at the relaxation's duals and fall to nothing (`RankSweeps.round_plan`). The best candidates
+are then improved by the descent that scenarios have, too (`ScenarioDescent`).
 
 If there are more changes than a host's driver can make, or than the user allows, each change gets a price, which
 bisection finds (`change_price`).
@@ -14,17 +13,15 @@ How long a search takes is a count, never a time: the same problem has the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pfo_fs.errors import PlannerError
 from pfo_fs.planner.baselines import StageClocks
 from pfo_fs.planner.change_price import first_price_j, least_price_j
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_sweeps import RankSweeps
-from pfo_fs.planner.relaxation import Relaxation, Relaxed
+from pfo_fs.planner.relaxation import Relaxed
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
 
@@ -61,7 +58,7 @@ class Request(NamedTuple):
 
     Attributes:
         relaxed: The answer of the relaxation without changes, whose duals are the first prices of time.
-        length_s: The longest iteration time in s; that of `problem.fastest` or longer.
+        length_s: The longest iteration time in s; that of the fastest plan or longer.
         straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
     """
 
@@ -95,7 +92,7 @@ class SwitchingPlanner:
     def plan(self, request: Request, ignoring: Sequence[list[int]], lengths: int = 1) -> Switched:
         """Returns the best plan found within the length.
 
-        The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
+        The simple plans (one clock per stage, every instruction at its max clock, at its fastest, or at its
         cheapest) are among those that are compared, so the result never takes more energy than the best of them.
 
         Args:
@@ -128,10 +125,6 @@ class SwitchingPlanner:
         import numpy as np
 
         relaxed = request.relaxed
-        if self._late_relaxation is not None:
-            with suppress(PlannerError):  # of a short deadline, which fewer plans keep if clocks act late
-                makespan_s = request.length_s - self._problem.overhead_s
-                relaxed = self._late_relaxation.solve(makespan_s, self._waiting_w(request))
         prices_w: Any = np.array(relaxed.prices_w)
         first_j = first_price_j(self._problem)
         count = max(1, min(len(_ROUNDINGS), _ROUNDED_PAIRS // self._sweeps.clock_pairs) // lengths)
@@ -139,10 +132,6 @@ class SwitchingPlanner:
             self._sweeps.round_plan(relaxed.times_s, share * prices_w, request.length_s, price_j + times * first_j)
             for share, times in _ROUNDINGS[:count]
         ]
-
-    @cached_property
-    def _late_relaxation(self) -> Relaxation | None:
-        return Relaxation(self._problem, acts_late=True) if self._problem.switch_costs.acts_late_s else None
 
     def _waiting_w(self, request: Request) -> float:
         """Power of waiting, in W; 0 where the iteration lasts until the end of the length in any case."""
@@ -152,9 +141,9 @@ class SwitchingPlanner:
         """The clocks (MHz) of simple plans, some of which may be late."""
         problem = self._problem
         simple = [
-            problem.frequencies_of(problem.fastest),
+            problem.fastest_mhz,
             [max(choices.frequencies_mhz) for choices in problem.choices],
-            problem.frequencies_of([choices.hull[-1] for choices in problem.choices]),
+            problem.cheapest_mhz,
         ]
         straggler_s = request.length_s if request.straggler else None
         # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, Joules, Megahertz, ProfilingResult, RankInfo, RankNumber, Seconds
-from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, read_table, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, table_text
 
 
 class OfflineProfilingResult(BaseModel):
@@ -100,35 +100,3 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
             of_rank = {column: getattr(info, column) for column in RANK_COLUMNS}
             found.append(OfflineProfilingResult(**of_rank, **tables))  # type: ignore[arg-type]
         return cls(found)
-
-    @classmethod
-    def from_csv(cls, filepath: str | Path) -> InstructionProfilingResult:
-        """Reads what `to_csv` writes, or the five-column form without ranks, where stage s becomes rank s.
-
-        Rows of the same rank, instruction and frequency are averaged.
-
-        Raises:
-            PlanError: A column is missing, or a row cannot be right, or it holds another instruction.
-        """
-        frame = read_table(filepath)
-        for row, name in frame["instruction"].items():
-            if name not in ("forward", "backward"):
-                raise PlanError(
-                    f"{filepath}: row {row}, column instruction: {name!r} is neither forward nor backward", line=row
-                )
-        for column in RANK_COLUMNS:
-            if column not in frame:
-                frame[column] = frame["stage"] if column in ("rank", "pp_rank") else 0
-        results = []
-        for ranks, rows in frame.groupby(list(RANK_COLUMNS)):
-            means = rows.groupby(["instruction", "frequency"], sort=False)[["time", "energy"]].mean()
-            tables: dict[str, dict[int, float]] = {
-                f"{instruction}_{column}": {
-                    int(mhz): float(value) for (name, mhz), value in means[column].items() if name == instruction
-                }
-                for instruction in ("forward", "backward")
-                for column in ("time", "energy")
-            }
-            of_rank = dict(zip(RANK_COLUMNS, map(int, ranks), strict=True))
-            results.append(OfflineProfilingResult(**of_rank, **tables))  # type: ignore[arg-type]
-        return cls(results)

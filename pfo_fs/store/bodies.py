@@ -299,7 +299,7 @@ _MEASURED_FIGURES = {"energy_saved", "more_time", "off_target", "energy_saved_er
 class ModelBody(LeavesOutDefaults, _Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
-    Seconds, joules, watts; `full_*` is an iteration with everything at the highest clock, as measured: `full_time_s`
+    Seconds, joules, watts; `full_*` is an iteration with everything at max clocks, as measured: `full_time_s`
     until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, divided by the
     power at that measurement. `profile` is the path of the measured profile, below the shared directory.
 
@@ -308,7 +308,7 @@ class ModelBody(LeavesOutDefaults, _Body):
     is 0 where there is no limit. Where no clock process sees the device, the clock acts `switch_acts_late_s` after its
     instruction has begun.
 
-    `energy_saved` and `more_time` are relative to the highest clocks; `off_target` says by how much time (or power, if
+    `energy_saved` and `more_time` are relative to max clocks; `off_target` says by how much time (or power, if
     that is the target) is above the target, relative. All as believed of the plan in force after the latest window,
     with the standard errors `energy_saved_error` and `more_time_error`. None: not known.
     """

@@ -35,13 +35,16 @@ class SharedDirectory:
     Args:
         files: The files of the directory.
         writer: The name of this process in its records: `daemon@login1:4242`.
+
+    Attributes:
+        leaders: The generations of daemons.
     """
 
     def __init__(self, files: Files, writer: str = "") -> None:
         self.files = files
         self.writer = writer or f"pfo-fs@{socket.gethostname()}"
         self._records = RecordFolder(files, "", self.writer)
-        self._leaders = Leaders(files, self.writer)
+        self.leaders = Leaders(files, self.writer)
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], writer: str = "", *, create: bool = False) -> SharedDirectory:
@@ -204,15 +207,3 @@ class SharedDirectory:
     def try_leader_lock(self) -> CourtesyLock | None:
         """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
         return try_lock(self.files, layout.DAEMON_LOCK)
-
-    def last_generation(self) -> int:
-        """Returns the newest generation of daemons whose record is valid; 0 before the first. See `Leaders`."""
-        return self._leaders.poll()[0]
-
-    def last_and_next_generation(self) -> tuple[int, int]:
-        """Returns the newest generation, and the one to claim after it; both from one listing, see `Leaders.look`."""
-        return self._leaders.poll()
-
-    def claim_generation(self, body: b.LeaderBody) -> bool:
-        """Becomes the leader of `body.generation`; False if another daemon has."""
-        return self._leaders.claim(body)

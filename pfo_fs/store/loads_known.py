@@ -13,7 +13,7 @@ _MOST_LANES = 64
 
 
 class LastLoadStep(BaseModel):
-    """Some of the `lanes` (data-parallel ranks) of a step: clock, time of the own work, and at the highest clock."""
+    """Some of the `lanes` (data-parallel ranks) of a step: clock, time of the own work, and at the max clock."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 

@@ -333,11 +333,38 @@ def test_a_trial_that_wins_something_is_followed_by_others() -> None:
     assert choice.stays == HOPED
 
 
-def test_a_trial_that_is_neither_surely_in_time_nor_surely_late_goes_on_for_a_few_windows() -> None:
+def test_a_trial_that_is_neither_surely_in_time_nor_surely_late_goes_on_for_three_windows() -> None:
     model = trying(believed(0.2, late=0.0, late_error=0.002))
     choice, windows = in_force(HOPED, stays=PLAN, trial=True), 1
     while (choice := chosen(model, choice, (PLAN, HOPED))).trial:
         assert choice.plan == HOPED
         windows += 1
-    assert 1 < windows < 6
+    assert windows == 3, "as docs/how-it-works.md says"
     assert choice.plan == PLAN
+
+
+class Asked(FakeModel):
+    """A model that notes for which times plans are made, as multiples of the target."""
+
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__({1200: judgement}, planned=1200)
+        self.times: list[float] = []
+
+    def plan(
+        self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
+    ) -> ClockPlan:
+        self.times.append(times)
+        return super().plan(times, view, near, steady)
+
+
+def test_no_plan_is_made_again_for_another_time_when_the_first_uses_up_most_of_the_tolerance() -> None:
+    model = Asked(believed(0.2, late=0.75 * TOLERANCE - SURELY))
+    assert chosen(model).plan == PLAN
+    assert len(set(model.times)) == 1
+
+
+@pytest.mark.parametrize("late", [-0.001, 0.0, 0.5 * TOLERANCE, 2 * TOLERANCE])
+def test_plans_are_made_for_times_near_the_target(late: float) -> None:
+    model = Asked(believed(0.2, late=late))
+    chosen(model)
+    assert all(abs(times - 1) < 0.005 for times in model.times)

@@ -33,7 +33,7 @@ def look(leader: Leader, clock: Clock, seconds: float) -> None:
 
 def claim(shared: SharedDirectory, generation: int) -> None:
     body = bodies.LeaderBody(generation=generation, nonce="other", host="there", pid=1)
-    assert shared.claim_generation(body)
+    assert shared.leaders.claim(body)
 
 
 def test_a_leadership_that_has_ended_does_not_hold_again_when_the_same_daemon_leads_again(
@@ -117,7 +117,7 @@ def test_of_two_daemons_that_find_a_silent_leader_one_leads(shared: SharedDirect
             other.poll()
         clock.now += 0.5
     assert sum(other.leadership is not None for other in others) == 1
-    assert shared.last_generation() == 2
+    assert shared.leaders.poll()[0] == 2
 
 
 def test_a_daemon_with_another_scheduler_than_the_leader_warns_once(

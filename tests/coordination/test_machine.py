@@ -275,7 +275,7 @@ class Cluster(RuleBasedStateMachine):
     def published(self, number: int, generation: int) -> None:
         if self.folder.read_index(number) is None:
             return  # offered to the ranks of a `local` job, but the directory did not take it
-        assert generation == SharedDirectory(self.folder.files).last_generation(), "only the newest leader publishes"
+        assert generation == SharedDirectory(self.folder.files).leaders.poll()[0], "only the newest leader publishes"
         assert not self.written or number > self.written[-1][0], "numbers ascend"
         assert not self.written or generation >= self.written[-1][1], "an older leader does not publish after a newer"
         self.written.append((number, generation))

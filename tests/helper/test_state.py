@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from jobs import rank_infos
 
+from pfo_fs.errors import RecordError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
@@ -76,3 +78,35 @@ def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_ha
     state.handle(e.TimePassed(), 50.0)  # the record of progress is being written from here on, and hangs
     state.handle(e.MessageArrived(1, m.ProgressReport(step=2, number=0)), 100.0)
     assert state.next_wake_s() > 100.0
+
+
+@pytest.mark.parametrize("error", [None, RecordError("the record is not valid")])
+def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
+    error: RecordError | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
+    state.handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")), 0.0)
+    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
+    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
+    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
+    order = m.OrderSeen(instructions=[("forward", None)])
+    write = next(a.operation for a in state.handle(e.MessageArrived(1, order), 1.0) if isinstance(a, e.Run))
+    state.handle(e.OperationDone(write, error=error), 2.0)
+    assert ("drops a record" in caplog.text) == (error is not None)
+
+
+def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_to_hold_default_clocks() -> None:
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+
+    def told(client: int, rank: int, role: str) -> list[object]:
+        hello = m.Hello(rank=rank, role=role, token="token")  # type: ignore[arg-type]
+        return [a.message for a in state.handle(e.MessageArrived(client, hello), 0.0) if isinstance(a, e.Send)]
+
+    assert told(1, 0, "training") == told(2, 0, "clocks") == []
+    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
+    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
+    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
+    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
+    assert told(3, 1, "training") == []
+    assert [type(message) for message in told(4, 1, "clocks")] == [m.ClocksHeld]

@@ -14,7 +14,6 @@ from planner_problems import small_problems
 
 from pfo_fs.errors import Impossible
 from pfo_fs.planner import (
-    ChangeBudget,
     Measurement,
     Plan,
     Planner,
@@ -62,7 +61,7 @@ def test_a_budget_of_changes_is_kept_and_its_bound_is_valid(problem: Problem, mo
     planner = Planner(problem)
     possible = [p.energy_j for p in every_plan(problem) if p.iteration_time_s <= deadline_s and len(p.changes) <= most]
     try:
-        plan = ChangeBudget(planner, deadline_s).within(most)
+        plan = planner.with_few_changes(deadline_s, most)
     except Impossible:
         return
     assert len(plan.changes) <= most
@@ -78,7 +77,7 @@ def test_a_budget_that_no_plan_keeps_is_refused() -> None:
     profile = random_profile(random.Random(1), pipeline, 2)
     planner = Planner(Problem(pipeline, profile, 50.0))
     with pytest.raises(Impossible):
-        ChangeBudget(planner, planner.fastest_s / 2).within(0)
+        planner.with_few_changes(planner.fastest_s / 2, 0)
 
 
 def test_fewer_changes_save_less() -> None:
@@ -88,7 +87,7 @@ def test_fewer_changes_save_less() -> None:
     free = planner.at(deadline=deadline_s)
     before = free
     for share in (2, 4, 8):
-        plan = ChangeBudget(planner, deadline_s).within(len(free.changes) // share)
+        plan = planner.with_few_changes(deadline_s, len(free.changes) // share)
         assert len(plan.changes) <= len(free.changes) // share
         assert plan.energy_j >= before.energy_j
         assert plan.iteration_time_s <= deadline_s

@@ -37,6 +37,7 @@ def test_deadlines_go_evenly_from_the_fastest_plan_to_that_of_least_energy(probl
     planner = Planner(problem)
     deadlines = even_deadlines(planner, 11)
     assert (deadlines[0], deadlines[-1]) == (planner.fastest_s, planner.least_energy_s)
+    assert even_deadlines(planner, 2) == [planner.fastest_s, planner.least_energy_s]
     steps = [later - earlier for earlier, later in pairwise(deadlines)]
     assert max(steps) == pytest.approx(min(steps))
 

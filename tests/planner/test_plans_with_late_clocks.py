@@ -6,7 +6,6 @@ import itertools
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,16 +102,7 @@ def test_plans_save_most_of_what_can_be_saved_though_instructions_without_slack_
     assert plan.gap < 0.5 * (highest.energy_j / plan.energy_j - 1)
 
 
-def test_the_parts_of_clocks_give_exactly_what_a_very_late_clock_adds() -> None:
-    table = problem_of(5, 0.0).table
-    clocks = np.flatnonzero(np.isfinite(table.time_s[0]))
-    parts = table.late_parts(0, clocks, 10.0)
-    for (at, before), (at_own, own) in itertools.product(enumerate(clocks), enumerate(clocks)):
-        _, *added = table.late(0, before, own, 10.0)
-        assert parts[:, at] - parts[:, at_own] == pytest.approx(added)
-
-
-def test_large_programs_of_late_clocks_are_solved_by_interior_points() -> None:
+def test_plans_of_large_problems_with_late_clocks_are_near_the_least_possible() -> None:
     problem = uneven_problem(0, 0.01, stages=8, microbatches=32)
     assert len(problem.pipeline.instructions) == 512
     plan = Planner(problem).at(deadline=all_maximum(problem).iteration_time_s)

@@ -93,8 +93,8 @@ def test_weights_are_by_how_much_the_mean_time_grows(problem: Problem, seed: int
         choices = problem.measured_by_kind[problem.pipeline.instructions[node][:2]]
         for pipeline in groups:
             longer = scenarios.full_s.copy()
-            at_highest_s = choices.times_s[choices.option_at[max(choices.option_at)]]
-            ratio = choices.times_s[choices.option_at[clocks[pipeline][node]]] / at_highest_s
+            time_s = dict(zip(choices.frequencies_mhz, choices.times_s, strict=True))
+            ratio = time_s[clocks[pipeline][node]] / time_s[max(time_s)]
             longer[:, node, pipeline] += more_s / ratio
             grown_s = Scenarios(problem, longer, groups).iteration_times_s(clocks).mean() - mean_s
             assert grown_s / more_s == pytest.approx(weights[node, pipeline], abs=1e-6)

@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import highspy
 
-from pfo_fs.planner.solver import silent_highs
+from pfo_fs.planner.relaxation import silent_highs
 
 plain = highspy.Highs.enableCallbacks
 

@@ -237,7 +237,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     register(folder, rank_infos(1))
     wait_for(lambda: SlowFirst.made, what="the first plan")
     other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
-    assert SharedDirectory(Files(tmp_path)).claim_generation(other)
+    assert SharedDirectory(Files(tmp_path)).leaders.claim(other)
     wait_for(lambda: number_of(folder) == 0, what="a schedule of the second leadership")
     assert folder.read_current().generation == 3  # type: ignore[union-attr]
     before = {id(coordinator) for coordinator in finished}

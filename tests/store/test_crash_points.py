@@ -24,6 +24,7 @@ from jobs import rank_infos
 from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
+from pfo_fs.store.leaders import Leaders
 from pfo_fs.store.power_limit_folder import PowerLimitFolder, PowerLimitMeasurement
 from pfo_fs.store.profile_files import ProfileFiles
 from pfo_fs.store.system_calls import SystemCalls
@@ -235,10 +236,10 @@ OPERATIONS: dict[str, Operation] = {
     "SharedDirectory.write_daemon": Operation(
         lambda shared: shared.write_daemon(daemon(2)), lambda shared: shared.write_daemon(daemon(1))
     ),
-    "SharedDirectory.claim_generation": Operation(
-        lambda shared: shared.claim_generation(leader("first")),
+    "Leaders.claim": Operation(
+        lambda shared: shared.leaders.claim(leader("first")),
         lambda shared: shared.make_folders(),
-        lambda shared: shared.claim_generation(leader("rival")),
+        lambda shared: shared.leaders.claim(leader("rival")),
     ),
     "JobFolder.claim_coordinator": in_job(
         lambda folder: folder.claim_coordinator(claim_of("daemon", "first")),
@@ -298,8 +299,8 @@ ONLY_READ = set(
     Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
-    SharedDirectory.read_daemon SharedDirectory.try_leader_lock SharedDirectory.last_generation
-    SharedDirectory.last_and_next_generation SharedDirectory.read_valid_daemon
+    SharedDirectory.read_daemon SharedDirectory.try_leader_lock Leaders.poll
+    SharedDirectory.read_valid_daemon
     JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_one_of JobFolder.read_ranks
     JobFolder.read_results JobFolder.result_names
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.read_coordinator JobFolder.registered_ranks
@@ -442,7 +443,7 @@ def test_each_public_method_is_known() -> None:
     """A new operation needs a crash test, or a line in `ONLY_READ`."""
     found = {
         f"{kind.__name__}.{name}"
-        for kind in (Files, SharedDirectory, JobFolder, ProfileFiles, PowerLimitFolder)
+        for kind in (Files, SharedDirectory, Leaders, JobFolder, ProfileFiles, PowerLimitFolder)
         for name, _ in inspect.getmembers(kind, callable)
         if not name.startswith("_")
     }
@@ -458,7 +459,14 @@ def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
     before = content(tmp_path)
     calls = Interrupted(0)
     shared = opened(tmp_path, calls)
-    for owner in (shared.files, shared, job(shared), job(shared).profiles, limits(opened(tmp_path, calls))):
+    for owner in (
+        shared.files,
+        shared,
+        shared.leaders,
+        job(shared),
+        job(shared).profiles,
+        limits(opened(tmp_path, calls)),
+    ):
         for name in sorted(vars(type(owner))):
             if f"{type(owner).__name__}.{name}" in ONLY_READ - {"SharedDirectory.try_leader_lock"}:
                 needed = [

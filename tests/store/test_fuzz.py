@@ -85,7 +85,7 @@ def draw(data: st.DataObject, scene: Scene) -> tuple[Place, bytes]:
 
 def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Callable[[], Any]]:
     """Every call of the store that reads."""
-    yield from (shared.directory_id, shared.read_daemon, shared.last_generation)
+    yield from (shared.directory_id, shared.read_daemon, shared.leaders.poll)
     yield from (shared.job_ids, shared.newest_job_ids, shared.archived_job_ids)
     yield from (folder.read_job, folder.names, folder.read_coordinator, folder.read_current, folder.read_model)
     yield from (folder.read_cached_profile, folder.read_end, folder.read_yaml, folder.schedule_numbers)
