@@ -200,7 +200,7 @@ _AUTOTUNE_LOOP = (
     ("small steps", "a trial may go a part of the way only", "autotune.decision:PARTS", (1.0,)),
     ("trials go on", "a trial that tells too little is measured again", "autotune.decision:_MOST_WINDOWS", 1),
     ("other plans tell", "what was measured of a plan tells of others", "autotune.plan_judge:_MOST_TRIALS", 1),
-    ("level of the highest clocks", "its error counts", "autotune.beliefs:Beliefs.level_error", _always(0.0)),
+    ("level of max clocks", "its error counts", "autotune.beliefs:Beliefs.level_error", _always(0.0)),
     (
         "first low clocks",
         "low clocks are measured where there is slack before the first plan",

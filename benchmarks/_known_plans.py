@@ -24,7 +24,7 @@ _ROOM = 0.0002
 
 
 class Known(NamedTuple):
-    """A plan as it is played: energy saved and additional time against the highest clocks, relative."""
+    """A plan as it is played: energy saved and additional time against max clocks, relative."""
 
     saved: float
     late: float
@@ -37,7 +37,7 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
         job: The job.
         seed: The run's seed.
         iterations: The number of iterations of the run.
-        slowdown: The longest mean time, as a multiple of that at the highest clocks.
+        slowdown: The longest mean time, as a multiple of that at max clocks.
 
     Returns:
         None if the job does not vary.

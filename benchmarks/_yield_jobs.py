@@ -51,7 +51,7 @@ SCALES = (0.0, 0.5, 1.0, 2.0)
 _ROUNDS = 5
 _NOISY_ITERATIONS = 8
 MOST_LATE = 0.001
-"""Relative: plans that end later than all at the highest clocks by more than this do not count."""
+"""Relative: plans that end later than all at max clocks by more than this do not count."""
 
 
 def known(data: Path) -> Iterator[SimulatedJob]:
@@ -68,7 +68,7 @@ def known(data: Path) -> Iterator[SimulatedJob]:
 
 @dataclass(frozen=True)
 class MeasuredStages:
-    """Stages with the measured lengths of a real run at the highest clocks, on an A100 PCIe.
+    """Stages with the measured lengths of a real run at max clocks, on an A100 PCIe.
 
     How time and power follow the clock is that of the model of an A100 SXM, with less power: these runs did not measure
     it.
@@ -133,7 +133,7 @@ def jobs(kinds: str, data: Path, seeds: range, node: str = "launch") -> list[Sim
 
 
 class Result(NamedTuple):
-    """What a plan does in the simulator without noise: energy saved and time lost, against the highest clocks."""
+    """What a plan does in the simulator without noise: energy saved and time lost, against max clocks."""
 
     saved: float
     time: float

@@ -13,7 +13,7 @@ several go, switch them off together.
 
 Parts:
 
-    planner   one plan at the time of the highest clocks, from the true times and powers, with changes that cost nothing
+    planner   one plan at the time of max clocks, from the true times and powers, with changes that cost nothing
               and with those of the job's nodes (10 ms late without nodes); as the planner evaluates it
     device    such a plan on simulated nodes, with clock processes that know no latency at first, `--iterations` long
     loop      a whole job from its first iteration without any knowledge; the plan that is in force at the end
@@ -71,7 +71,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 class Result(NamedTuple):
-    """Energy saved and time lost against the highest clocks with the same noise, relative."""
+    """Energy saved and time lost against max clocks with the same noise, relative."""
 
     saved: float
     late: float
@@ -125,7 +125,7 @@ def priced(job: SimulatedJob) -> Problem:
 
 
 def plan_of(problem: Problem) -> Plan:
-    """A plan at the time of the highest clocks, made as quickly as for a running job."""
+    """A plan at the time of max clocks, made as quickly as for a running job."""
     planner = Planner(problem)
     return planner.at(deadline=max(planner.fastest_s, all_maximum(problem).iteration_time_s))
 

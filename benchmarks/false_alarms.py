@@ -5,7 +5,7 @@
 
 An alarm makes the plan in force be measured again, or plans for a straggler, so a false one costs trials. Each run
 begins as in a job: the monitor expects mean and scatter of 24 iterations, and after an alarm those of 24 others.
-Iterations run at the highest clocks, with a jitter of 0.2 % beside what the trace holds; all pipelines of an iteration
+Iterations run at max clocks, with a jitter of 0.2 % beside what the trace holds; all pipelines of an iteration
 are drawn together. Columns: the trace and its number of pipelines, iterations, alarms about one pipeline and about all
 of them, and alarms per 100,000 iterations. Without the traces (`--data`), normal noise of 1 % takes their place.
 """

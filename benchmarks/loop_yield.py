@@ -15,14 +15,14 @@ The columns of its row:
     stage      energy saved by the best single clock per stage, likewise
     loop       energy saved by the plan that the loop had in force at the end
     ratio      loop / plan, where the plan saves at least 0.5 %
-    time       iteration time under that plan, against the highest clocks, with the same noise for both, and with the
+    time       iteration time under that plan, against max clocks, with the same noise for both, and with the
                latencies of clocks that the clock processes have learned in this run
     quiet      the same without noise, with all latencies known
     first      iterations until the first plan
     last       iterations until the last plan; windows between do not count if the same plan follows
     profiling  share of all time that was lost to profiling
-    run        time of the whole run against the highest clocks', profiling and plans that were tried included
-    again      how often the loop asked for measuring windows after it had a plan, those at the highest clocks too
+    run        time of the whole run against max clocks', profiling and plans that were tried included
+    again      how often the loop asked for measuring windows after it had a plan, those at max clocks too
     settled    whether the loop keeps the last plan, as far as it knows
 
 All figures are simulated, and depend on seeds only.
@@ -101,12 +101,12 @@ def row_of(
 
 
 def as_run(play: Play, number: int | None) -> tuple[float, float, float]:
-    """Energy saved and time lost by a schedule against the highest clocks, relative; with the same noise for both.
+    """Energy saved and time lost by a schedule against max clocks, relative; with the same noise for both.
 
     It goes on with the clock processes of the run, which know only the latencies that they have learned.
 
     Returns:
-        Energy saved, time lost, and the time of an iteration at the highest clocks in s.
+        Energy saved, time lost, and the time of an iteration at max clocks in s.
     """
     cluster = play.cluster
     iterations = max(_LEAST_ITERATIONS, _INSTRUCTIONS // len(cluster.pipeline.instructions))

@@ -4,7 +4,7 @@
 
 Traces lie in `--data` (`../shared/data/traces` beside the checkout; it says so and stops where they are absent), of
 which at most four pipelines are taken. GPUs are the A100 model with the trace's stages. Which steps are seen is drawn
-from `--seed`. Columns, `late` being additional mean time, relative to the highest clocks as are savings:
+from `--seed`. Columns, `late` being additional mean time, relative to max clocks as are savings:
 
     case        the trace; "slow": with the pipelines that are slow for good, each with clocks of its own
     costs       what a clock change costs: nothing, time of the driver (3 ms, 10 ms until it acts), or clocks that act

@@ -10,7 +10,7 @@ clock followers of the real clock processes. 8 stages, 1F1B; durations jitter by
   absent) and for generated jobs (stages of random lengths, random dependence of time and power on the clock): the plan
   that ignores what changes cost, one clock per stage, our plan, and the best that was found with planners that take
   changes for cheaper or dearer than they are. `late` is the iteration time against the same plan with clocks that act
-  at once, `time` against all at the highest clocks, both with the same noise; `wrong` is the share of GPU time in
+  at once, `time` against all at max clocks, both with the same noise; `wrong` is the share of GPU time in
   instructions spent at another clock than planned.
 - launch: the same plan with clocks set when training launches an instruction, two instructions ahead of the device.
 - doctor: `pfo-fs doctor --switching` in real processes on the simulated nodes: the constants put in, and those found.
@@ -169,7 +169,7 @@ class Ran(NamedTuple):
 
 
 def run(job: Job, plan: Plan | None, settings: NodeSettings, seed: int = 1) -> Ran:
-    """Runs a plan (None: all at the highest clocks) on nodes until it is settled, and then for some iterations."""
+    """Runs a plan (None: all at max clocks) on nodes until it is settled, and then for some iterations."""
     odd = replace(QUIET, time_jitter=JITTER, delay_s=DELAY_S, overhead_s=OVERHEAD_S)
     cluster = Cluster(job.pipeline, job.truth, odd, seed=seed, nodes=settings, knows_latencies=True)
     schedules = {} if plan is None else {s.rank: s.frequencies for s in plan.schedules()}
@@ -215,7 +215,7 @@ def plans(args: argparse.Namespace) -> None:
                     other = Planner(replace(quick, switch_costs=scaled(costs, scale)))
                     found[f"scale {scale:g}"] = other.at(deadline=max(deadline_s, other.fastest_s))
                 rows = {key: figures(job, plan, settings, highest) for key, plan in found.items()}
-                # The best plan that is not slower than all at the highest clocks by more than noise.
+                # The best plan that is not slower than all at max clocks by more than noise.
                 on_time = [row["saved"] for row in rows.values() if row["time"] <= max(0.001, rows["ours"]["time"])]
                 best = max([*on_time, rows["ours"]["saved"]])
                 result = {

@@ -9,7 +9,7 @@
 Traces lie in `--data` (`../shared/data/traces` beside the checkout; left out where it is absent). Each job is simulated
 from its first iteration, without any knowledge; an iteration takes its durations from a step of the trace. Varied jobs
 are drawn from seeds (`varied_job` in `pfo_fs/simulator/job_generator.py`). All figures are simulated, and relative to
-the highest clocks with the same durations. Columns, `late` being additional time:
+max clocks with the same durations. Columns, `late` being additional time:
 
     pipelines   number of pipelines; "slow": with those that are slow for good (left out otherwise)
     plan        the plan in force at the end, or the one before if that was being tried: saved and late over all steps

@@ -299,7 +299,7 @@ class Target(_Model):
     """What a job is planned for: exactly one of the three.
 
     Attributes:
-        slowdown: Longest iteration time, as a multiple of that at the highest clocks; 1.0: no slowdown.
+        slowdown: Longest iteration time, as a multiple of that at max clocks; 1.0: no slowdown.
         deadline: Longest iteration time, in seconds.
         power: Highest average power of all GPUs of the job together, in W.
     """
@@ -319,7 +319,7 @@ class Target(_Model):
             return f"at most {self.power:g} W"
         if self.deadline is not None:
             return f"at most {self.deadline:g} s per iteration"
-        return "no slowdown" if self.slowdown == 1 else f"at most {self.slowdown:g} times the time at full clocks"
+        return "no slowdown" if self.slowdown == 1 else f"at most {self.slowdown:g} times the time at max clocks"
 
 
 MOST_SLOWDOWN, MOST_STRAGGLING = 2.0, 4.0
@@ -333,7 +333,7 @@ def implausible(slowdown: float | None, most: float = MOST_SLOWDOWN) -> str:
     """
     if slowdown is None or not slowdown > most:
         return ""
-    text = f"{slowdown:g} is {slowdown:g} times the time at the highest clocks, and at most {most:g} is taken"
+    text = f"{slowdown:g} is {slowdown:g} times the time at max clocks, and at most {most:g} is taken"
     return text + (f"; for {slowdown:g} % more time, give {1 + slowdown / 100:g}" if slowdown <= 100 else "")
 
 
@@ -341,7 +341,7 @@ class Straggler(_Model):
     """A user's announcement that iterations will take `slowdown` times as long.
 
     Attributes:
-        slowdown: The straggling pipeline's iteration time, divided by that at the highest clocks.
+        slowdown: The straggling pipeline's iteration time, divided by that at max clocks.
         pipeline: The straggling pipeline's data-parallel rank; None if it is outside of this job, or not known.
     """
 

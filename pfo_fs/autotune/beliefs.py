@@ -51,9 +51,9 @@ class Trial(NamedTuple):
     Attributes:
         plan: The plan.
         saved, saved_error: Energy that it saves; the error is infinite if energy is not known.
-        of_all: Error of it that all trials have in common: that of the window of the highest clocks.
+        of_all: Error of it that all trials have in common: that of the window of max clocks.
         later, later_error: By how much iterations took longer than the model makes of the same iterations.
-        slower, slower_error: By how much they took longer than those in the window of the highest clocks; the error is
+        slower, slower_error: By how much they took longer than those in the window of max clocks; the error is
             infinite if that held other pipelines.
         is_checked: Whether that window came after those of the plan.
     """
@@ -103,7 +103,7 @@ class Beliefs:
             GPUs leak more current.
         elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
         trials: What was measured of plans that were in force, by their keys.
-        reference: The window of the highest clocks that savings are told against; None: none was measured yet.
+        reference: The window of max clocks that savings are told against; None: none was measured yet.
         reference_drift: `power_drift_factor` at that time.
         refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
             The times of plans that were not measured are so many times more uncertain.
@@ -244,7 +244,7 @@ class Beliefs:
     def problem(self) -> str:
         """Returns why no plan can be made from what was measured, for the status; empty if one can."""
         if not self.windows:
-            return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
+            return "no pipeline has measured an iteration at max clocks, so no plan can be made"
         if not all(self.samples.curve(kind) for kind in self.layout.kinds):
             return (
                 "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
@@ -253,7 +253,7 @@ class Beliefs:
         return ""
 
     def refer_to_latest(self) -> None:
-        """Takes the latest window, one of the highest clocks, as what savings are told against."""
+        """Takes the latest window, one of max clocks, as what savings are told against."""
         self.reference, self.reference_drift = self.windows[-1], self.power_drift_factor
 
     def add_trial(self, key: object, trial: Trial) -> None:
@@ -328,13 +328,13 @@ class Beliefs:
         return Ratios(np.array(clocks, float), TIME.slope * z, TIME.slope_error * z, top_mhz)
 
     def full_speed_s(self) -> list[Array]:
-        """Returns, for each window, what its instructions would have taken at the highest clocks, in s."""
+        """Returns, for each window, what its instructions would have taken at max clocks, in s."""
         assert self.loads is not None
         ratios = self.ratios()
         return [self.loads.full_speed_s(window, ratios) for window in self.windows]
 
     def level_error(self) -> float:
-        """Returns the relative error of what all durations at the highest clocks have in common.
+        """Returns the relative error of what all durations at max clocks have in common.
 
         Iterations differ in their work, and only those tell it in which instructions ran at these clocks.
         """

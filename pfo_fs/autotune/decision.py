@@ -24,7 +24,7 @@ SURE = 1.0
 """A plan is in time if it is late by less than the tolerance even if it is later than expected by so many standard
 errors: 84 % of all such plans are."""
 LEAST_GAIN = 0.003
-"""Relative to the energy at the highest clocks: another plan takes the place of the one in force if it saves this much
+"""Relative to the energy at max clocks: another plan takes the place of the one in force if it saves this much
 more. A smaller difference is within the error of what is believed of two plans."""
 HORIZON = 300
 """What a trial may win counts for so many iterations, or as many as have been, if they are more: most jobs that have
@@ -144,7 +144,7 @@ def _planned(
         steady: Whether all instructions of a rank have one clock.
     """
     made: list[tuple[float, Judgement, ClockPlan]] = []
-    # A plan may hardly be faster than the highest clocks, so the aim nears that in steps.
+    # A plan may hardly be faster than max clocks, so the aim nears that in steps.
     least_aim = min(0.0, model.full_s / model.target_s - 1)
     aim = aim if aim > least_aim else least_aim + TOLERANCE / 2
     for _ in range(_AIMS):
@@ -223,7 +223,7 @@ def _choose(
         if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
             run = other
     if run is not None and run[1].saved < 0:
-        run = None  # the highest clocks take less
+        run = None  # max clocks take less
     least = run[1].saved + LEAST_GAIN if run is not None else 0.0
     if last is not None and last.trial and last.plan.key in tried and last.windows + 1 < _MOST_WINDOWS:
         found = next((found for plan, found in judged if plan.key == last.plan.key), None)

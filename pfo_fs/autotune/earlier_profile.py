@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlierProfile:
-    """A profile that is compared with the first measurements at the highest clocks.
+    """A profile that is compared with the first measurements at max clocks.
 
     Attributes:
         waiting_power_w: Power of a waiting GPU in the earlier job, in W; 0 if it is not known.

@@ -96,7 +96,7 @@ class InstructionProfiler(FrequencyScheduler):
             return problem
         results: list[ProfilingResult] = []
         for _ in range(_FULL_SPEED_TRIES):
-            results = yield from self._measure([[] for _ in layout.clocks_of_stage], 1, "measuring the highest clocks")
+            results = yield from self._measure([[] for _ in layout.clocks_of_stage], 1, "measuring max clocks")
             if results:
                 break
         if problem := self._beliefs.problem():

@@ -49,8 +49,8 @@ class Judgement(NamedTuple):
 
     Attributes:
         late, late_error: By how much iterations are longer than the target on average.
-        slower: By how much they are longer than at the highest clocks.
-        saved, saved_error: Energy saved against the highest clocks.
+        slower: By how much they are longer than at max clocks.
+        saved, saved_error: Energy saved against max clocks.
     """
 
     late: float

@@ -1,7 +1,7 @@
 """The model that plans are made with and judged by: the job's DAG, its curves, and its recent iterations as scenarios.
 
 A plan is judged by the same iterations that it is compared with: each has taken a certain time in its instructions, and
-would have taken another one at the highest clocks, or under the plan. So what the data of an iteration does to its time
+would have taken another one at max clocks, or under the plan. So what the data of an iteration does to its time
 is no part of the difference.
 """
 
@@ -45,9 +45,9 @@ _MOST_GROUPS = 8
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
 """A clock that is tried stays for so many latencies, or for one instruction: then most of that time it has acted."""
 _LEAST_DEADLINE = 0.01
-"""Relative to full speed: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
+"""Relative to max clocks: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
-"""Plans for a cap on power take at most so many times as long as the highest clocks: the lowest clocks take less."""
+"""Plans for a cap on power take at most so many times as long as max clocks: the lowest clocks take less."""
 _BISECTIONS = 12
 """Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
 
@@ -67,12 +67,12 @@ class JobModel:
         curves: What is believed of each instruction at each clock.
         problem: The job in the planner's form, with expected times.
         everything: The same with all clocks, however little is known of them.
-        full_s: Mean time of an iteration at the highest clocks until its last instruction has ended, in s.
+        full_s: Mean time of an iteration at max clocks until its last instruction has ended, in s.
         tail_s: Mean time from there to the end of the iteration, in s.
         iterations: Number of iterations by which plans are judged.
         judged: These iterations, and some that recombine their micro-batches.
-        full_times_s: How long each of them takes at the highest clocks, in s.
-        full_j: Their mean energy at the highest clocks, in J.
+        full_times_s: How long each of them takes at max clocks, in s.
+        full_j: Their mean energy at max clocks, in J.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class JobModel:
 
     @cached_property
     def _iterations(self) -> tuple[Array, Array]:
-        """Measured iterations at the highest clocks, of shape (iterations, nodes, pipelines).
+        """Measured iterations at max clocks, of shape (iterations, nodes, pipelines).
 
         First those that plans are made for, then those that plans are judged by: others, as a plan fits the iterations
         that it was made for better than any to come. Both are spread over all windows, so that no window counts alone.
@@ -242,7 +242,7 @@ class JobModel:
     def _planned(
         self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
     ) -> list[list[int]]:
-        """Clocks of each group, in MHz, with which iterations take so many times as long as at the highest clocks.
+        """Clocks of each group, in MHz, with which iterations take so many times as long as at max clocks.
 
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
         """

@@ -56,7 +56,7 @@ class ParetoScheduler(FrequencyScheduler):
         job_info: The job.
         rank_infos: All its ranks, in any order.
         pfo_settings: Settings of the scheduling side.
-        slowdown: Longest iteration time, as a multiple of that at the highest clocks; 1.0: no slowdown.
+        slowdown: Longest iteration time, as a multiple of that at max clocks; 1.0: no slowdown.
         deadline: Instead of `slowdown`: longest iteration time, in s.
         power: Instead of `slowdown`: highest average power of all GPUs of the job together, in W.
         blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
@@ -159,14 +159,14 @@ class ParetoScheduler(FrequencyScheduler):
         return bool(odd)
 
     def _is_contradicted(self) -> bool:
-        """Whether the plan in force took another time than the model says, and the highest clocks may tell why."""
+        """Whether the plan in force took another time than the model says, and max clocks may tell why."""
         assert self._choice is not None
         assert self._beliefs.reference is not None
         is_old = self._iterations >= _AGAIN * self._beliefs.reference.steps[-1]
         return is_old and self._new_model().contradicts(self._choice.plan)
 
     def _refer_again(self) -> Windows[None]:
-        """Measures the highest clocks again, and what is believed of the plan in force beside them.
+        """Measures max clocks again, and what is believed of the plan in force beside them.
 
         Either the job has changed since they were measured, or the model is wrong. Other plans were measured beside the
         old window, so that is forgotten. In a job that began with an earlier job's profile, that one is the likeliest
@@ -174,7 +174,7 @@ class ParetoScheduler(FrequencyScheduler):
         """
         assert self._choice is not None
         plan, window = self._choice.plan, self._beliefs.windows[-1]
-        yield from self._window(self._highest_clocks(), "measuring the highest clocks again")
+        yield from self._window(self._highest_clocks(), "measuring max clocks again")
         latest = self._beliefs.windows[-1]
         if latest is not window:
             self._beliefs.refer_to_latest()
@@ -184,11 +184,11 @@ class ParetoScheduler(FrequencyScheduler):
     def _probe(self) -> Windows[None]:
         """Measures low clocks where there is slack, so that iterations do not become longer.
 
-        If instructions take another time at the highest clocks than they did at the default ones, default clocks are
-        lower: then both are measured again, since plans are compared with the highest clocks.
+        If instructions take another time at max clocks than they did at the default ones, default clocks are
+        lower: then both are measured again, since plans are compared with max clocks.
         """
         if self._new_model().one_stretch:
-            yield from self._window(self._highest_clocks(), "measuring the highest clocks")
+            yield from self._window(self._highest_clocks(), "measuring max clocks")
             self._beliefs.refer_to_latest()
         for _ in range(2):
             model = self._new_model()
@@ -196,14 +196,14 @@ class ParetoScheduler(FrequencyScheduler):
             yield from self._window(schedules, "measuring lower clocks where ranks wait")
             if not self._beliefs.default_clocks_differ():
                 return
-            log.info("default clocks are not the highest ones: measuring the highest ones")
+            log.info("default clocks are lower than max clocks: measuring max clocks")
             self._beliefs.forget()
             while self._beliefs.problem():
-                yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
+                yield from self._window(self._highest_clocks(), "measuring at max clocks")
             self._beliefs.refer_to_latest()
 
     def _highest_clocks(self) -> list[FrequencySchedule]:
-        """The schedules with all instructions at the highest clocks."""
+        """The schedules with all instructions at max clocks."""
         layout = self._layout
         return [
             layout.schedule(info.rank, len(layout.order(info.rank)) * layout.clocks_of_stage[info.pp_rank][:1])
@@ -274,7 +274,7 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._model is not None
         target, full_s = self._goal.target, self._model.full_s + self._model.tail_s
         if target.deadline is not None and target.deadline < full_s * (1 - TOLERANCE):
-            return f"the highest clocks take {full_s:.4g} s"
+            return f"max clocks take {full_s:.4g} s"
         if target.power is not None and self._model.least_power_w > target.power:
             return f"{self._model.least_power_w:,.0f} W is the least"
         return ""

@@ -38,7 +38,7 @@ class _ByModel(NamedTuple):
     Attributes:
         late, slower, saved: As in `Judgement`.
         sampling: Standard error of `late` since iterations differ.
-        level: Standard error of it since the level of the highest clocks is uncertain.
+        level: Standard error of it since the level of max clocks is uncertain.
         times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
             clock.
     """
@@ -166,7 +166,7 @@ class PlanJudge:
         """By how much iterations of a plan were later than its model says.
 
         Two figures tell it: how long they simply took, and how long beside what the model makes of the same iterations.
-        If the two do not agree, the first one counts alone if the highest clocks were measured afterwards. Else it does
+        If the two do not agree, the first one counts alone if max clocks were measured afterwards. Else it does
         not count, as the job may have changed since they were.
         """
         if trial is None:

@@ -32,7 +32,7 @@ def plan_of(
     highest_mhz: Sequence[int],
     group_of: Mapping[int, int],
 ) -> ClockPlan:
-    """Returns the plan that schedules run; ranks without one, or with another order, run at the highest clocks.
+    """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks.
 
     Args:
         schedules: At most one per rank.

@@ -47,7 +47,7 @@ def believed_text(found: Judgement, iterations: int) -> str:
         iterations: Number of iterations that it is based on.
     """
     if not found.saved and not found.saved_error:
-        return "all at the highest clocks"
+        return "all at max clocks"
     saved, saved_error = found.saved, TIMES_THE_ERROR * found.saved_error
     slower, slower_error = found.slower, TIMES_THE_ERROR * found.late_error
     if saved > saved_error:
@@ -60,7 +60,7 @@ def believed_text(found: Judgement, iterations: int) -> str:
         time = f"{-slower:.2%} faster (± {100 * slower_error:.2f})"
     else:
         time = f"no slower within {max(slower_error, 0.0001):.2%}"
-    return f"{energy}, {time} than at the highest clocks, over {iterations:,} iterations"
+    return f"{energy}, {time} than at max clocks, over {iterations:,} iterations"
 
 
 def figures_of(model: JobModel, found: Judgement) -> dict[str, float]:

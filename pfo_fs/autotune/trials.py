@@ -18,7 +18,7 @@ Array = Any
 
 _WALK = 1e-4
 """Relative: the level of durations drifts by about this much from one iteration to the next, by 0.1 % in a hundred, as
-a random walk. It is assumed, not measured: with it, an old window of the highest clocks counts for little."""
+a random walk. It is assumed, not measured: with it, an old window of max clocks counts for little."""
 _DRIFT_ERROR = 0.0035
 """Relative: the power of one window is off by about this much, as power drifts by 0.5 % from one to the next."""
 
@@ -26,7 +26,7 @@ _DRIFT_ERROR = 0.0035
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window) -> Trial:
     """Returns what a window tells of the plan that was in force, beside what the model makes of its iterations.
 
-    The window of the highest clocks is told beside the same model: powers that the model has wrong are no saving.
+    The window of max clocks is told beside the same model: powers that the model has wrong are no saving.
     """
     assert beliefs.reference is not None
     own = _beside_the_model(model, beliefs, plan, window, beliefs.power_drift_factor)
@@ -55,7 +55,7 @@ def _slower(window: Window, reference: Window) -> tuple[float, float]:
 
 
 def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, drift: float) -> Trial:
-    """What was measured under a plan, against what the model makes of the same iterations at the highest clocks.
+    """What was measured under a plan, against what the model makes of the same iterations at max clocks.
 
     Args:
         model, beliefs, plan, window: As for `trial_of`.

@@ -26,7 +26,7 @@ _LEAST_SURE = 0.01
 
 @dataclass(frozen=True)
 class Saving:
-    """Energy saved, relative to the highest clocks, and its standard error."""
+    """Energy saved, relative to max clocks, and its standard error."""
 
     share: float
     error: float
@@ -110,7 +110,7 @@ class StepEnergies:
         self._drawn_j += float(energies_j[known].sum())
 
     def add_at_top(self, energies_j: Array) -> None:
-        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing.
+        """Adds a step at max clocks whose work is not known: it saves nothing, and teaches nothing.
 
         Args:
             energies_j: As for `add`.

@@ -89,7 +89,7 @@ def model_of(beliefs: Beliefs) -> JobModel:
 
 
 def probed(dp: int = 1, tp: int = 1) -> Beliefs:
-    """After a window at the highest clocks and one of low clocks."""
+    """After a window at max clocks and one of low clocks."""
     beliefs = beliefs_of(dp, tp)
     beliefs.take(results_of(beliefs, []), [])
     model = model_of(beliefs)
@@ -132,7 +132,7 @@ def test_iterations_that_are_longer_than_those_at_the_highest_clocks_contradict_
     beliefs.refer_to_latest()
     beliefs.trials.clear()
     beliefs.add_trial(plan.key, trial_of(model_of(beliefs), beliefs, plan, window))
-    assert not model_of(beliefs).contradicts(plan), "there was more work, as the highest clocks show"
+    assert not model_of(beliefs).contradicts(plan), "there was more work, as max clocks show"
 
 
 def rows_of(model: JobModel) -> list[tuple[int, int]]:

@@ -38,7 +38,7 @@ class FakeModel:
         hopes: What plans save if hopes are right, by their clocks.
         mixes: The clock of the plan in which every so many stretches have hoped-for clocks.
         nearer: The clock of the plan that goes a part of the way to the hoped-for clocks, by that part.
-        slowdown: By how many times iterations may be longer than at the highest clocks.
+        slowdown: By how many times iterations may be longer than at max clocks.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ def test_without_a_plan_in_time_all_clocks_are_the_highest() -> None:
 class PlannerOffTarget(FakeModel):
     """A model whose plans take longer by some share than the planner has been asked for; slower ones save more.
 
-    Its planner makes no plan that is faster than the highest clocks.
+    Its planner makes no plan that is faster than max clocks.
     """
 
     def __init__(self, off: float, late_error: float, slowdown: float) -> None:

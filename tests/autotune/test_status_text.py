@@ -55,7 +55,7 @@ def test_the_error_that_is_said_is_that_within_which_the_figure_is_nearly_surely
 
 
 def test_at_the_highest_clocks_there_is_nothing_to_compare() -> None:
-    assert text_of(0.0, 0.0, 0.0, 0.0) == "all at the highest clocks"
+    assert text_of(0.0, 0.0, 0.0, 0.0) == "all at max clocks"
 
 
 def test_the_number_of_iterations_is_said() -> None:

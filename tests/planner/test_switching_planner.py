@@ -32,7 +32,7 @@ from pfo_fs.planner.switch_costs import ChangeLimits, reason
 def noisy_profile(
     seed: int, stages: int = 4, clocks: int = 20, plateau: int = 8, noise: float = 0.01, penalty: float = 0.015
 ) -> Profile:
-    """A profile as of a power-limited board: the highest clocks differ by noise only, and the top one is slower."""
+    """A profile as of a power-limited board: max clocks differ by noise only, and the top one is slower."""
     rng = random.Random(seed)
     table = {}
     for stage in range(stages):

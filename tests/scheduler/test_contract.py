@@ -293,7 +293,7 @@ NEW_REFERENCE: list[Event] = [
     PlanInputs(),
     Results(_HONEST, 1.0),
 ]
-"""The highest clocks are measured again, with another time, and then there are stragglers for a while."""
+"""Max clocks are measured again, with another time, and then there are stragglers for a while."""
 
 
 def told(scheduler: FrequencyScheduler, events: Sequence[Event]) -> Iterator[tuple[Event, ScheduleRequest]]:
