@@ -12,8 +12,8 @@ are drawn from seeds (`varied_job` in `pfo_fs/simulator/job_generator.py`). All 
 max clocks with the same durations. Columns, `late` being additional time:
 
     pipelines   number of pipelines; "slow": with those that are slow for good (left out otherwise)
-    plan        the plan in force at the end, or the one before if that was being tried: saved and late over all steps
-                of the trace, without noise and with all latencies known; "worst" is the latest of these steps
+    plan        the plan in force at the end: saved and late over all steps of the trace, without noise and with all
+                latencies known; "worst" is the latest of these steps
     known       the same for a plan by one who knows all steps (`ScenarioPlanner`), at most 0.1 % late
     run         saved and late over the whole run, profiling and plans that were tried included
     first       iteration of the first plan

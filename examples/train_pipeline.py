@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--shared-dir", default=os.environ.get("PFO_FS_SHARED_DIR", "./pfo"))
     parser.add_argument("--iterations", type=int, help="train for so many, whatever is measured meanwhile")
     parser.add_argument("--num-microbatches", type=int, default=8)
+    parser.add_argument("--stop-file", default="", help="end when this file is there")
     args = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -66,7 +67,7 @@ def main() -> None:
             iteration += 1
             if rank == 0:
                 found = "" if args.iterations else verdict(args.shared_dir, opt.job_id)
-                stop.fill_(bool(found) or iteration == args.iterations)
+                stop.fill_(bool(found) or iteration == args.iterations or os.path.exists(args.stop_file))
             dist.broadcast(stop, 0)  # all ranks end after the same iteration
     if found:
         print(f"pfo-fs: {found}")

@@ -156,6 +156,8 @@ class ParetoScheduler(FrequencyScheduler):
         if odd:
             self._earlier.take_back(self._beliefs, odd)
             self._beliefs.curves_changed()
+            self._refuted.clear()
+            self._lost = 0.0  # what plans made with it have taken tells nothing of others
         return bool(odd)
 
     def _is_contradicted(self) -> bool:

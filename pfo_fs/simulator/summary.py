@@ -41,8 +41,7 @@ class Summary:
     Attributes:
         iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
-        plan_number: Number of the last plan, stragglers' plans apart: the one in force at the end, or the one before if
-            that was being tried.
+        plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
         settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         schedules: Number of schedules.
@@ -129,8 +128,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     under_plan = [
         i for i in played if play.first_plan is not None and i.number >= play.first_plan and not indexes[i.number].steps
     ]
-    latest = dict.fromkeys(i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines)
-    last = next((number for number in latest if _is_no_trial(play, number)), next(iter(latest), None))
+    last = next((i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines), None)
     settled_at = None
     judged = judged_iterations(cluster, [{}] * cluster.pipelines if last is None else play.schedules_of(last))
     if last is not None:
@@ -194,13 +192,6 @@ def judged_iterations(cluster: Cluster, schedules: RankSchedules) -> list[Played
     )
     steps = (1.0,) if varies is None else varies.judged(cluster.iteration, cluster.seed)
     return quiet.settled(quiet.clocks_of(schedules), steps)
-
-
-def _is_no_trial(play: Play, number: int) -> bool:
-    """Whether a schedule was measured, or is that of max clocks, which need not be tried."""
-    highest = max(play.cluster.truth.clocks_mhz)
-    clocks = {mhz for ranks in play.schedules_of(number) for plan in ranks.values() for _, mhz in plan}
-    return clocks <= {highest} or bool(play.folder.result_names(number))
 
 
 def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:
