@@ -80,11 +80,13 @@ def test_the_demo_of_clocks_from_loads_ends_with_a_saving_and_a_page(tmp_path: P
 def test_an_interrupted_demo_ends_its_training_and_removes_what_it_has_written(
     tmp_path: Path, temporary: Path, processes: Processes
 ) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background shell
     demo = processes.python(
         *("-m", "pfo_fs", "demo", "--loads", "-d", str(tmp_path / "pfo"), "-o", str(tmp_path / "demo.html")),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    signal.signal(signal.SIGINT, before)
     wait_for(lambda: list(tmp_path.glob("pfo/jobs/*/progress/0.json")), timeout_s=150, what="the first steps")
     demo.send_signal(signal.SIGINT)
     assert demo.wait(60) == 130
