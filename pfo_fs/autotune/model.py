@@ -33,7 +33,7 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _PLANNED_FOR, _JUDGED_BY = 16, 48
-"""Plans are made for so many of the measured iterations at most, and judged by so many others."""
+"""Plans are made for at most 16 of the measured iterations, and judged by at most 48 others."""
 _RECOMBINED, _MOST_VALUES = 48, 2_000_000
 """So many iterations are added by which plans are judged, if these hold no more durations than the second number: with
 micro-batches of different iterations, combined otherwise than those that the planner adds. A plan fits the iterations

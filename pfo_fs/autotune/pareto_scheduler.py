@@ -350,9 +350,10 @@ class ParetoScheduler(FrequencyScheduler):
         return self.plan_inputs
 
     def _may_be_late(self, late: float) -> bool:
-        """Whether the plan in force, with the changes of its clocks, can make iterations so late, relative.
+        """Whether the plan in force can make iterations so late, relative.
 
-        What makes them later is something else, such as a checkpoint: then the trial goes on.
+        It can if all instructions follow their clocks fully, and changes of clocks take as long again. Later iterations
+        have another cause, such as a checkpoint: then the trial goes on.
         """
         assert self._choice is not None
         assert self._model is not None

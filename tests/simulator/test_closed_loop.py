@@ -485,3 +485,16 @@ def test_jobs_of_short_iterations_save_most_of_what_can_be_saved_in_time(
     played = list(play.run(iterations))
     assert saved(played[-50:]) > least
     assert late(played) < 0.0025
+
+
+@pytest.mark.slow
+def test_where_iterations_are_short_max_clocks_are_set_for_a_window_before_lower_ones(tmp_path: Path) -> None:
+    """Clock processes have to see what instructions take at max clocks, to learn when a lower one takes effect."""
+    play = Play(generated_job(170321).cluster(1), tmp_path, SETTINGS)
+    list(play.run(200, lambda iteration: iteration.number >= 2))
+    highest = max(play.cluster.truth.clocks_mhz)
+    first, second = (
+        {mhz for ranks in play.schedules_of(number) for plan in ranks.values() for _, mhz in plan} for number in (1, 2)
+    )
+    assert first == {highest}
+    assert min(second) < highest
