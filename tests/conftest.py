@@ -19,8 +19,11 @@ for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
 # The default scheduler profiles a job and plans for it; most tests are about something else.
 os.environ["PFO_FS_SCHEDULER"] = "Manual"
 
-settings.register_profile("pfo-fs", deadline=None)  # these machines are noisy
-settings.load_profile("pfo-fs")
+# The same examples in each run, so that a test fails for the change that broke it, not by chance. `search` draws new
+# ones: HYPOTHESIS_PROFILE=search pytest ... finds what nobody has thought of. No deadline: these machines are noisy.
+settings.register_profile("pfo-fs", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pfo-fs"))
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -29,7 +29,7 @@ def headline_section(found: Findings, savings: Savings) -> dict[str, Any]:
     if loads is not None:
         title, saved, missing, cards = "Clocks from loads, against max clocks", loads.text, "", _load_cards(loads)
     else:
-        compared = savings.against is not None and (savings.measured is None or savings.change_errors[1] is not None)
+        compared = _is_comparable(savings)
         title, saved = "Against max clocks" if compared else "An iteration", ""
         cards = [*(_compared(found, savings) if compared else _alone(savings)), _in_force(data, savings)]
         missing = _missing(savings)
@@ -43,6 +43,13 @@ def headline_section(found: Findings, savings: Savings) -> dict[str, Any]:
         "total": _total(total) if total is not None else None,
         "total_how": _how_total(total, savings) if total is not None else "",
     }
+
+
+def _is_comparable(savings: Savings) -> bool:
+    """Whether figures of the schedule in force and of max clocks are known, and their error if both were measured."""
+    if savings.best is None or savings.against is None:
+        return False
+    return savings.measured is None or savings.change_errors[1] is not None
 
 
 def _card(title: str, big: str, *small: str, how: str = "", kind: str = "even") -> dict[str, Any]:
@@ -102,7 +109,10 @@ def _in_force(data: JobData, savings: Savings) -> dict[str, Any]:
 def _missing(savings: Savings) -> str:
     """Why nothing is compared."""
     if savings.best is None:
-        return "No energies yet: there are neither complete results of all ranks nor a model of the job."
+        return (
+            "No energies of the schedule in force yet: there are neither complete results of all ranks nor a model of "
+            "the job."
+        )
     if savings.against is None and savings.work_differs and savings.measured is not None:
         return (
             f"Iterations differ in work: their times scatter by {percent(savings.work_differs, 0)} under one "

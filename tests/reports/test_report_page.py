@@ -143,7 +143,7 @@ def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: 
     folder = make_job(tmp_path, 2)
     text = Reader(render_page(collect_job(folder))).text
     assert "no schedule yet" in text["headline"]
-    assert "No energies yet" in text["headline"]
+    assert "No energies of the schedule in force yet" in text["headline"]
     assert "no model" in text["frontier"]
     assert "order of instructions" in text["pipeline"]
     assert "No schedule has been in force" in text["life"]
@@ -170,6 +170,19 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     assert "measured, step 1" in text["pipeline"]
     assert "no model" in text["pipeline"]
     assert "by hand" in text["schedules"]
+
+
+def test_a_schedule_without_results_or_model_is_not_compared_with_max_clocks(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [], infos)
+    write_results(folder, 0, infos, 1.0)
+    schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
+    source = bodies.Source(kind="yaml", sha256="0" * 64)
+    folder.write_schedule(1, 1, 10, source, schedules, infos)
+    folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
+    text = Reader(render_page(collect_job(folder))).text
+    assert "No energies of the schedule in force yet" in text["headline"]
 
 
 @pytest.mark.slow
