@@ -51,10 +51,11 @@ class Trial(NamedTuple):
     Attributes:
         plan: The plan.
         saved, saved_error: Energy that it saves; the error is infinite if energy is not known.
-        of_all: Error of it that all trials have in common: that of the window of max clocks.
         later, later_error: By how much iterations took longer than the model makes of the same iterations.
         slower, slower_error: By how much they took longer than those in the window of max clocks; the error is
             infinite if that held other pipelines.
+        saved_of_all, slower_of_all: Errors of `saved` and `slower` that all trials have in common: those of the window
+            of max clocks.
         is_checked: Whether that window came after those of the plan.
     """
 
@@ -65,7 +66,8 @@ class Trial(NamedTuple):
     later_error: float
     slower: float = 0.0
     slower_error: float = math.inf
-    of_all: float = 0.0
+    saved_of_all: float = 0.0
+    slower_of_all: float = 0.0
     is_checked: bool = False
 
     def pooled(self, new: Trial) -> Trial:
@@ -73,8 +75,15 @@ class Trial(NamedTuple):
         saved, saved_error = _pooled(self.saved, self.saved_error, new.saved, new.saved_error)
         later, later_error = _pooled(self.later, self.later_error, new.later, new.later_error)
         slower, slower_error = _pooled(self.slower, self.slower_error, new.slower, new.slower_error)
-        checked = self.is_checked or new.is_checked
-        return Trial(new.plan, saved, saved_error, later, later_error, slower, slower_error, new.of_all, checked)
+        return new._replace(
+            saved=saved,
+            saved_error=saved_error,
+            later=later,
+            later_error=later_error,
+            slower=slower,
+            slower_error=slower_error,
+            is_checked=self.is_checked or new.is_checked,
+        )
 
 
 def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:

@@ -79,12 +79,15 @@ class Offset(NamedTuple):
     Attributes:
         whole, whole_error: In all, as iterations simply took.
         part, part_error: Beside the model of the same iterations, in which the errors of the curves are the same.
+        of_all: The error that `whole` has beside `whole_error`, and has in common with those of other plans: that of the
+            iterations at max clocks which all of them are compared with.
     """
 
     whole: float
     whole_error: float
     part: float = 0.0
     part_error: float = math.inf
+    of_all: float = 0.0
 
 
 def expected_offset(
@@ -105,20 +108,21 @@ def expected_offset(
     import numpy as np
 
     count = len(measured)
-    rows, values, variances = [], [], []
+    rows, values, variances, common = [], [], [], []
     figures = [
         (number, *figure)
         for number, each in enumerate(measured)
         if each is not None
-        for figure in ((each.whole, each.whole_error, 1.0), (each.part, each.part_error, 0.0))
+        for figure in ((each.whole, each.whole_error, each.of_all, 1.0), (each.part, each.part_error, 0.0, 0.0))
     ]
-    for number, value, error, with_curves in figures:
+    for number, value, error, error_of_all, with_curves in figures:
         if math.isfinite(error):
             row = np.zeros(2 * count)
             row[number], row[count + number] = 1.0, with_curves
             rows.append(row)
             values.append(value)
             variances.append(error**2)
+            common.append(error_of_all)
     last = np.zeros(2 * count)
     last[count - 1] = last[-1] = 1.0
     # Plans may differ by more than was expected.
@@ -132,7 +136,7 @@ def expected_offset(
     if not rows:
         return 0.0, math.sqrt(variance)
     seen: Array = np.array(rows)
-    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
+    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE)) + np.outer(common, common)
     gain = np.linalg.solve(joint, seen @ prior @ last)
     return float(gain @ np.array(values)), math.sqrt(max(0.0, variance - float(gain @ (seen @ prior @ last))))
 

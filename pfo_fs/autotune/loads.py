@@ -315,7 +315,7 @@ class _Cells:
         weight = np.where(weights[latest] > 0, np.where(in_cell >= 0, 1 / noise2, surely[latest]), 0.0)
         at_clock = above[latest] + rows.shifts[latest]
         seen = np.where(in_cell >= 0, at_clock, above[latest] - rows.ratio_logs[latest]) - of_place[latest]
-        shared = float(np.clip(np.var(self._means(load[latest], step, len(steps))), 0.0, 0.95))
+        shared = _shared_by_steps(load, (weights * gain**2).sum(axis=1), rows.by_step)
         pull = weight * gain
         scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
         size = cells + len(steps) * kinds + len(steps)
@@ -358,11 +358,24 @@ class _Cells:
             rows.ratio_logs[at, key[0]] = now - rows.shifts[at, key[0]]
             rows.ratio_errors[at, key[0]] = (1 / error2 + beforehand) ** -0.5
 
-    @staticmethod
-    def _means(values: Array, groups: Array, count: int) -> Array:
-        import numpy as np
 
-        return np.bincount(groups, values, count) / np.maximum(np.bincount(groups, minlength=count), 1)
+def _shared_by_steps(load: Array, information: Array, by_step: Array) -> float:
+    """Returns the share of the loads' variance that the micro-batches of an iteration have in common.
+
+    All windows tell it, each as far as its loads are known: where all instructions ran at clocks that are not known yet,
+    loads were taken to be about 0.
+
+    Args:
+        load: The load of each row, whose prior variance is 1.
+        information: 1 / variance of what the row's durations alone tell of it.
+        by_step: The iteration of each row.
+    """
+    import numpy as np
+
+    rows = np.bincount(by_step)
+    means = np.bincount(by_step, load) / rows
+    known = np.bincount(by_step, information / (1 + information)) / rows
+    return float(np.clip((means**2).sum() / np.maximum(known.sum(), 1e-9), 0.0, 0.95))
 
 
 def _loads(rest: Array, gain: Array, weights: Array) -> tuple[Array, Array]:

@@ -141,7 +141,7 @@ class PlanJudge:
             late_error = math.sqrt(late_error**2 + more * known)
         more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
         late_error = math.hypot(late_error, _LEAST_ERROR)
-        saved_error = math.hypot(saved_error, trials[-1].of_all if trials else 0.0)
+        saved_error = math.hypot(saved_error, trials[-1].saved_of_all if trials else 0.0)
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
     def is_contradicted(self, plan: ClockPlan) -> bool:
@@ -159,7 +159,7 @@ class PlanJudge:
         return (1 + trial.slower) * self._model.full_s / self._model.target_s - 1 - alone.late
 
     def _disagrees(self, trial: Trial, whole: float, variance: float) -> bool:
-        error2 = variance + trial.later_error**2 + trial.slower_error**2
+        error2 = variance + trial.later_error**2 + trial.slower_error**2 + trial.slower_of_all**2
         return abs(whole - trial.later) > _AGREE * math.sqrt(error2)
 
     def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
@@ -173,9 +173,9 @@ class PlanJudge:
             return None
         whole = self._whole(trial, alone)
         if not self._disagrees(trial, whole, variance):
-            return Offset(whole, trial.slower_error, trial.later, trial.later_error)
+            return Offset(whole, trial.slower_error, trial.later, trial.later_error, trial.slower_of_all)
         if trial.is_checked:
-            return Offset(whole, trial.slower_error)
+            return Offset(whole, trial.slower_error, of_all=trial.slower_of_all)
         return Offset(whole, math.inf, trial.later, trial.later_error)
 
     @cached_property

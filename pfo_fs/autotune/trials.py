@@ -39,19 +39,28 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window)
         own.later - reference.later,
         math.hypot(own.later_error, reference.later_error),
         *_slower(window, beliefs.reference),
-        of_all=math.hypot(reference.saved_error / scale, _DRIFT_ERROR),
+        saved_of_all=math.hypot(reference.saved_error / scale, _DRIFT_ERROR),
+        slower_of_all=_error_of_span(beliefs.reference),
         is_checked=beliefs.reference.steps[-1] > window.steps[-1],
     )
 
 
 def _slower(window: Window, reference: Window) -> tuple[float, float]:
-    """By how much the iterations of a window took longer than those of another one, relative, and the error of that."""
+    """By how much the iterations of a window took longer than those of another one, relative.
+
+    Then the error of that, without the other window's.
+    """
     if window.pipelines != reference.pipelines:
         return 0.0, math.inf
     now, before = window.spans_s.max(axis=1), reference.spans_s.max(axis=1)
     apart = abs(window.steps[-1] - reference.steps[-1])
-    errors = [error_of_mean(now) / now.mean(), error_of_mean(before) / before.mean(), _WALK * math.sqrt(apart)]
-    return float(now.mean() / before.mean()) - 1, math.hypot(*errors)
+    return float(now.mean() / before.mean()) - 1, math.hypot(_error_of_span(window), _WALK * math.sqrt(apart))
+
+
+def _error_of_span(window: Window) -> float:
+    """The standard error of the mean duration of a window's iterations, relative."""
+    spans_s = window.spans_s.max(axis=1)
+    return error_of_mean(spans_s) / float(spans_s.mean())
 
 
 def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, drift: float) -> Trial:

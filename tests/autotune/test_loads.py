@@ -42,11 +42,12 @@ def exact(late_s: float = 0.0) -> Ratios:
 
 @dataclass(frozen=True)
 class Job:
-    """How durations of a job vary, as standard deviations of logarithms."""
+    """How durations of a job vary, as standard deviations of logarithms; `whole_steps`: all those of a step alike."""
 
     load: float = 0.0
     noise: float = 0.002
     of_step: float = 0.0
+    whole_steps: float = 0.0
     slower: Mapping[int, float] | None = None
 
     def window(self, rng: Any, mhz: Array, iterations: int = 10, pipelines: int = 2) -> Window:
@@ -55,6 +56,7 @@ class Job:
         micro_batch = np.array([instruction.microbatch for instruction in PIPELINE.instructions])
         loads = rng.normal(size=(iterations, micro_batch.max() + 1, pipelines))[:, micro_batch]
         steps = self.of_step * rng.normal(size=(iterations, len(KINDS), 1))[:, KIND_OF_NODE]
+        steps = steps + self.whole_steps * rng.normal(size=(iterations, 1, 1))
         base = np.array([math.log(TIMES_S[kind]) for kind in KINDS])[KIND_OF_NODE]
         ratio = np.array(
             [true_log(KINDS[k], clock) for k, clock in zip(KIND_OF_NODE.tolist(), mhz.tolist(), strict=True)]
@@ -134,6 +136,20 @@ def test_ratios_of_clocks_are_within_their_stated_errors(job: Job) -> None:
     assert len(off) == 12 * len(KINDS)
     assert float(np.sqrt((off**2).mean())) < 1.6
     assert float(np.median(np.abs(off))) > 0.2, "errors are not stated far too large either"
+
+
+def test_iterations_that_have_more_work_by_chance_are_not_taken_for_what_a_low_clock_makes() -> None:
+    """With all instructions at a low clock, only earlier windows tell how much the work of iterations differs."""
+    job, off = Job(load=0.02, noise=0.004, whole_steps=0.03), []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        model, first = LoadModel(PIPELINE), job.window(rng, highest(), 60, 1)
+        model.fit([first], unsure())
+        found = model.fit([first, job.window(rng, np.full(len(KIND_OF_NODE), 1110.0), 5, 1)], unsure())
+        for each in of_low_clocks(found):
+            base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
+            off.append((math.log(each.time_s / base_s) - true_log(each.kind, each.mhz)) / each.error)
+    assert float(np.sqrt((np.array(off) ** 2).mean())) < 1.6
 
 
 def test_loads_that_all_instructions_of_a_micro_batch_feel_hardly_add_to_the_error_of_a_ratio() -> None:
