@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import NormalDist
 
 from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
@@ -30,7 +31,8 @@ HORIZON = 300
 """What a trial may win counts for so many iterations, or as many as have been, if they are more: most jobs that have
 run for n iterations run for n more (Lindy's law)."""
 LOST_TIME = 0.0005
-"""Relative: trials together may take so much of the time of the iterations so far and those of the horizon."""
+"""Relative: trials together may take so much of the time of the iterations so far and those of the horizon, each at
+first as much as is expected of it, then as much as it took."""
 TRIAL_ITERATIONS = 10
 """A trial lasts for about so many iterations, until its results have arrived."""
 MOST_LATE_TRIAL = LOST_TIME * HORIZON / TRIAL_ITERATIONS
@@ -103,8 +105,10 @@ def may_be_tried(judgement: Judgement) -> bool:
 
 
 def trial_time(judgement: Judgement) -> float:
-    """Returns how much time a trial takes at most, nearly surely, as a number of iterations."""
-    return max(0.0, judgement.late + SURE * judgement.late_error) * TRIAL_ITERATIONS
+    """Returns how much more time a trial is expected to take, as a number of iterations; none that is early counts."""
+    late, error = judgement.late, max(judgement.late_error, 1e-9)
+    normal = NormalDist()
+    return (error * normal.pdf(late / error) + late * normal.cdf(late / error)) * TRIAL_ITERATIONS
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,17 @@ from typing import Any, cast
 import pytest
 
 from pfo_fs.autotune.curves import EXPECTED, View
-from pfo_fs.autotune.decision import LEAST_GAIN, MOST_LATE_TRIAL, TOLERANCE, Choice, choose, in_time, is_late
+from pfo_fs.autotune.decision import (
+    LEAST_GAIN,
+    MOST_LATE_TRIAL,
+    TOLERANCE,
+    TRIAL_ITERATIONS,
+    Choice,
+    choose,
+    in_time,
+    is_late,
+    trial_time,
+)
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
 from pfo_fs.autotune.model import JobModel
 
@@ -368,3 +378,10 @@ def test_plans_are_made_for_times_near_the_target(late: float) -> None:
     model = Asked(believed(0.2, late=late))
     chosen(model)
     assert all(abs(times - 1) < 0.005 for times in model.times)
+
+
+@pytest.mark.parametrize(("late", "error"), [(0.0, 0.01), (-0.005, 0.004), (0.01, 0.002), (-0.02, 0.001), (0.003, 0.0)])
+def test_a_trial_is_expected_to_take_the_mean_of_what_it_may_be_late_by(late: float, error: float) -> None:
+    drawn = random.Random(0)
+    mean = sum(max(0.0, drawn.gauss(late, error)) for _ in range(20_000)) / 20_000
+    assert trial_time(believed(0.1, late, error)) == pytest.approx(mean * TRIAL_ITERATIONS, rel=0.05, abs=1e-6)
