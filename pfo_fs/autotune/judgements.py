@@ -79,8 +79,8 @@ class Offset(NamedTuple):
     Attributes:
         whole, whole_error: In all, as iterations simply took.
         part, part_error: Beside the model of the same iterations, in which the errors of the curves are the same.
-        of_all: The error that `whole` has beside `whole_error`, and has in common with those of other plans: that of the
-            iterations at max clocks which all of them are compared with.
+        of_all: A further error of `whole`, which those of other plans have in common: that of the iterations at max
+            clocks that all of them are compared with.
     """
 
     whole: float

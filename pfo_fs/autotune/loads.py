@@ -362,8 +362,8 @@ class _Cells:
 def _shared_by_steps(load: Array, information: Array, by_step: Array) -> float:
     """Returns the share of the loads' variance that the micro-batches of an iteration have in common.
 
-    All windows tell it, each as far as its loads are known: where all instructions ran at clocks that are not known yet,
-    loads were taken to be about 0.
+    All windows tell it, each as far as its loads are known: where all instructions ran at clocks that are hardly known
+    yet, loads were taken to be about 0.
 
     Args:
         load: The load of each row, whose prior variance is 1.
