@@ -8,7 +8,6 @@ have a tooltip.
 from __future__ import annotations
 
 import io
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +37,8 @@ COLOURS = {
 SERIES = ("s0", "accent", "good", "s3", "s4", "soft")
 """Colours of the instructions of a profile, in order."""
 
-# viridis without its darkest and lightest ends. It becomes lighter all the way, so its order does not depend on hue.
-_RAMP = ("#443a83", "#3b528b", "#31688e", "#287c8e", "#21918c", "#2fb47c", "#5ec962", "#9bd93c", "#d8e219", "#fde725")
+_DARKEST = 0.17
+"""Scales are viridis without its darkest part. It becomes lighter all the way, so its order does not depend on hue."""
 SHADES = 24
 """Number of colours of a scale."""
 WIDTH = 1080.0
@@ -65,11 +64,10 @@ def shade(value: float, low: float, high: float) -> int:
 @cache
 def colour(step: int) -> str:
     """Returns the colour of a shade, as #rrggbb."""
-    at = step / (SHADES - 1) * (len(_RAMP) - 1)
-    first = min(int(at), len(_RAMP) - 2)
-    part = at - first
-    below, above = (tuple(int(_RAMP[n][i : i + 2], 16) for i in (1, 3, 5)) for n in (first, first + 1))
-    return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(below, above, strict=True))
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return to_hex(colormaps["viridis"](_DARKEST + (1 - _DARKEST) * step / (SHADES - 1)))
 
 
 def ink(step: int) -> str:
@@ -160,27 +158,22 @@ def add_boxes(axes: Any, boxes: Sequence[Box], faces: Sequence[str], gid: str) -
 
 
 def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
-    """Puts about `about` round values on an axis, in multiples of a unit, with the decimals that they need."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter
+    """Puts round values on an axis, in at most `about` steps, and writes them as multiples of a power of ten."""
+    from matplotlib.ticker import FuncFormatter
 
-    low, high = axis.get_view_interval()
-    places, ticks = round_values(low / unit, high / unit, about)
-    axis.set_major_locator(FixedLocator([tick * unit for tick in ticks]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.{places}f}"))
+    axis.set_major_locator(_round_values(about))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.6g}"))
 
 
-def round_values(low: float, high: float, about: int) -> tuple[int, list[float]]:
-    """Returns the number of decimals that they need, and about `about` round values between two bounds."""
-    span = high - low
-    if not 0 < span < math.inf:
-        return 0, [low]
-    raw = span / max(1, about)
-    power = 10.0 ** math.floor(math.log10(raw))
-    factor = next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
-    step = factor * power
-    places = max(0, -math.floor(math.log10(step) + 1e-9)) + (factor == 2.5 and power <= 1)
-    first = math.ceil(low / step - 1e-9)
-    return places, [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+def ticks_of(length: float, about: int) -> list[float]:
+    """Returns round values from 0 to a length, in at most `about` steps."""
+    return [float(tick) for tick in _round_values(about).tick_values(0, length) if tick <= length]
+
+
+def _round_values(about: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(about, steps=(1, 2, 2.5, 5, 10))
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> None:

@@ -8,16 +8,13 @@ from typing import Any
 from pfo_fs.errors import PfoError
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.figures import round_values
+from pfo_fs.reports.figures import ticks_of
 from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds
 from pfo_fs.reports.pipeline_picture import ROW_PX, height_of, pipeline_svg
 from pfo_fs.reports.sections import legend, picture_markup, seconds_text
 from pfo_fs.reports.timeline import Laid, dag_of, measured_pipeline
 from pfo_fs.reports.wording import signed_percent
-
-_READABLE = 40
-"""This many instructions of a rank side by side can be read."""
 
 
 def pipeline(found: Findings) -> dict[str, Any]:
@@ -113,7 +110,6 @@ def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str
     ]
     bounds = {scale["kind"]: (scale["low"], scale["high"]) for scale in scales}
     names = sorted({i.name for _, _, laid in pictures for i in laid.pipeline.instructions})
-    places, ticks = round_values(0.0, length_s, 8)
     return {
         "pictures": [
             {
@@ -125,8 +121,7 @@ def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str
         ],
         "scales": scales,
         "by": next(iter(bounds), "clock"),
-        "windows": _windows(pictures[0][2], length_s),
-        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.{places}f}") for tick in ticks],
+        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(length_s, 8)],
         "data": {
             "length": length_s,
             "names": names,
@@ -138,20 +133,6 @@ def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str
             "pictures": [_boxes(laid, names) for _, _, laid in pictures],
         },
     }
-
-
-def _windows(laid: Laid, length_s: float) -> list[tuple[str, float, float]]:
-    """The whole iteration, and stretches in which a micro-batch can be followed."""
-    longest = max(len(row) for row in laid.rows())
-    if longest <= _READABLE:
-        return [("whole iteration", 0.0, length_s)]
-    part = length_s * 0.9 * _READABLE / longest
-    return [
-        ("whole iteration", 0.0, length_s),
-        ("begin", 0.0, part),
-        ("middle", (length_s - part) / 2, (length_s + part) / 2),
-        ("end", length_s - part, length_s),
-    ]
 
 
 def _boxes(laid: Laid, names: Sequence[str]) -> list[list[list[float]]]:
