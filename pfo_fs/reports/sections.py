@@ -204,35 +204,25 @@ def _schedule_table(found: Findings) -> dict[str, Any]:
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
             ranks = f" ({measured.ranks} of {data.job.job_info.world_size} ranks)"
-        row = [
-            window.number,
-            window.index.start_step,
-            _purpose(data, window),
-            f"{fmean(clocks):,.0f}" if clocks else "–",
-            _cell(measured, "time_s", ".4f") + ranks,
-            _cell(predicted, "time_s", ".4f"),
-            _cell(measured, "energy_j", ",.0f"),
-            _cell(predicted, "energy_j", ",.0f"),
-            _cell(measured, "power_w", ",.0f"),
-            "–" if above is None else signed_percent(above),
-        ]
+        row = {
+            "schedule": window.number,
+            "from step": window.index.start_step,
+            "what": _purpose(data, window),
+            "mean clock MHz": f"{fmean(clocks):,.0f}" if clocks else "–",
+            "time s": _cell(measured, "time_s", ".4f") + ranks,
+            "time s, predicted": _cell(predicted, "time_s", ".4f"),
+            "energy J": _cell(measured, "energy_j", ",.0f"),
+            "energy J, predicted": _cell(predicted, "energy_j", ",.0f"),
+            "power W": _cell(measured, "power_w", ",.0f"),
+            "over the frontier": "–" if above is None else signed_percent(above),
+        }
         rows.append(row)
-    head = [
-        "schedule",
-        "from step",
-        "what",
-        "mean clock MHz",
-        "time s",
-        "predicted",
-        "energy J",
-        "predicted",
-        "power W",
-    ]
     lead = (
         "Predictions are for the present temperature of the GPUs; the first schedules ran on colder GPUs, which draw "
         "less."
     )
-    return {"caption": "All schedules", "lead": lead, "head": head, "rows": rows}
+    table = {"caption": "All schedules", "lead": lead}
+    return {**table, "head": list(rows[0]), "rows": [list(row.values()) for row in rows]}
 
 
 def _cell(figures: object | None, name: str, form: str) -> str:
