@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -71,9 +70,7 @@ def power_limit(
         show(_table(measurements, chosen, f"{knob.replace('_', ' ')} {unit}"))
         say(f"{chooser!r}: ", (f"{chosen} {unit}", "bold"))
     if output is not None:
-        if find_spec("matplotlib") is None:
-            fail("--output needs matplotlib, which is not installed: pip install matplotlib")
-        from pfo_fs.power_limit.picture import draw_profile
+        from pfo_fs.reports.knob_picture import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
         draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)

@@ -115,11 +115,8 @@ def write_page(path: Path, page: str) -> None:
     """Writes a page that the user asked for, completely or not at all."""
     from pfo_fs.reports.atomic_output import output_file
 
-    try:
-        with output_file(path) as file:
-            file.write(page)
-    except OSError as error:
-        fail(f"{path}: the page cannot be written: {error.strerror}")
+    with output_file(path) as file:
+        file.write(page)
 
 
 def show(renderable: RenderableType) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from pfo_fs.errors import ConfigError
+
 COLOURS = {
     "text": "#17202b",
     "soft": "#5a6675",
@@ -177,9 +179,16 @@ def _round_values(about: int) -> Any:
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a figure to a file, `.png`, `.svg` or `.pdf` by its name; inside of `drawing`."""
+    """Writes a figure to a file, `.png`, `.svg` or `.pdf` by its name; inside of `drawing`.
+
+    Raises:
+        ConfigError: It cannot be written there, or its name says another format.
+    """
     date = {".svg": "Date", ".pdf": "CreationDate"}.get(Path(path).suffix)
-    figure.savefig(path, dpi=_DPI, metadata={date: None} if date else None)
+    try:
+        figure.savefig(path, dpi=_DPI, metadata={date: None} if date else None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be written: {error}") from error
 
 
 def svg_of(

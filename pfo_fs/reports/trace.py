@@ -73,22 +73,19 @@ def write_trace(
         raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
     chosen = range(degree) if pipeline is None else range(pipeline, pipeline + 1)
     counts = {"iterations": 0, "ranks": 0, "slices": 0}
-    try:
-        with output_file(path) as file:
-            head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
-            file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
-            first = True
-            for event in _events(data, window, chosen, counts, most):
-                file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
-                first = False
-            file.write("\n]}\n")
-            if not counts["slices"]:
-                raise PlanError(
-                    f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or "
-                    "no iteration ran in it, so there is nothing to trace"
-                )
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    with output_file(path) as file:
+        head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
+        file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        first = True
+        for event in _events(data, window, chosen, counts, most):
+            file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
+            first = False
+        file.write("\n]}\n")
+        if not counts["slices"]:
+            raise PlanError(
+                f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or "
+                "no iteration ran in it, so there is nothing to trace"
+            )
     return counts
 
 
@@ -264,23 +261,20 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
     steps: set[int] = set()
     pipelines: set[int] = set()
     rows = 0
-    try:
-        with _opened(path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for step, pipeline, laid in _at_max_clocks(data):
-                steps.add(step)
-                pipelines.add(pipeline)
-                rows += len(laid.times_s)
-                for one, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
-                    writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
-            if not rows:
-                raise PlanError(
-                    f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
-                    "ranks, or the order of instructions is not known, so there is no trace to write"
-                )
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    with _opened(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for step, pipeline, laid in _at_max_clocks(data):
+            steps.add(step)
+            pipelines.add(pipeline)
+            rows += len(laid.times_s)
+            for one, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
+                writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
+        if not rows:
+            raise PlanError(
+                f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
+                "ranks, or the order of instructions is not known, so there is no trace to write"
+            )
     return {"steps": len(steps), "pipelines": len(pipelines), "rows": rows}
 
 
