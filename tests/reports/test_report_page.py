@@ -199,7 +199,7 @@ def test_a_schedule_that_nobody_has_measured_yet_is_shown_by_its_prediction(play
     plan = next(window.schedules for window in data.windows if window.number == newest)
     unmeasured = [replace(window, measured=None) if window.schedules == plan else window for window in data.windows]
     text = Reader(render_page(replace(data, windows=unmeasured))).text
-    assert "predicted, not measured yet" in text["headline"]
+    assert "Predicted, not measured yet" in text["headline"]
     assert f"Schedule {newest} is in force, but has no results yet" in text["pipeline"]
 
 

@@ -69,7 +69,7 @@ def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_max_clocks
     assert whole.iterations == data.last_step + 1
     assert whole.energy_j - whole.more_energy_j == pytest.approx(whole.iterations * against.energy_j)
     assert whole.time_s - whole.more_time_s == pytest.approx(whole.iterations * against.time_s)
-    assert total.profiling.iterations > 0
+    assert total.parts["profiling"].iterations > 0
 
 
 def test_a_job_at_max_clocks_saves_nothing_whatever_the_energy_counters_say(data: JobData) -> None:
