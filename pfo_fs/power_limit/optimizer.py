@@ -85,6 +85,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     Raises:
         ConfigError: With `strict`: an argument is invalid, or the GPUs of the job accept different levels.
+        CoordinationError: With `strict`: a rank does not answer.
         PlanError: With `strict`: the profile is malformed, of the other knob, or makes a level the best that this GPU
             does not accept.
     """
@@ -157,10 +158,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 decision = self._chooser.first()
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
-        try:
-            decision, token = self._ranks.from_rank_0((decision, token))
-        except RanksGone as error:
-            return Decision([], problem=f"the ranks cannot communicate: {error}")
+        decision, token = self._ranks.from_rank_0((decision, token))
         if self._ranks.rank != 0:
             self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
         self._gpus.hold(self._files.is_off)
@@ -323,13 +321,9 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     def _finish_profiling(self, level: int) -> None:
         """Ends the window; rank 0 decides from the windows of all ranks what all ranks do next."""
-        try:
-            windows = self._ranks.all_gather(self._gpus.end_window())
-            mine = None if self._chooser is None else self._chooser.after(level, windows)
-            decision = self._ranks.from_rank_0(mine)
-        except RanksGone as error:
-            self._leave_alone(f"the ranks cannot communicate any more: {error}", warn=True)
-            return
+        windows = self._ranks.all_gather(self._gpus.end_window())
+        mine = None if self._chooser is None else self._chooser.after(level, windows)
+        decision = self._ranks.from_rank_0(mine)
         assert decision is not None
         self._follow(decision)
 
@@ -374,7 +368,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             off = max(self._ranks.all_gather(off))
         except RanksGone as error:
             self._drift_watch = None
-            log.warning("%s: the ranks cannot communicate any more; the level stays: %s", self._name, error)
+            log.warning("%s: %s; the level stays", self._name, error)
             return
         if watch.has_drifted(off):
             if self._ranks.rank == 0:
