@@ -43,7 +43,7 @@ class Demo:
         ranks: Number of its processes.
         time_scale: How many times as fast as the A100s that they follow the simulated GPUs run.
         about: What is trained, for people.
-        news: Returns what is known now of the job: a text that is worth a line of its own when it changes.
+        status: Returns what is known now of the job: a text that is worth a line of its own when it changes.
         has_daemon: Whether a daemon schedules the job.
     """
 
@@ -52,7 +52,7 @@ class Demo:
     ranks: int
     time_scale: float
     about: str
-    news: Callable[[JobFolder], str]
+    status: Callable[[JobFolder], str]
     has_daemon: bool = False
 
 
@@ -76,7 +76,7 @@ PIPELINE = Demo(
     time_scale=1.5,  # so that the demo is short
     about="A small GPT over [bold]8 stages x 12 micro-batches[/] (1F1B: alternating forwards and backwards; gloo), one "
     "process per stage, each with a simulated A100 (1.5 times as fast).\nThere is no profile of the model yet.",
-    news=_verdict,
+    status=_verdict,
     has_daemon=True,
 )
 """A pipeline whose stages pfo-fs profiles and plans for; training ends when a plan has been measured and stays."""
@@ -89,7 +89,7 @@ LOADS = Demo(
     time_scale=0.4,
     about="A small model over [bold]4 data-parallel ranks[/] (DistributedDataParallel; gloo), each with a simulated "
     "A100. Each packs documents of its own: unequal work in each step.",
-    news=_loads_learned,
+    status=_loads_learned,
 )
 """A data-parallel job whose ranks get unequal work in each step, with clocks from loads."""
 
@@ -118,7 +118,7 @@ def train(
     shared.make_folders()
     known, output = set(shared.job_ids()), folder / "training.txt"
     job: JobFolder | None = None
-    until_s, news = time.monotonic() + 60 * minutes, ""
+    until_s, shown = time.monotonic() + 60 * minutes, ""
     with ExitStack() as stack:
         if demo.has_daemon:
             stack.enter_context(_daemon(root, {**scheduler_args, "max_windows": _MAX_WINDOWS}))
@@ -133,9 +133,9 @@ def train(
                 fresh = [job_id for job_id in shared.job_ids() if job_id not in known] if job is None else []
                 job = shared.job(fresh[0]) if fresh else job
                 if job is not None:
-                    text = demo.news(job)
-                    if text and text != news:
-                        news = text
+                    text = demo.status(job)
+                    if text and text != shown:
+                        shown = text
                         console.print(escape(text), highlight=False, soft_wrap=True)
                     line.update(f"training: {escape(''.join(_lines(output)[-1:]))}")
                 time.sleep(0.2)

@@ -16,7 +16,8 @@ from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages as m
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, parse_profile, profile_text
+from pfo_fs.power_limit.measurements import parse_profile, profile_text
+from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 log = logging.getLogger("pfo_fs")
 

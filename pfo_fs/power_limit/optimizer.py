@@ -17,7 +17,6 @@ from pfo_fs.guard import guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
@@ -25,7 +24,7 @@ from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
-from pfo_fs.store.power_limit_folder import folder_key
+from pfo_fs.store.power_limit_folder import KNOBS, Knob, folder_key
 
 log = logging.getLogger("pfo_fs")
 
