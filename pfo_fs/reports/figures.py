@@ -52,8 +52,6 @@ LIGHT_INK, DARK_INK = "#fffffe", "#000001"
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_FONT = re.compile(r"font-family:[^;]*;? ?")
-_REFERENCE = re.compile(r"#([\w-]+)")
 _DPI = 130
 
 
@@ -212,8 +210,6 @@ def svg_of(
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(file.getvalue())  # noqa: S314  matplotlib wrote it
-    for child in [child for child in root if child.tag.endswith("metadata")]:
-        root.remove(child)
     for gid, texts in (tooltips or {}).items():
         _add_tooltips(root, gid, texts)
     for gid, class_ in (classes or {}).items():
@@ -246,24 +242,14 @@ def _add_tooltips(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> 
 
 
 def _clean(root: ElementTree.Element) -> None:
-    """Removes what would disturb the page, or what it does not need: names without use, fonts, styles, white space."""
-    referred = {
-        name
-        for element in root.iter()
-        for key, value in element.attrib.items()
-        if key != "id" and "#" in value
-        for name in _REFERENCE.findall(value)
-    }
+    """Removes what would disturb the page: names of groups, and styles, which would hold for all of it."""
     for element in list(root.iter()):
-        if element.get("id") not in referred:
+        if element.tag == f"{{{_SVG}}}g":
             element.attrib.pop("id", None)
-        if "style" in element.attrib:
-            element.set("style", _FONT.sub("", element.attrib["style"]))
         if "d" in element.attrib:
             short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.1f}", element.attrib["d"])
             element.set("d", " ".join(short.split()))
-        element.tail = None
-        element[:] = [child for child in element if child.tag != f"{{{_SVG}}}style"]
+        element[:] = [child for child in element if not child.tag.endswith(("}style", "}metadata"))]
 
 
 def _themed(svg: str) -> str:
