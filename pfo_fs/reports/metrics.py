@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pfo_fs
@@ -259,7 +258,7 @@ class MetricsFile:
             raise ConfigError(f"--metrics-file: there is no folder {path.parent}")
         self._path, self._leads, self._every_s = path, leads, every_s
         self._reader = FigureReader(shared)
-        self._found: SimpleQueue[Figures] = SimpleQueue()
+        self._last = Figures(leads=False)
         self._stopped = threading.Event()
         self._writing = threading.Lock()
         self._problem = ""
@@ -278,26 +277,28 @@ class MetricsFile:
                 log.warning("%s cannot be removed: %s", self._path, error.strerror)
 
     def _run(self) -> None:
-        reading, pause_s, last = False, 0.0, Figures(leads=False)
+        reading: threading.Thread | None = None
+        pause_s = 0.0
         while not self._stopped.wait(pause_s):
-            if not reading:
-                threading.Thread(target=self._read, name="figures of jobs", daemon=True).start()
-            try:
-                last, reading = self._found.get(timeout=self._every_s), False
+            if reading is None:
+                reading = threading.Thread(target=self._read, name="figures of jobs", daemon=True)
+                reading.start()
+            reading.join(self._every_s)
+            if reading.is_alive():
+                last, pause_s = self._last.without_answer(self._leads()), 0.0
+            else:
+                last, reading = self._last, None
                 pause_s = max(self._every_s, len(last.jobs) / _MOST_JOBS_PER_S)
-            except Empty:
-                last, reading, pause_s = last.without_answer(self._leads()), True, 0.0
             with self._writing:
                 if not self._stopped.is_set():
                     self._write(last)
 
     def _read(self) -> None:
         try:
-            found = self._reader.read(self._leads())
-        except Exception:  # the thread's end must be noticed, or no figures are read any more
+            self._last = self._reader.read(self._leads())
+        except Exception:
             log.exception("the figures of %s", self._path)
-            found = Figures(self._leads())
-        self._found.put(found)
+            self._last = self._last.without_answer(self._leads())
 
     def _write(self, figures: Figures) -> None:
         from prometheus_client import write_to_textfile

@@ -142,8 +142,7 @@ def profile(found: Findings) -> Section:
     """Returns the measurements of each instruction at each clock."""
     section = Section("profile", "What was profiled")
     if not found.points:
-        why = found.missing.get("profile", "no instruction was measured on its own, or the job's profile is missing")
-        section.missing = f"No profile: {why}."
+        section.missing = f"No profile: {found.missing.get('profile', 'it is empty')}."
         return section
     names = list(dict.fromkeys(name for _, name in sorted(found.points)))
     every = [point for curve in found.points.values() for point in curve.values()]
