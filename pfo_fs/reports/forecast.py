@@ -149,17 +149,16 @@ def forecast_of(data: JobData) -> Forecast:
     }
     kinds = sorted({(i.stage, i.name) for i in dag.instructions})
     curves, source = Curves(Samples(points), kinds, clocks, {}), "the job's profile"
-    profile, everything = curves.profile(source), curves.profile(source, EVERYTHING)
     model = data.model
     problem = Problem(
         dag,
-        _warm(profile, model.power_drift_factor),
+        _warm(curves.profile(source), model.power_drift_factor),
         model.blocking_power_w,
         model.overhead_s,
         _switch_costs(model, len(dag.orders)),
         model.gpus_per_rank,
     )
-    wide = replace(problem, profile=_warm(_completed(profile, everything), model.power_drift_factor))
+    wide = replace(problem, profile=_warm(curves.profile(source, EVERYTHING), model.power_drift_factor))
     full_s = all_maximum(problem).iteration_time_s
     scale = full_s / model.full_time_s if model.full_time_s > 0 else 1.0
     if not 0.5 < scale < 2:
@@ -211,15 +210,6 @@ def _switch_costs(model: bodies.ModelBody, ranks: int) -> SwitchCosts:
         model.max_calls_per_s or math.inf,
         model.switch_acts_late_s,
     )
-
-
-def _completed(profile: Profile, everything: Profile) -> Profile:
-    """The profile, plus the clocks that only `everything` has."""
-    table = {}
-    for kind, rows in everything.measurements.items():
-        known = {m.frequency_mhz: m for m in rows} | {m.frequency_mhz: m for m in profile.measurements.get(kind, ())}
-        table[kind] = [known[mhz] for mhz in sorted(known, reverse=True)]
-    return Profile(table, profile.source)
 
 
 def _warm(profile: Profile, power_drift_factor: float) -> Profile:
