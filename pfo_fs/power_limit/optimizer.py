@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.guard import guarded, reason_of
+from pfo_fs.guard import WarnOnce, guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.file_client import FileClient
@@ -23,7 +23,7 @@ from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
+from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, Warmup, too_short
 from pfo_fs.store.power_limit_folder import KNOBS, Knob, folder_key
 
 log = logging.getLogger("pfo_fs")
@@ -119,7 +119,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 self.knob, self.unit = knob, KNOBS[knob].unit
                 self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
                 self._search = Search(search, warmup_steps, profile_steps)
-                self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
+                self._epoch_steps = self._longest_epoch = 0
+                self._warn = WarnOnce()
                 self._drift_threshold = reprofile_drift
                 self._gpus = RankGpus(monitor, knob)
                 self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
@@ -193,9 +194,10 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         """
         if self._closed:
             return
-        warning = self._epochs.ends(dropped=self._drop_window())
-        if warning and self._ranks.rank == 0:
-            log.warning("%s: %s", self._name, warning)
+        self._longest_epoch, self._epoch_steps = max(self._longest_epoch, self._epoch_steps), 0
+        warning = too_short(self._longest_epoch, self.warmup_steps, self._search.window_steps)
+        if self._drop_window() and warning and self._ranks.rank == 0:
+            self._warn(f"{self._name}: {warning}", "epochs")
 
     def _drop_window(self) -> bool:
         """Drops a window that is not complete, so that it begins again; returns False if there is none."""
@@ -218,7 +220,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if self._closed:
             return
         self._metrics.step_begins()
-        self._epochs.step_begins()
+        self._epoch_steps += 1
         self.resume_measurement()
         self._files.poll()
         self._gpus.hold(self._files.is_off)
