@@ -117,21 +117,20 @@ def train(
     shared = SharedDirectory(Files(root, create=True))
     shared.make_folders()
     known, output = set(shared.job_ids()), folder / "training.txt"
-    job: JobFolder | None = None
-    until_s, shown = time.monotonic() + 60 * minutes, ""
     with ExitStack() as stack:
         if demo.has_daemon:
             stack.enter_context(_daemon(root, {**scheduler_args, "max_windows": _MAX_WINDOWS}))
         training = stack.enter_context(_training(demo, root, folder, output))
         line = stack.enter_context(console.status(f"starting {demo.ranks} training processes ..."))
+        job: JobFolder | None = None
+        until_s, shown = time.monotonic() + 60 * minutes, ""
         try:
             while training.poll() is None:
                 if time.monotonic() > until_s:
                     raise CoordinationError(
                         f"the training has not ended within {minutes:g} minutes; give more --minutes on a slow machine"
                     )
-                fresh = [job_id for job_id in shared.job_ids() if job_id not in known] if job is None else []
-                job = shared.job(fresh[0]) if fresh else job
+                job = job or next((shared.job(job_id) for job_id in shared.job_ids() if job_id not in known), None)
                 if job is not None:
                     text = demo.status(job)
                     if text and text != shown:

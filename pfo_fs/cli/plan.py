@@ -127,13 +127,8 @@ def plan(
     for warning in problem.warnings:
         say(("warning: ", "yellow"), warning, to=err)
     if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fail(f"{output}: the folder for --output cannot be made: {error.strerror}")
+        plan_output.make_folder(output, frontier or 0, format_)
     if frontier is not None:
-        if output is not None:
-            plan_output.check_folder(output, frontier, format_)
         plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
         rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
