@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pfo_fs.cli.terminal import JsonFlag, plausible_slowdown, print_json, say, show, table, write_page, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, plausible_slowdown, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import CoordinationError, PlanError
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
@@ -64,6 +64,7 @@ def demo(
 ) -> None:
     """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
     from pfo_fs.cli.demo_training import LOADS, PIPELINE, temporary_folder, train
+    from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.page import render_page
 
     if loads and (real or slowdown != 1.0):
@@ -81,7 +82,8 @@ def demo(
         else:
             data, result, tell = _in_virtual_time(slowdown, root, console)
         page = render_page(data)
-    write_page(output, page)
+    with output_file(output) as file:
+        file.write(page)
     if json_:
         print_json({"job_id": data.folder.job_id, "page": str(output.absolute()), **result})
         return
