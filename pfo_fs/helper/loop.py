@@ -210,7 +210,7 @@ class HelperLoop:
         """Tells the state, before it learns how training has ended, that this training process got SIGTERM."""
         trace = self._traces.get(client)
         if trace is not None and got_sigterm_within(trace, TERMINATES_WITHIN_S):
-            self._handle(e.ClientTerminated(client))
+            self._handle(e.Terminated(client))
 
     def _close(self, client: int) -> None:
         trace = self._traces.pop(client, None)

@@ -85,9 +85,9 @@ class HelperState:
                 self._on_operation_done(event)
             case e.PlanPublished(schedule):
                 self._tell_rank(0, schedule)
-            case e.Terminated():
+            case e.Terminated(None):
                 self._job.terminated_at_s = self._now_s
-            case e.ClientTerminated(client) if client in self._clients:
+            case e.Terminated(int(client)) if client in self._clients:
                 self._clients[client].terminated = True
             case e.Logged(level, text):
                 lowest = min(self._clients.ranks(), default=-1)  # it logs for the helper
