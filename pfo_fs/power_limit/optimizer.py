@@ -132,7 +132,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._ranks.agree(error, self.guard)
             agreed = agree_on_levels(self._ranks, self._gpus, clock_step if knob == "clock" else pl_step, self.unit)
             if agreed.problem:
-                self._leave_alone(agreed.problem, warn=agreed.rank_warns)
+                self._leave_alone(agreed.problem, warn=self._ranks.rank == 0)
             self.power_limits = agreed.levels
             self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
             if agreed.levels:

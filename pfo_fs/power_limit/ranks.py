@@ -100,14 +100,12 @@ class LevelAgreement:
         gpu_names: Product name and UUID of each GPU of the job.
         bounds: The lowest and the highest level that the GPUs accept.
         problem: Why levels cannot be set on all ranks; empty if they can.
-        rank_warns: Whether this rank logs a warning about the problem.
     """
 
     levels: list[int] = field(default_factory=list)
     gpu_names: list[str] = field(default_factory=list)
     bounds: tuple[float, float] = (0.0, 0.0)
     problem: str = ""
-    rank_warns: bool = False
 
 
 def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> LevelAgreement:
@@ -128,7 +126,7 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
     for rank, (_, problem) in enumerate(found):
         if problem:
             where = f"rank {rank}: " if len(found) > 1 else ""
-            return LevelAgreement(problem=f"{where}{problem}", rank_warns=ranks.rank == 0)
+            return LevelAgreement(problem=f"{where}{problem}")
     of_job = [(rank, gpu) for rank, (of_rank, _) in enumerate(found) for gpu in of_rank]
     ranges = {gpu.levels for _, gpu in of_job}
     if len(ranges) > 1:
