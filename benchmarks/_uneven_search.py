@@ -17,13 +17,13 @@ from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.power_limit.gpus import Levels
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import spaced_clocks
 from pfo_fs.power_limit.same_load import StepsReport
 from pfo_fs.simulator.load_play import last_stage, loads_of
 from pfo_fs.simulator.traces import read_trace
 from pfo_fs.simulator.uneven_job import MODELS, drawn_steps
+from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 Array = Any
 KINDS = ("forward", "backward")

@@ -9,19 +9,17 @@ import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from pfo_fs.cli.terminal import JsonFlag, plausible_slowdown, print_json, say, show, table, write_page, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, plausible_slowdown, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import CoordinationError, PlanError
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.cli.demo_training import Training
     from pfo_fs.reports.collect import JobData
     from pfo_fs.simulator import Iteration
     from pfo_fs.store.loads_known import LoadsKnown
@@ -65,7 +63,8 @@ def demo(
     json_: JsonFlag = False,
 ) -> None:
     """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
-    from pfo_fs.cli.demo_training import LoadsDemo, PipelineDemo, temporary_folder
+    from pfo_fs.cli.demo_training import LOADS, PIPELINE, temporary_folder, train
+    from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.page import render_page
 
     if loads and (real or slowdown != 1.0):
@@ -75,15 +74,16 @@ def demo(
         folder = stack.enter_context(temporary_folder())
         root = shared_dir or folder / "pfo"
         if loads:
-            data, _ = LoadsDemo().run(root, folder, console, minutes)
+            data, _ = train(LOADS, root, folder, console, minutes)
             result, tell = _of_loads(data)
         elif real:
-            data, training = PipelineDemo(slowdown).run(root, folder, console, minutes)
-            result, tell = _of_pipeline(data, training)
+            data, printed = train(PIPELINE, root, folder, console, minutes, slowdown=slowdown)
+            result, tell = _of_pipeline(data, printed)
         else:
             data, result, tell = _in_virtual_time(slowdown, root, console)
         page = render_page(data)
-    write_page(output, page)
+    with output_file(output) as file:
+        file.write(page)
     if json_:
         print_json({"job_id": data.folder.job_id, "page": str(output.absolute()), **result})
         return
@@ -153,25 +153,20 @@ def _show_iteration(times_s: tuple[float, float], energies_j: tuple[float, float
     show(shown)
 
 
-def _of_pipeline(data: JobData, training: Training) -> Shown:
+def _of_pipeline(data: JobData, printed: list[str]) -> Shown:
     """What a plan has saved in real training processes: the same figures as on the page.
 
     Raises:
         CoordinationError: That is not known at the end.
     """
-    from pfo_fs.reports.collect import results_of
     from pfo_fs.reports.forecast import Findings
     from pfo_fs.reports.savings import savings_of
 
     savings = savings_of(Findings(data))
     best, against = savings.best, savings.against
-    measured = [window.number for window in data.windows if window.measured and window.measured.energy_j is not None]
     if best is None or against is None:
         raise CoordinationError("at the end of training, no plan was compared with max clocks; is this machine busy?")
-    # The first schedule leaves clocks alone, which counts as max clocks.
-    ends = [results_of(data, number, data.infos) for number in (measured[0], measured[-1])]
-    by_stage_j = [[fmean(body.result.iter_energy) for _, body in sorted(end.items())] for end in ends]
-    losses = [float(line.split()[3]) for line in training.printed]
+    losses = [float(line.split()[3]) for line in printed if line.startswith("iteration ")]
     result = {
         "iter_time_s": {"without": against.span_s, "with": best.span_s},
         "iter_energy_j": {"without": against.energy_j, "with": best.energy_j},
@@ -179,10 +174,6 @@ def _of_pipeline(data: JobData, training: Training) -> Shown:
         "slowdown": best.span_s / against.span_s - 1,
         "iterations": len(losses),
         "schedules": 1 + data.windows[-1].number,
-        "stages": [
-            {"stage": stage, "energy_without_j": without, "energy_with_j": with_plan}
-            for stage, (without, with_plan) in enumerate(zip(*by_stage_j, strict=True))
-        ],
         "loss": {"first": losses[0], "last": losses[-1]},
     }
 

@@ -25,17 +25,6 @@ _MOST_NAMED = 5
 
 
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
-    """Returns the folder of the job that the user names; if the command changes it, it must not have ended.
-
-    See `_named` for the arguments.
-    """
-    folder = _named(job, shared_dir, archived=archived, writes=writes)
-    if writes and folder.read_end() is not None:
-        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
-    return folder
-
-
-def _named(job: str, shared_dir: Path | None, *, archived: bool, writes: bool) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
     A folder without a `job.json` that can be read is no job.
@@ -44,17 +33,27 @@ def _named(job: str, shared_dir: Path | None, *, archived: bool, writes: bool) -
         job: The argument that the user gave.
         shared_dir: The shared directory; None where `job` is a path.
         archived: Whether to search the archive after the jobs that are not archived.
-        writes: Whether the command changes the job: then `latest` must be one that runs, and no other one may be meant.
+        writes: Whether the command changes the job, which then must not have ended: `latest` must be one that runs, and
+            no other one may be meant.
     """
+    folder = _by_path(job, archived) if shared_dir is None else _by_name(job, shared_dir, archived, writes)
+    if writes and folder.read_end() is not None:
+        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
+    return folder
+
+
+def _by_path(job: str, archived: bool) -> JobFolder:
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
-    if shared_dir is None and path.parent.name in folders and path.is_dir():
-        path = path.resolve()
-        return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
-    if shared_dir is None:
+    if path.parent.name not in folders or not path.is_dir():
         wrong_usage(
             f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give the job's folder"
         )
+    path = path.resolve()
+    return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
+
+
+def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFolder:
     shared = open_directory(shared_dir)
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
@@ -98,14 +97,13 @@ def tell_written(folder: JobFolder, text: str, document: dict[str, Any], as_json
 def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *, writes: bool) -> JobFolder:
     """Returns the job that began last by its own record, among those that run if any does."""
     jobs = _with_begin(map(shared.job, live))
-    running = [(began, folder) for began, folder in jobs if not _has_ended(folder)]
+    running = [one for one in jobs if not _has_ended(one[2])]
     if writes:
         if not running:
-            how = f"the last one, {max(jobs, key=_by_begin)[1].job_id}, has ended" if jobs else "there is none"
+            how = f"the last one, {jobs[-1][1]}, has ended" if jobs else "there is none"
             fail(f"no job runs in {shared.files.root}: {how}")
-        newest = max(began for began, _ in running)
-        unknown = [folder.job_id for began, folder in running if began == _UNKNOWN]
-        same = [folder.job_id for began, folder in running if began == newest]
+        unknown = [job_id for began, job_id, _ in running if began == _UNKNOWN]
+        same = [job_id for began, job_id, _ in running if began == running[-1][0]]
         if unknown and len(running) > 1:
             fail(f"'latest': when job {unknown[0]} began is not known, or in the future; name the job that you mean")
         if len(same) > 1:
@@ -113,15 +111,13 @@ def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *
     found = running or jobs or _with_begin(shared.job(job_id, archived=True) for job_id in over)
     if not found:
         fail(f"{shared.files.root} has no jobs")
-    return max(found, key=_by_begin)[1]
+    return found[-1][2]
 
 
-def _by_begin(one: tuple[datetime, JobFolder]) -> tuple[datetime, str]:
-    return one[0], one[1].job_id
-
-
-def _with_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, JobFolder]]:
-    return [(began, folder) for folder in folders if (began := _began(folder)) is not None]
+def _with_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, str, JobFolder]]:
+    """Returns jobs by their begin and name."""
+    jobs = [(began, folder.job_id, folder) for folder in folders if (began := _began(folder)) is not None]
+    return sorted(jobs, key=lambda one: one[:2])
 
 
 _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)

@@ -30,7 +30,9 @@ def plan(
     num_ranks: Annotated[
         int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
     ] = None,
-    p2p_power: Annotated[float | None, typer.Option(help="Power in W of a GPU that waits for its neighbours.")] = None,
+    p2p_power: Annotated[
+        float | None, typer.Option(help="Power in W of a GPU that waits for its neighbours.", min=0.0)
+    ] = None,
     gpu: Annotated[str | None, typer.Option(help="A100 or A40: use the published --p2p-power of that GPU.")] = None,
     slowdown: Annotated[
         float | None,
@@ -73,8 +75,10 @@ def plan(
     max_changes: Annotated[
         int | None, typer.Option(help="Most clock changes of an iteration, all ranks together.", min=0)
     ] = None,
-    delay: Annotated[float, typer.Option(help="Seconds that a message takes from one rank to the next.")] = 0.0,
-    overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.")] = 0.0,
+    delay: Annotated[
+        float, typer.Option(help="Seconds that a message takes from one rank to the next.", min=0.0)
+    ] = 0.0,
+    overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.", min=0.0)] = 0.0,
     calibrate: Annotated[
         Path | None, typer.Option(help="JSON file of measured iterations, to which delay and overhead are fitted.")
     ] = None,
@@ -94,7 +98,7 @@ def plan(
     An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import plan_output, plan_request
-    from pfo_fs.planner import all_maximum, costs_of, even_hosts
+    from pfo_fs.planner import Problem, SwitchCosts, all_maximum, costs_of, even_hosts, make_pipeline
     from pfo_fs.switching_file import read_switching
 
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
@@ -107,9 +111,12 @@ def plan(
     if frontier is not None and solver != "lp":
         fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
     waiting_w = plan_request.waiting_power_w(p2p_power, gpu)
-    problem = plan_request.make_problem(
-        profile, num_microbatches, schedule, num_ranks, gpus_per_rank, delay, overhead, waiting_w, derive=derive
+    pipeline, complete = plan_request.profile_for(
+        lambda stages: make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks, delay_s=delay),
+        profile,
+        derive=derive,
     )
+    problem = Problem(pipeline, complete, waiting_w, overhead, SwitchCosts(), gpus_per_rank)
     if switching is not None:
         hosts = even_hosts(len(problem.pipeline.orders), ranks_per_host)
         problem = replace(problem, switch_costs=costs_of(read_switching(switching), gpus_per_rank, hosts))
@@ -120,13 +127,8 @@ def plan(
     for warning in problem.warnings:
         say(("warning: ", "yellow"), warning, to=err)
     if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fail(f"{output}: the folder for --output cannot be made: {error.strerror}")
+        plan_output.make_folder(output, frontier or 0, format_)
     if frontier is not None:
-        if output is not None:
-            plan_output.check_folder(output, frontier, format_)
         plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
         rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]

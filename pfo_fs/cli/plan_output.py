@@ -84,12 +84,19 @@ def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, picture
     return written
 
 
-def check_folder(directory: Path, points: int, format_: str) -> None:
-    """Refuses a folder with plans that a frontier of `points` plans would not replace: they would seem to belong to it.
+def make_folder(directory: Path, points: int, format_: str) -> None:
+    """Makes the folder for a frontier of `points` plans, or for one plan (0).
 
     Raises:
-        ConfigError: There are such plans.
+        ConfigError: It cannot be made, or holds plans that a frontier would not replace, so that they would seem to be
+            its own.
     """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory}: the folder for --output cannot be made: {error.strerror}") from error
+    if not points:
+        return
     stem, suffix = ("freqs_pipeline", ".py") if format_ == "lowtime" else ("plan", ".yaml")
     names = {f"{stem}_{index:05d}{suffix}" for index in range(points)}
     if others := sorted({path.name for path in directory.glob(f"{stem}_[0-9]*{suffix}")} - names):

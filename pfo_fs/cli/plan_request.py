@@ -1,4 +1,4 @@
-"""Makes a problem and its plans from the options of `pfo-fs plan`."""
+"""Reads what is planned, and makes plans, by the options of `pfo-fs plan`."""
 
 from __future__ import annotations
 
@@ -8,64 +8,44 @@ from pathlib import Path
 from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.planner import (
+    Pipeline,
     Plan,
     Planner,
     Problem,
-    SwitchCosts,
+    Profile,
     all_maximum,
     blocking_power_w,
     lowtime_plan,
-    make_pipeline,
     one_frequency,
     one_per_stage,
     read_profile,
 )
 
 
-def make_problem(
-    profile_path: Path,
-    num_microbatches: int,
-    schedule: str,
-    num_ranks: int | None,
-    gpus_per_rank: int,
-    delay_s: float,
-    overhead_s: float,
-    waiting_w: float,
-    *,
-    derive: bool,
-) -> Problem:
-    """Returns the problem, without costs of clock changes.
+def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: bool) -> tuple[Pipeline, Profile]:
+    """Returns the pipeline, and the profile of all instructions that it runs.
 
     Args:
-        profile_path: A profile, or the folder of a Zeus dump.
-        num_microbatches: Micro-batches of one iteration.
-        schedule: The name of the pipeline's schedule.
-        num_ranks: Ranks of the pipeline; None: as many as stages.
-        gpus_per_rank: GPUs of a rank.
-        delay_s: Time that a message takes from one rank to the next.
-        overhead_s: Time of an iteration outside the pipeline.
-        waiting_w: Power of a GPU that waits for its neighbours.
+        pipeline_of: Returns the pipeline for a number of stages.
+        path: A profile, or the folder of a Zeus dump.
         derive: Whether instructions that the profile lacks are estimated from forward and backward.
 
     Raises:
-        ConfigError: A number or the schedule is not valid.
+        ConfigError: The profile lacks an instruction that could be estimated.
         PlanError: The profile is not valid.
     """
-    for option, value in (("p2p-power", waiting_w), ("delay", delay_s), ("overhead", overhead_s)):
-        if value < 0:
-            raise ConfigError(f"--{option} is {value}; it cannot be negative")
-    profile = read_dump(profile_path) if profile_path.is_dir() else read_profile(profile_path)
-    pipeline = make_pipeline(schedule, profile.num_stages, num_microbatches, num_ranks=num_ranks, delay_s=delay_s)
+    profile = read_dump(path) if path.is_dir() else read_profile(path)
+    pipeline = pipeline_of(profile.num_stages)
     names = sorted({instruction.name for instruction in pipeline.instructions})
     if derive:
         profile = profile.derived(names)
     lacking = [(s, n) for s in range(profile.num_stages) for n in names if n not in profile.instructions(s)]
     if lacking and {"forward", "backward"} <= set(profile.instructions(lacking[0][0])):
         raise ConfigError(
-            f"{profile.source}: {schedule} runs {lacking[0][1]}, which is not in the profile; add its rows, or "
+            f"{profile.source}: {pipeline.name} runs {lacking[0][1]}, which is not in the profile; add its rows, or "
             "give --derive to estimate it from forward and backward"
         )
-    return Problem(pipeline, profile, waiting_w, overhead_s, SwitchCosts(), gpus_per_rank)
+    return pipeline, profile
 
 
 def waiting_power_w(p2p_power: float | None, gpu: str | None) -> float:

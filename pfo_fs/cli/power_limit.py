@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pfo_fs.power_limit import OptimumSelector
-    from pfo_fs.power_limit.measurements import KnobMeasurement
+    from pfo_fs.store.power_limit_folder import KnobMeasurement
 
 
 Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
@@ -46,7 +45,7 @@ def power_limit(
 ) -> None:
     """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
-    from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
+    from pfo_fs.store.power_limit_folder import MAX_PROFILE_BYTES
 
     try:
         chooser = _selector(selector, factor, eta_knob, world_size)
@@ -71,9 +70,7 @@ def power_limit(
         show(_table(measurements, chosen, f"{knob.replace('_', ' ')} {unit}"))
         say(f"{chooser!r}: ", (f"{chosen} {unit}", "bold"))
     if output is not None:
-        if find_spec("matplotlib") is None:
-            fail("--output needs matplotlib, which is not installed: pip install matplotlib")
-        from pfo_fs.power_limit.picture import draw_profile
+        from pfo_fs.reports.knob_picture import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
         draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)

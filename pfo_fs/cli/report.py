@@ -19,7 +19,6 @@ from pfo_fs.cli.terminal import (
     say,
     show,
     table,
-    write_page,
     wrong_usage,
 )
 from pfo_fs.reports.wording import signed_percent
@@ -59,6 +58,7 @@ def report(
     json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
+    from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.reports.page import render_page
 
@@ -78,7 +78,8 @@ def report(
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier ..."):
         page = render_page(collect_job(folder), points)
-    write_page(output, page)
+    with output_file(output) as file:
+        file.write(page)
     if json_:
         print_json({"file": str(output), "job_id": folder.job_id})
         return

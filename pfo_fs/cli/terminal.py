@@ -111,17 +111,6 @@ def table(*columns: str, left: Collection[str] = (), title: str = "", caption: s
     return made
 
 
-def write_page(path: Path, page: str) -> None:
-    """Writes a page that the user asked for, completely or not at all."""
-    from pfo_fs.reports.atomic_output import output_file
-
-    try:
-        with output_file(path) as file:
-            file.write(page)
-    except OSError as error:
-        fail(f"{path}: the page cannot be written: {error.strerror}")
-
-
 def show(renderable: RenderableType) -> None:
     """Prints a table or text as wide as it has to be: a terminal wraps lines, and numbers are never cut."""
     wide = out.options.update(width=1000, max_width=1000)

@@ -33,14 +33,13 @@ class DirectoryHealth:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._unread_since: float | None = None
-        self._failed_at: dict[Way, float] = {}
-        self._errors: dict[Way, str] = {}
+        self._problems: dict[Way, tuple[str, float]] = {}  # each with the time when it was seen last
         self._unfinished_since: deque[float] = deque()
 
     @property
     def error(self) -> str:
         """Text for the status about what is wrong now; empty if nothing is."""
-        return "; ".join(self._errors.values())
+        return "; ".join(text for text, _ in self._problems.values())
 
     def started(self) -> None:
         """Notes a call that was given to the worker, which makes one call after the other."""
@@ -58,39 +57,24 @@ class DirectoryHealth:
 
     def ended(self, way: Way, error: PfoError | None) -> None:
         """Notes how a call has ended."""
-        if error is None:
-            self.succeeded(way)
-        elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
-            self.failed(way, error)
-
-    def failed(self, way: Way, error: StoreError | RecordError) -> None:
-        """Notes that a call has failed."""
         now = self._monotonic()
-        if way not in self._errors:
-            what = "does not answer" if way == "read" else "cannot be written"
-            log.warning("the shared directory %s; training goes on with its present schedule: %s", what, error.args[-1])
-        if way == "read" and self._unread_since is None:
-            self._unread_since = now
-        self._failed_at[way] = now
-        self._errors[way] = str(error.args[-1])
-
-    def succeeded(self, way: Way) -> None:
-        """Notes that a call has succeeded."""
-        if way == "read":
-            self._unread_since = None
-        if way in self._errors and self._monotonic() - self._failed_at[way] >= _CALM_S:
-            del self._errors[way]
-            log.warning("the shared directory %s again", "answers" if way == "read" else "can be written")
-
-    def unread_s(self) -> float:
-        """Returns for how long every read has failed, in s."""
-        return 0.0 if self._unread_since is None else self._monotonic() - self._unread_since
-
-    def hangs_s(self) -> float:
-        """Returns for how long the oldest unfinished call has been under way, in s."""
-        return self._monotonic() - self._unfinished_since[0] if self._unfinished_since else 0.0
+        if error is None:
+            if way == "read":
+                self._unread_since = None
+            if way in self._problems and now - self._problems[way][1] >= _CALM_S:
+                del self._problems[way]
+                log.warning("the shared directory %s again", "answers" if way == "read" else "can be written")
+        elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
+            text = str(error.args[-1])
+            if way not in self._problems:
+                what = "does not answer" if way == "read" else "cannot be written"
+                log.warning("the shared directory %s; training goes on with its present schedule: %s", what, text)
+            if way == "read" and self._unread_since is None:
+                self._unread_since = now
+            self._problems[way] = text, now
 
     @property
     def is_lost(self) -> bool:
         """Whether the directory has not answered for `FALLBACK_AFTER_S`, so that ranks must go to default clocks."""
-        return max(self.unread_s(), self.hangs_s()) > FALLBACK_AFTER_S
+        silent_since = [*self._unfinished_since, *([] if self._unread_since is None else [self._unread_since])]
+        return bool(silent_since) and self._monotonic() - min(silent_since) > FALLBACK_AFTER_S

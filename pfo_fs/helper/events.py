@@ -61,14 +61,12 @@ class Logged:
 
 @dataclass(frozen=True)
 class Terminated:
-    """This process got SIGTERM: a batch system ends the job, by its time limit or on request."""
+    """This process got SIGTERM: a batch system ends the job, by its time limit or on request.
 
+    `client`: instead, the training process of that connection got it; what it does after that is the next event.
+    """
 
-@dataclass(frozen=True)
-class ClientTerminated:
-    """The training process of a connection got SIGTERM; what it does after that, or its end, is the next event."""
-
-    client: int
+    client: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,15 +75,7 @@ class TimePassed:
 
 
 Event: TypeAlias = (
-    MessageArrived
-    | ClientGone
-    | OperationDone
-    | PlanPublished
-    | CoordinatorAlive
-    | Logged
-    | Terminated
-    | ClientTerminated
-    | TimePassed
+    MessageArrived | ClientGone | OperationDone | PlanPublished | CoordinatorAlive | Logged | Terminated | TimePassed
 )
 
 # ---- actions

@@ -14,8 +14,8 @@ from pfo_fs.ipc import messages as m
 from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
-_TERMINATES_WITHIN_S = 600.0
-"""Training that ends within this time after a SIGTERM to the job, maybe with a checkpoint, ends because of that."""
+TERMINATES_WITHIN_S = 600.0
+"""Training that ends within this time after a SIGTERM to it or the job, maybe with a checkpoint, ends because of it."""
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Job:
         A launcher ends the other ranks by SIGTERM when one has crashed: then the job has crashed. Otherwise SIGTERM is
         the reason, whatever training made of it.
         """
-        terminated = client.terminated or now_s - self.terminated_at_s <= _TERMINATES_WITHIN_S
+        terminated = client.terminated or now_s - self.terminated_at_s <= TERMINATES_WITHIN_S
         if self.first_crash:
             reason, text = "crashed", self.first_crash
         elif terminated:

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 
 from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
+from pfo_fs.helper.job import TERMINATES_WITHIN_S
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.operations import DirectoryOperations, Operation
 from pfo_fs.helper.state import HelperState
@@ -31,8 +32,6 @@ from pfo_fs.ipc.started import OwnOutput
 
 log = logging.getLogger("pfo_fs.helper")
 
-_SIGTERM_COUNTS_FOR_S = 600.0
-"""Training that ends within this time after it got SIGTERM, for example with a checkpoint, ends because of that."""
 _LAST_WRITES_WITHIN_S = 600.0
 """The helper runs for at most this time after its last client, to write what it still has."""
 
@@ -210,8 +209,8 @@ class HelperLoop:
     def _tell_sigterm(self, client: int) -> None:
         """Tells the state, before it learns how training has ended, that this training process got SIGTERM."""
         trace = self._traces.get(client)
-        if trace is not None and got_sigterm_within(trace, _SIGTERM_COUNTS_FOR_S):
-            self._handle(e.ClientTerminated(client))
+        if trace is not None and got_sigterm_within(trace, TERMINATES_WITHIN_S):
+            self._handle(e.Terminated(client))
 
     def _close(self, client: int) -> None:
         trace = self._traces.pop(client, None)

@@ -8,30 +8,19 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pfo_fs.errors import PfoError
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, layout
 from pfo_fs.store.power_limit_folder import KNOBS, MAX_PROFILE_BYTES, Knob, PowerLimitFolder, PowerLimitUpdates
 
 _PER_MESSAGE = 500
-_LOCAL_S, _REMOTE_S = 0.5, 2.0
-"""Seconds between two looks at the levels of other jobs, on a file system of this host and of another one."""
-
-
-@dataclass(frozen=True)
-class PollLevels:
-    """Read what other jobs have written since the last call."""
-
 
 Asked: TypeAlias = m.OpenPowerLimitFiles | m.SaveProfile | m.SharedLevels
 
@@ -50,8 +39,8 @@ class PowerLimitFiles:
         self._told: list[m.Message] = []
         self._problem = ""
 
-    def execute(self, asked: Asked | PollLevels) -> list[m.Message]:
-        """Returns the messages for training."""
+    def execute(self, asked: Asked) -> list[m.Message]:
+        """Returns the messages for training; to `SharedLevels`, one `SharedLevels` or several are the answer."""
         match asked:
             case m.OpenPowerLimitFiles():
                 self._open(asked)
@@ -62,8 +51,6 @@ class PowerLimitFiles:
             case m.SharedLevels():
                 with self._problems_told("measurements are not shared"):
                     self._publish(asked)
-                self._poll()
-            case PollLevels():
                 self._poll()
         told, self._told = self._told, []
         return told
@@ -100,7 +87,7 @@ class PowerLimitFiles:
             if self._folder is not None:
                 found = self._folder.updates()
         measured = [(one.level, one.energy, one.time) for one in found.measurements]
-        for at in range(0, max(len(measured), len(found.begun)), _PER_MESSAGE):
+        for at in range(0, max(1, len(measured), len(found.begun)), _PER_MESSAGE):
             lot = slice(at, at + _PER_MESSAGE)
             self._told.append(m.SharedLevels(measurements=measured[lot], begun=found.begun[lot]))
 
@@ -114,37 +101,6 @@ class PowerLimitFiles:
             if text != self._problem:
                 self._problem = text
                 self._told.append(m.LogLine(level=logging.WARNING, message=text))
-
-
-class LevelWatch:
-    """Decides when to look for what other jobs have measured and begun with."""
-
-    def __init__(self) -> None:
-        self._shares = self._is_looking = False
-        self._next_s = 0.0
-
-    def due_s(self) -> float:
-        """Returns when to look next; never while a look is under way, or nothing is shared."""
-        return self._next_s if self._shares and not self._is_looking else math.inf
-
-    def looking(self) -> PollLevels:
-        """Returns the operation that looks."""
-        self._is_looking = True
-        return PollLevels()
-
-    def learn(
-        self, asked: Asked | PollLevels, told: object, error: PfoError | None, now_s: float, *, local_mount: bool
-    ) -> list[m.Message]:
-        """Uses what the worker has found; returns the messages for training."""
-        if isinstance(asked, PollLevels):
-            self._is_looking = False
-        self._next_s = now_s + (_LOCAL_S if local_mount else _REMOTE_S)
-        if not isinstance(told, list):
-            return [m.LogLine(level=logging.WARNING, message=str(error))]
-        for message in told:
-            if isinstance(message, m.PowerLimitFilesOpened):
-                self._shares = message.shares
-        return told
 
 
 def read_file(path: Path, limit: int) -> bytes | None:

@@ -18,7 +18,7 @@ from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.directory_health import DirectoryHealth
 from pfo_fs.helper.job import Client, Clients, Job
-from pfo_fs.helper.power_limit_files import Asked, LevelWatch, PollLevels
+from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.helper.switch_watch import SwitchWatch
@@ -53,7 +53,6 @@ class HelperState:
         self._health = DirectoryHealth(lambda: self._now_s)
         self._local_mount = False
         self._switch = SwitchWatch(jitter)
-        self._levels = LevelWatch()
         self._held: Literal["", "off", "removed", "lost"] = ""
         self._actions: list[e.Action] = []
 
@@ -86,9 +85,9 @@ class HelperState:
                 self._on_operation_done(event)
             case e.PlanPublished(schedule):
                 self._tell_rank(0, schedule)
-            case e.Terminated():
+            case e.Terminated(None):
                 self._job.terminated_at_s = self._now_s
-            case e.ClientTerminated(client) if client in self._clients:
+            case e.Terminated(int(client)) if client in self._clients:
                 self._clients[client].terminated = True
             case e.Logged(level, text):
                 lowest = min(self._clients.ranks(), default=-1)  # it logs for the helper
@@ -102,7 +101,7 @@ class HelperState:
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._switch.due_s(), self._levels.due_s(), self._now_s + 5.0]
+        due = [self._writes.due_s(), self._switch.due_s(), self._now_s + 5.0]
         if self._may_add_progress():  # else a record that waits for a hung file system would keep the loop awake
             due.append(self._board.due_s())
         if self._watches():
@@ -232,11 +231,10 @@ class HelperState:
     def _on_operation_done(self, event: e.OperationDone) -> None:
         self._health.finished()
         operation, error = event.operation, event.error
-        if isinstance(operation, Asked | PollLevels):
-            if not isinstance(operation, PollLevels):
-                self._writes.done(error, self._now_s, again=False)
-            told = self._levels.learn(operation, event.result, error, self._now_s, local_mount=self._local_mount)
-            for message in told:
+        if isinstance(operation, Asked):
+            self._writes.done(error, self._now_s, again=False)
+            failed = m.LogLine(level=logging.WARNING, message=str(error))
+            for message in event.result if isinstance(event.result, list) else [failed]:
                 self._tell_rank(0, message)
             return
         if not isinstance(operation, op.ReadSwitch):  # that the switch can be read does not show that schedules can
@@ -363,8 +361,6 @@ class HelperState:
             self._run(op.PollSchedule(self._watch.known, tuple(self._board.infos.values())))
         if now_s >= self._switch.due_s():
             self._run(op.ReadSwitch(thorough=self._switch.looking()))
-        if self._clients and now_s >= self._levels.due_s():
-            self._run(self._levels.looking())
         self._hold()
         if self._clients.have_gone or (not self._clients and now_s > self._started_s + _FIRST_CLIENT_WITHIN_S):
             self._actions.append(e.Stop())

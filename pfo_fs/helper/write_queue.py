@@ -29,14 +29,9 @@ class _Waiting:
 
 
 class WriteQueue:
-    """The records that wait.
-
-    Attributes:
-        dropped: Number of records dropped because too many waited; their measurements are made again.
-    """
+    """The records that wait; one that finds too many of them is dropped, and its measurements are made again."""
 
     def __init__(self) -> None:
-        self.dropped = 0
         self._waiting: deque[_Waiting] = deque()
         self._in_flight: Write | None = None
         self._not_before_s = 0.0
@@ -62,7 +57,6 @@ class WriteQueue:
                 one.write = joined
                 return
         if len(self._waiting) >= MAX_WAITING:
-            self.dropped += 1
             return
         gathered_for_s = _GATHERED_FOR_S.get(type(write))
         self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else now_s + gathered_for_s))

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.callback_base import FrameworkCallback
-from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.selectors import OptimumSelector
@@ -75,7 +74,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback):
         *,
         search: Literal["full", "coarse-to-fine"] = "full",
         reprofile_drift: float | None = None,
-        knob: Knob = "power_limit",
+        knob: Literal["power_limit", "clock"] = "power_limit",
         clock_step: int = 45,
         strict: bool = False,
     ) -> None:

@@ -210,7 +210,7 @@ class ProfileSaved(Message, frozen=True, kw_only=True):
 
 
 class SharedLevels(Message, frozen=True, kw_only=True):
-    """Levels (power limits in W, or clocks in MHz) of this job for other jobs, or of other jobs for this one.
+    """Levels (power limits in W, or clocks in MHz) of this job for other jobs; the answer has what is new of theirs.
 
     `measurements` are (level, energy in J, time in s), and `begun` the levels with which a job has begun.
     """

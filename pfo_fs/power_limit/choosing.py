@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector
+from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ Only making it, and `save` and `close`, wait for the helper, for a limited time.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages as m
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, parse_profile, profile_text
+from pfo_fs.power_limit.measurements import parse_profile, profile_text
+from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 log = logging.getLogger("pfo_fs")
 
+_LOOK_EVERY_S = 2.0
+"""Time between two looks for what other jobs have shared: a level takes much longer to measure."""
 _FIRST_LOOK_S = 3.0
 """A job that starts switched off sets no level; if the file system does not answer in this time, training starts."""
 
@@ -71,6 +75,7 @@ class FileClient:
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
         self._unsaved = 0  # requests to write the profile that have no answer yet
+        self._look_at_s = 0.0  # infinite until the last look has an answer
         self._warn = WarnOnce(logging.WARNING if rank == 0 else logging.DEBUG)
         self._link = HelperLink(self._warn, log_line=self._log_line)
         if profile_path is None and shared_dir is None:
@@ -93,17 +98,19 @@ class FileClient:
             self._take(message)
         if self._link.deaths:  # the next helper knows nothing of the files
             self.shares, self._unsaved = False, 0
+        if self.shares and time.monotonic() >= self._look_at_s:
+            self._share(m.SharedLevels())
 
     def announce(self, level: int) -> None:
         """Announces to other jobs that this job measures this level, if there is a shared directory."""
         if self.shares:
             self.begun.add(level)
-            self._send(m.SharedLevels(begun=[level]))
+            self._share(m.SharedLevels(begun=[level]))
 
     def publish(self, measurement: KnobMeasurement) -> None:
         """Shares a measurement, if there is a shared directory."""
         if self.shares:
-            self._send(m.SharedLevels(measurements=[(measurement.level, measurement.energy, measurement.time)]))
+            self._share(m.SharedLevels(measurements=[(measurement.level, measurement.energy, measurement.time)]))
 
     def stop_sharing(self) -> None:
         """Stops sharing measurements with other jobs, in both directions."""
@@ -170,14 +177,19 @@ class FileClient:
                     log.warning("power limit: switched off: what was set before holds until `pfo-fs on --all`")
                 self.is_off = bool(why)
             case m.SharedLevels():
+                self._look_at_s = time.monotonic() + _LOOK_EVERY_S
                 for level, energy_j, time_s in message.measurements:
                     self.measurements[level] = KNOBS[self._knob].at(level, energy=energy_j, time=time_s)
                 self.begun.update(message.begun)
 
-    def _send(self, message: m.Message) -> None:
-        client = self._link.client
-        if not self._link.send(message) and client is not None and not client.lost:
+    def _share(self, levels: m.SharedLevels) -> None:
+        self._look_at_s = math.inf if self._send(levels) else time.monotonic() + _LOOK_EVERY_S
+
+    def _send(self, message: m.Message) -> bool:
+        client, was_sent = self._link.client, self._link.send(message)
+        if not was_sent and client is not None and not client.lost:
             self._problem("the helper process accepts no more messages")
+        return was_sent
 
     def _log_line(self, level: int, text: str) -> None:
         if level >= logging.WARNING:

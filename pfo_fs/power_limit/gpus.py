@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pfo_fs.device import ClockProcess
 from pfo_fs.device.shared_page import TARGET
 from pfo_fs.errors import DeviceError, NotOffered
-from pfo_fs.power_limit.measurements import Knob
+from pfo_fs.store.power_limit_folder import Knob
 
 ANSWER_WITHIN_S = 5.0
 

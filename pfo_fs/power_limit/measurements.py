@@ -16,25 +16,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.store.power_limit_folder import (
-    KNOBS,
     MAX_PROFILE_BYTES,
     ClockMeasurement,
-    Knob,
     KnobMeasurement,
     PowerLimitMeasurement,
 )
-
-__all__ = [
-    "KNOBS",
-    "MAX_PROFILE_BYTES",
-    "ClockMeasurement",
-    "Knob",
-    "KnobMeasurement",
-    "PowerLimitMeasurement",
-    "parse_profile",
-    "profile_text",
-    "saving",
-]
 
 _MAX_MEASUREMENTS = 10_000
 

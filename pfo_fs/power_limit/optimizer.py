@@ -13,19 +13,18 @@ from typing import Any, Literal
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.guard import guarded, reason_of
+from pfo_fs.guard import WarnOnce, guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, DriftWatch, EpochLengths, Off, Profiling, Ready, Warmup
-from pfo_fs.store.power_limit_folder import folder_key
+from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, Warmup, too_short
+from pfo_fs.store.power_limit_folder import KNOBS, Knob, folder_key
 
 log = logging.getLogger("pfo_fs")
 
@@ -85,6 +84,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     Raises:
         ConfigError: With `strict`: an argument is invalid, or the GPUs of the job accept different levels.
+        CoordinationError: With `strict`: a rank does not answer.
         PlanError: With `strict`: the profile is malformed, of the other knob, or makes a level the best that this GPU
             does not accept.
     """
@@ -119,7 +119,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 self.knob, self.unit = knob, KNOBS[knob].unit
                 self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
                 self._search = Search(search, warmup_steps, profile_steps)
-                self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
+                self._epoch_steps = self._longest_epoch = 0
+                self._warn = WarnOnce()
                 self._drift_threshold = reprofile_drift
                 self._gpus = RankGpus(monitor, knob)
                 self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
@@ -131,7 +132,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._ranks.agree(error, self.guard)
             agreed = agree_on_levels(self._ranks, self._gpus, clock_step if knob == "clock" else pl_step, self.unit)
             if agreed.problem:
-                self._leave_alone(agreed.problem, warn=agreed.rank_warns)
+                self._leave_alone(agreed.problem, warn=self._ranks.rank == 0)
             self.power_limits = agreed.levels
             self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
             if agreed.levels:
@@ -157,10 +158,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 decision = self._chooser.first()
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
-        try:
-            decision, token = self._ranks.from_rank_0((decision, token))
-        except RanksGone as error:
-            return Decision([], problem=f"the ranks cannot communicate: {error}")
+        decision, token = self._ranks.from_rank_0((decision, token))
         if self._ranks.rank != 0:
             self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
         self._gpus.hold(self._files.is_off)
@@ -196,9 +194,10 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         """
         if self._closed:
             return
-        warning = self._epochs.ends(dropped=self._drop_window())
-        if warning and self._ranks.rank == 0:
-            log.warning("%s: %s", self._name, warning)
+        self._longest_epoch, self._epoch_steps = max(self._longest_epoch, self._epoch_steps), 0
+        warning = too_short(self._longest_epoch, self.warmup_steps, self._search.window_steps)
+        if self._drop_window() and warning and self._ranks.rank == 0:
+            self._warn(f"{self._name}: {warning}", "epochs")
 
     def _drop_window(self) -> bool:
         """Drops a window that is not complete, so that it begins again; returns False if there is none."""
@@ -221,7 +220,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if self._closed:
             return
         self._metrics.step_begins()
-        self._epochs.step_begins()
+        self._epoch_steps += 1
         self.resume_measurement()
         self._files.poll()
         self._gpus.hold(self._files.is_off)
@@ -323,13 +322,9 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
 
     def _finish_profiling(self, level: int) -> None:
         """Ends the window; rank 0 decides from the windows of all ranks what all ranks do next."""
-        try:
-            windows = self._ranks.all_gather(self._gpus.end_window())
-            mine = None if self._chooser is None else self._chooser.after(level, windows)
-            decision = self._ranks.from_rank_0(mine)
-        except RanksGone as error:
-            self._leave_alone(f"the ranks cannot communicate any more: {error}", warn=True)
-            return
+        windows = self._ranks.all_gather(self._gpus.end_window())
+        mine = None if self._chooser is None else self._chooser.after(level, windows)
+        decision = self._ranks.from_rank_0(mine)
         assert decision is not None
         self._follow(decision)
 
@@ -374,7 +369,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             off = max(self._ranks.all_gather(off))
         except RanksGone as error:
             self._drift_watch = None
-            log.warning("%s: the ranks cannot communicate any more; the level stays: %s", self._name, error)
+            log.warning("%s: %s; the level stays", self._name, error)
             return
         if watch.has_drifted(off):
             if self._ranks.rank == 0:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from pfo_fs.errors import ConfigError
+from pfo_fs.errors import ConfigError, CoordinationError
 from pfo_fs.guard import Guard
 from pfo_fs.ipc.collectives import Collectives, agree, torch_distributed
 from pfo_fs.power_limit.rank_gpus import GpuRange, RankGpus
@@ -30,8 +30,11 @@ _WAIT_S = 600.0
 """A rank that has not answered within this time counts as gone. It is long because some ranks write checkpoints."""
 
 
-class RanksGone(RuntimeError):
+class RanksGone(CoordinationError):
     """A rank is gone, or out of step; no exchange works from then on."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the ranks cannot communicate any more: {why}")
 
 
 class RankGroup(Collectives):
@@ -97,14 +100,12 @@ class LevelAgreement:
         gpu_names: Product name and UUID of each GPU of the job.
         bounds: The lowest and the highest level that the GPUs accept.
         problem: Why levels cannot be set on all ranks; empty if they can.
-        rank_warns: Whether this rank logs a warning about the problem.
     """
 
     levels: list[int] = field(default_factory=list)
     gpu_names: list[str] = field(default_factory=list)
     bounds: tuple[float, float] = (0.0, 0.0)
     problem: str = ""
-    rank_warns: bool = False
 
 
 def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> LevelAgreement:
@@ -118,16 +119,14 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
 
     Raises:
         ConfigError: The GPUs accept different levels; on all ranks.
+        RanksGone: A rank does not answer.
     """
     mine = gpus.ranges()
-    try:
-        found: list[tuple[list[GpuRange], str]] = ranks.all_gather((mine, gpus.problem))
-    except RanksGone as error:
-        return LevelAgreement(problem=f"the ranks cannot communicate: {error}", rank_warns=True)
+    found: list[tuple[list[GpuRange], str]] = ranks.all_gather((mine, gpus.problem))
     for rank, (_, problem) in enumerate(found):
         if problem:
             where = f"rank {rank}: " if len(found) > 1 else ""
-            return LevelAgreement(problem=f"{where}{problem}", rank_warns=ranks.rank == 0)
+            return LevelAgreement(problem=f"{where}{problem}")
     of_job = [(rank, gpu) for rank, (of_rank, _) in enumerate(found) for gpu in of_rank]
     ranges = {gpu.levels for _, gpu in of_job}
     if len(ranges) > 1:

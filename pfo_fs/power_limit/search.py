@@ -18,9 +18,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.power_limit.measurements import KnobMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import MOST_MEASURED
+from pfo_fs.store.power_limit_folder import MOST_MEASURED, KnobMeasurement
 
 _RINGS = (1, 2, 4)
 """Distances from the optimum, in limits, that must be measured: near ones for precision, far ones against noise."""

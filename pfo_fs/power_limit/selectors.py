@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.models import MOST_STRAGGLING, implausible
-from pfo_fs.power_limit.measurements import KnobMeasurement, PowerLimitMeasurement
+from pfo_fs.store.power_limit_folder import KnobMeasurement, PowerLimitMeasurement
 
 
 class OptimumSelector(ABC):

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from pfo_fs.errors import ConfigError
+
 _STREAMS = re.compile(r"/dev/(?:(stdout|stderr)|fd/(\d{1,4}))")
 
 
@@ -24,8 +26,17 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
         path: The file.
 
     Raises:
-        OSError: The file cannot be written.
+        ConfigError: The file cannot be written.
     """
+    try:
+        with _opened(path) as file:
+            yield file
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     stream = _STREAMS.fullmatch(os.fspath(path))
     try:
         mode = os.stat(path).st_mode

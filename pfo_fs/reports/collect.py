@@ -45,7 +45,7 @@ class Measured:
         ranks: Number of ranks with results.
         iterations: The smallest number of iterations that one of them measured.
         first_step: The step of the first measured iteration.
-        spans_s: For each pipeline (data-parallel rank), mean time in s until its last instruction had ended.
+        span_s: Mean time in s until the last instruction had ended: the median of all pipelines (data-parallel ranks).
         time_s: Mean duration of an iteration, in s, its end (gradient reduction, optimizer) included.
         energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or if
             GPUs do not measure it.
@@ -55,16 +55,11 @@ class Measured:
     ranks: int
     iterations: int
     first_step: int
-    spans_s: dict[int, float]
+    span_s: float
     time_s: float
     energy_j: float | None
     time_spread: float | None = None
     energy_spread: float | None = None
-
-    @property
-    def span_s(self) -> float:
-        """Time in s until the last instruction has ended: the median of all pipelines."""
-        return median(self.spans_s.values())
 
     @property
     def iteration(self) -> Iteration | None:
@@ -286,7 +281,7 @@ def collect_job(folder: JobFolder) -> JobData:
             schedule = quietly(folder.read_schedule, index, info)
             if schedule is not None:
                 schedules[info.rank] = schedule
-        results = _results(data, index.number, data.infos, quietly)
+        results = results_of(data, index.number, data.infos, data.unreadable)
         data.windows.append(
             Window(index, following.start_step if following else None, schedules, _measured(data, results))
         )
@@ -295,12 +290,11 @@ def collect_job(folder: JobFolder) -> JobData:
     return data
 
 
-def results_of(data: JobData, number: int, infos: Sequence[RankInfo]) -> dict[int, bodies.ResultBody]:
-    """The results of these ranks under a schedule, without unreadable ones, which `collect_job` has noted."""
-    return _results(data, number, infos, Quietly([]))
-
-
-def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: Quietly) -> dict[int, bodies.ResultBody]:
+def results_of(
+    data: JobData, number: int, infos: Sequence[RankInfo], unreadable: list[str] | None = None
+) -> dict[int, bodies.ResultBody]:
+    """The results of these ranks under a schedule; what cannot be read is left out, and noted in `unreadable`."""
+    quietly = Quietly([] if unreadable is None else unreadable)
     wanted = {info.rank for info in infos}
     found: dict[int, bodies.ResultBody] = {}
     for name in data.folder.result_names(number):
@@ -342,7 +336,7 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
         ranks=len(results),
         iterations=min(len(body.result.iter_time) for body in results.values()),
         first_step=min(body.first_step for body in results.values()),
-        spans_s={pipeline: max(values) for pipeline, values in spans.items()},
+        span_s=median(max(values) for values in spans.values()),
         time_s=median(fmean(result.iter_time) for result in firsts.values()),
         energy_j=total_j if complete else None,
         time_spread=_spread([result.iter_span or result.iter_time for result in firsts.values()], max),

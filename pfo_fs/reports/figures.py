@@ -8,7 +8,6 @@ have a tooltip.
 from __future__ import annotations
 
 import io
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+from pfo_fs.errors import ConfigError
 
 COLOURS = {
     "text": "#17202b",
@@ -38,8 +39,8 @@ COLOURS = {
 SERIES = ("s0", "accent", "good", "s3", "s4", "soft")
 """Colours of the instructions of a profile, in order."""
 
-# viridis without its darkest and lightest ends. It becomes lighter all the way, so its order does not depend on hue.
-_RAMP = ("#443a83", "#3b528b", "#31688e", "#287c8e", "#21918c", "#2fb47c", "#5ec962", "#9bd93c", "#d8e219", "#fde725")
+_DARKEST = 0.17
+"""Scales are viridis without its darkest part. It becomes lighter all the way, so its order does not depend on hue."""
 SHADES = 24
 """Number of colours of a scale."""
 WIDTH = 1080.0
@@ -51,8 +52,6 @@ LIGHT_INK, DARK_INK = "#fffffe", "#000001"
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_FONT = re.compile(r"font-family:[^;]*;? ?")
-_REFERENCE = re.compile(r"#([\w-]+)")
 _DPI = 130
 
 
@@ -65,11 +64,10 @@ def shade(value: float, low: float, high: float) -> int:
 @cache
 def colour(step: int) -> str:
     """Returns the colour of a shade, as #rrggbb."""
-    at = step / (SHADES - 1) * (len(_RAMP) - 1)
-    first = min(int(at), len(_RAMP) - 2)
-    part = at - first
-    below, above = (tuple(int(_RAMP[n][i : i + 2], 16) for i in (1, 3, 5)) for n in (first, first + 1))
-    return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(below, above, strict=True))
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return to_hex(colormaps["viridis"](_DARKEST + (1 - _DARKEST) * step / (SHADES - 1)))
 
 
 def ink(step: int) -> str:
@@ -160,33 +158,35 @@ def add_boxes(axes: Any, boxes: Sequence[Box], faces: Sequence[str], gid: str) -
 
 
 def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
-    """Puts about `about` round values on an axis, in multiples of a unit, with the decimals that they need."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter
+    """Puts round values on an axis, in at most `about` steps, and writes them as multiples of a power of ten."""
+    from matplotlib.ticker import FuncFormatter
 
-    low, high = axis.get_view_interval()
-    places, ticks = round_values(low / unit, high / unit, about)
-    axis.set_major_locator(FixedLocator([tick * unit for tick in ticks]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.{places}f}"))
+    axis.set_major_locator(_round_values(about))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.6g}"))
 
 
-def round_values(low: float, high: float, about: int) -> tuple[int, list[float]]:
-    """Returns the number of decimals that they need, and about `about` round values between two bounds."""
-    span = high - low
-    if not 0 < span < math.inf:
-        return 0, [low]
-    raw = span / max(1, about)
-    power = 10.0 ** math.floor(math.log10(raw))
-    factor = next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
-    step = factor * power
-    places = max(0, -math.floor(math.log10(step) + 1e-9)) + (factor == 2.5 and power <= 1)
-    first = math.ceil(low / step - 1e-9)
-    return places, [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+def ticks_of(length: float, about: int) -> list[float]:
+    """Returns round values from 0 to a length, in at most `about` steps."""
+    return [float(tick) for tick in _round_values(about).tick_values(0, length) if tick <= length]
+
+
+def _round_values(about: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(about, steps=(1, 2, 2.5, 5, 10))
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a figure to a file, `.png`, `.svg` or `.pdf` by its name; inside of `drawing`."""
+    """Writes a figure to a file, `.png`, `.svg` or `.pdf` by its name; inside of `drawing`.
+
+    Raises:
+        ConfigError: It cannot be written there, or its name says another format.
+    """
     date = {".svg": "Date", ".pdf": "CreationDate"}.get(Path(path).suffix)
-    figure.savefig(path, dpi=_DPI, metadata={date: None} if date else None)
+    try:
+        figure.savefig(path, dpi=_DPI, metadata={date: None} if date else None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be written: {error}") from error
 
 
 def svg_of(
@@ -210,8 +210,6 @@ def svg_of(
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(file.getvalue())  # noqa: S314  matplotlib wrote it
-    for child in [child for child in root if child.tag.endswith("metadata")]:
-        root.remove(child)
     for gid, texts in (tooltips or {}).items():
         _add_tooltips(root, gid, texts)
     for gid, class_ in (classes or {}).items():
@@ -244,24 +242,14 @@ def _add_tooltips(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> 
 
 
 def _clean(root: ElementTree.Element) -> None:
-    """Removes what would disturb the page, or what it does not need: names without use, fonts, styles, white space."""
-    referred = {
-        name
-        for element in root.iter()
-        for key, value in element.attrib.items()
-        if key != "id" and "#" in value
-        for name in _REFERENCE.findall(value)
-    }
+    """Removes what would disturb the page: names of groups, and styles, which would hold for all of it."""
     for element in list(root.iter()):
-        if element.get("id") not in referred:
+        if element.tag == f"{{{_SVG}}}g":
             element.attrib.pop("id", None)
-        if "style" in element.attrib:
-            element.set("style", _FONT.sub("", element.attrib["style"]))
         if "d" in element.attrib:
             short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.1f}", element.attrib["d"])
             element.set("d", " ".join(short.split()))
-        element.tail = None
-        element[:] = [child for child in element if child.tag != f"{{{_SVG}}}style"]
+        element[:] = [child for child in element if not child.tag.endswith(("}style", "}metadata"))]
 
 
 def _themed(svg: str) -> str:

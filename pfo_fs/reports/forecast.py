@@ -42,7 +42,6 @@ class Forecast:
     Attributes:
         problem: The planner's problem.
         wide: The same problem including clocks measured too imprecisely to plan with; earlier plans may use them.
-        points: The measurements of each kind of instruction at each clock.
         pipelines: Data-parallel degree.
         after_s: Measured time from the end of the last instruction to the end of the step, in s.
         scale: Model time divided by measured time, both at max clocks; predicted times are divided by it.
@@ -50,7 +49,6 @@ class Forecast:
 
     problem: Problem
     wide: Problem
-    points: dict[Kind, dict[int, Point]]
     pipelines: int
     after_s: float
     scale: float
@@ -140,9 +138,7 @@ def forecast_of(data: JobData) -> Forecast:
         raise PlanError("its scheduler has written no model (model.json), so there are no predictions")
     if not all(math.isfinite(value) for value in data.model.model_dump().values() if isinstance(value, float)):
         raise PlanError("model.json holds a figure that is not a finite number, so there are no predictions")
-    if data.profile_csv is None:
-        raise PlanError("there is no profile of its instructions, so there are no predictions")
-    points = points_of(data.profile_csv, data.model.profile or "profile")
+    points = points_of_job(data)
     dag = dag_of(data)
     if dag is None:
         raise PlanError("the order of its instructions is not known, so there are no predictions")
@@ -153,17 +149,16 @@ def forecast_of(data: JobData) -> Forecast:
     }
     kinds = sorted({(i.stage, i.name) for i in dag.instructions})
     curves, source = Curves(Samples(points), kinds, clocks, {}), "the job's profile"
-    profile, everything = curves.profile(source), curves.profile(source, EVERYTHING)
     model = data.model
     problem = Problem(
         dag,
-        _warm(profile, model.power_drift_factor),
+        _warm(curves.profile(source), model.power_drift_factor),
         model.blocking_power_w,
         model.overhead_s,
         _switch_costs(model, len(dag.orders)),
         model.gpus_per_rank,
     )
-    wide = replace(problem, profile=_warm(_completed(profile, everything), model.power_drift_factor))
+    wide = replace(problem, profile=_warm(curves.profile(source, EVERYTHING), model.power_drift_factor))
     full_s = all_maximum(problem).iteration_time_s
     scale = full_s / model.full_time_s if model.full_time_s > 0 else 1.0
     if not 0.5 < scale < 2:
@@ -171,7 +166,7 @@ def forecast_of(data: JobData) -> Forecast:
             f"an iteration at max clocks takes {model.full_time_s:.4g} s by model.json and "
             f"{full_s:.4g} s by the profile: these are of two jobs, so there are no predictions"
         )
-    return Forecast(problem, wide, points, data.job.job_info.dp_degree, _after_s(data), scale)
+    return Forecast(problem, wide, data.job.job_info.dp_degree, _after_s(data), scale)
 
 
 def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
@@ -217,15 +212,6 @@ def _switch_costs(model: bodies.ModelBody, ranks: int) -> SwitchCosts:
     )
 
 
-def _completed(profile: Profile, everything: Profile) -> Profile:
-    """The profile, plus the clocks that only `everything` has."""
-    table = {}
-    for kind, rows in everything.measurements.items():
-        known = {m.frequency_mhz: m for m in rows} | {m.frequency_mhz: m for m in profile.measurements.get(kind, ())}
-        table[kind] = [known[mhz] for mhz in sorted(known, reverse=True)]
-    return Profile(table, profile.source)
-
-
 def _warm(profile: Profile, power_drift_factor: float) -> Profile:
     table = {
         kind: [
@@ -264,19 +250,28 @@ def work_out(data: JobData, points: int | None) -> Findings:
     """Predicts and plans as far as the job's data allow; `points` as in `render_page`."""
     found = Findings(data)
     try:
+        found.points = points_of_job(data)
+    except PfoError as error:
+        found.missing["profile"] = str(error.args[-1])
+    try:
         found.forecast = forecast_of(data)
-        found.points = found.forecast.points
         found.predictions = quiet_predictions(data, found.forecast)
         found.curve = frontier_of(found.forecast, points)
     except PfoError as error:
         found.missing["model"] = str(error.args[-1])
-    if not found.points and data.profile_csv is not None:
-        try:
-            found.points = points_of(data.profile_csv, "profile")
-        except PfoError as error:
-            found.missing["profile"] = str(error.args[-1])
     found.advice = load_advice(data, found.forecast.wide if found.forecast is not None else None)
     return found
+
+
+def points_of_job(data: JobData) -> dict[Kind, dict[int, Point]]:
+    """Returns the measurements of each kind of instruction at each clock.
+
+    Raises:
+        PlanError: The profile is missing or invalid.
+    """
+    if data.profile_csv is None:
+        raise PlanError("there is no profile of its instructions, or none was measured on its own")
+    return points_of(data.profile_csv, (data.model and data.model.profile) or "profile")
 
 
 def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Iteration]:

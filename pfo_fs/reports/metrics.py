@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pfo_fs
 from pfo_fs.errors import ConfigError, RecordError, StoreError, plain_text
+from pfo_fs.models import PlanInputs
 from pfo_fs.reports.directory import owner_of
 from pfo_fs.reports.status import describe_job
-from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
+from pfo_fs.store import JobFolder, SharedDirectory, layout
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -35,29 +35,30 @@ MOST_JOBS = 200
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
 _JOB_GAUGES = {
-    "pfo_fs_job_step": "Last optimizer step that a rank has reported.",
-    "pfo_fs_job_ranks": "Number of ranks of the job.",
-    "pfo_fs_job_ranks_registered": "Number of ranks that have registered.",
-    "pfo_fs_job_iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
-    "pfo_fs_job_iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
-    "pfo_fs_job_energy_saved_ratio": "Energy saved by the schedule that was measured last, against max clocks.",
-    "pfo_fs_job_more_time_ratio": "Time that this schedule takes more than max clocks, relative.",
-    "pfo_fs_job_off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
-    "pfo_fs_job_schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
-    "pfo_fs_job_settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
-    "pfo_fs_job_slow_pipelines": "Number of pipelines that the others wait for.",
-    "pfo_fs_job_undo_owed": "Clocks and power limits that the driver has not put back yet.",
-    "pfo_fs_job_undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
-    "pfo_fs_job_loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
-    "pfo_fs_job_loads_saved_ratio": "Energy saved by clocks from loads, against max clocks.",
-    "pfo_fs_job_loads_more_time_ratio": "Time that clocks from loads cost, relative.",
-    "pfo_fs_job_off": "1 if the job, or every job, is switched off: it runs at default clocks.",
-    "pfo_fs_job_problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
+    "step": "Last optimizer step that a rank has reported.",
+    "ranks": "Number of ranks of the job.",
+    "ranks_registered": "Number of ranks that have registered.",
+    "iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
+    "iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
+    "energy_saved_ratio": "Energy saved by the schedule that was measured last, against max clocks.",
+    "more_time_ratio": "Time that this schedule takes more than max clocks, relative.",
+    "off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
+    "schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
+    "settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
+    "slow_pipelines": "Number of pipelines that the others wait for.",
+    "undo_owed": "Clocks and power limits that the driver has not put back yet.",
+    "undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
+    "loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
+    "loads_saved_ratio": "Energy saved by clocks from loads, against max clocks.",
+    "loads_more_time_ratio": "Time that clocks from loads cost, relative.",
+    "off": "1 if the job, or every job, is switched off: it runs at default clocks.",
+    "problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
 }
+"""What is told of a job, and what it means; the metric's name begins with `pfo_fs_job_`."""
 
 
 class JobFigures(NamedTuple):
-    """One running job: its labels, and its figures by the name of their metric."""
+    """One running job: its labels, and its figures, with the names of `_JOB_GAUGES`."""
 
     job_id: str
     user: str
@@ -140,10 +141,10 @@ class FigureReader:
     def _add_energies(self, jobs: list[JobFigures]) -> None:
         steps: dict[str, float] = {}
         for job in jobs:
-            step = steps[job.job_id] = job.figures.get("pfo_fs_job_step", -1.0)
+            step = steps[job.job_id] = job.figures.get("step", -1.0)
             iterations = max(0.0, step - self._steps.get(job.job_id, step))
-            energy_j = iterations * job.figures.get("pfo_fs_job_iteration_joules", 0.0)
-            saved = job.figures.get("pfo_fs_job_energy_saved_ratio")
+            energy_j = iterations * job.figures.get("iteration_joules", 0.0)
+            saved = job.figures.get("energy_saved_ratio")
             self._energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
@@ -155,6 +156,7 @@ class FigureReader:
 def _job(folder: JobFolder) -> JobFigures:
     told, state = describe_job(folder)
     model, current = (state.model, state.current) if state is not None else (None, None)
+    inputs = current.source.plan_inputs if current is not None and current.source is not None else PlanInputs()
     loads = told.get("loads") or {}
     values: dict[str, Any] = {
         "step": told.get("step", -1),
@@ -167,7 +169,7 @@ def _job(folder: JobFolder) -> JobFigures:
         "off_target_ratio": model and model.off_target,
         "schedule_number": told.get("schedule"),
         "settled": bool(told.get("converged")),
-        "slow_pipelines": _slow_pipelines(current),
+        "slow_pipelines": len(inputs.slow_pipelines) + (inputs.straggler is not None),
         "undo_owed": told.get("undo_owed"),
         "undo_failures": told.get("undo_failures"),
         "loads_explain_ratio": loads.get("explained"),
@@ -176,15 +178,8 @@ def _job(folder: JobFolder) -> JobFigures:
         "off": told.get("off", False),
         "problem": any(told.get(key) for key in ("problem", "yaml_problem", "last_error")),
     }
-    figures = {f"pfo_fs_job_{name}": float(value) for name, value in values.items() if value is not None}
+    figures = {name: float(value) for name, value in values.items() if value is not None}
     return JobFigures(plain_text(folder.job_id), owner_of(folder), told["state"], figures)
-
-
-def _slow_pipelines(current: bodies.CurrentBody | None) -> int:
-    if current is None or current.source is None:
-        return 0
-    inputs = current.source.plan_inputs
-    return len(inputs.slow_pipelines) + (inputs.straggler is not None)
 
 
 def registry_of(figures: Figures) -> CollectorRegistry:
@@ -230,7 +225,7 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
     for name, text in _JOB_GAUGES.items():
-        family = GaugeMetricFamily(name, text, labels=[_JOB])
+        family = GaugeMetricFamily(f"pfo_fs_job_{name}", text, labels=[_JOB])
         for job in figures.jobs:
             if name in job.figures:
                 family.add_metric([job.job_id], job.figures[name])
@@ -263,7 +258,7 @@ class MetricsFile:
             raise ConfigError(f"--metrics-file: there is no folder {path.parent}")
         self._path, self._leads, self._every_s = path, leads, every_s
         self._reader = FigureReader(shared)
-        self._found: SimpleQueue[Figures] = SimpleQueue()
+        self._last = Figures(leads=False)
         self._stopped = threading.Event()
         self._writing = threading.Lock()
         self._problem = ""
@@ -282,26 +277,28 @@ class MetricsFile:
                 log.warning("%s cannot be removed: %s", self._path, error.strerror)
 
     def _run(self) -> None:
-        reading, pause_s, last = False, 0.0, Figures(leads=False)
+        reading: threading.Thread | None = None
+        pause_s = 0.0
         while not self._stopped.wait(pause_s):
-            if not reading:
-                threading.Thread(target=self._read, name="figures of jobs", daemon=True).start()
-            try:
-                last, reading = self._found.get(timeout=self._every_s), False
+            if reading is None:
+                reading = threading.Thread(target=self._read, name="figures of jobs", daemon=True)
+                reading.start()
+            reading.join(self._every_s)
+            if reading.is_alive():
+                last, pause_s = self._last.without_answer(self._leads()), 0.0
+            else:
+                last, reading = self._last, None
                 pause_s = max(self._every_s, len(last.jobs) / _MOST_JOBS_PER_S)
-            except Empty:
-                last, reading, pause_s = last.without_answer(self._leads()), True, 0.0
             with self._writing:
                 if not self._stopped.is_set():
                     self._write(last)
 
     def _read(self) -> None:
         try:
-            found = self._reader.read(self._leads())
-        except Exception:  # the thread's end must be noticed, or no figures are read any more
+            self._last = self._reader.read(self._leads())
+        except Exception:
             log.exception("the figures of %s", self._path)
-            found = Figures(self._leads())
-        self._found.put(found)
+            self._last = self._last.without_answer(self._leads())
 
     def _write(self, figures: Figures) -> None:
         from prometheus_client import write_to_textfile

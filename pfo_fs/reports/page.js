@@ -35,10 +35,6 @@
       mark.style.left = `${100 * (n * step - from) / span}%`;
       axis.append(mark);
     }
-    for (const button of root.querySelectorAll("[data-from]")) {
-      const same = Math.abs(button.dataset.from - from) + Math.abs(button.dataset.to - to) < 1e-6 * data.length;
-      button.setAttribute("aria-pressed", same);
-    }
     // Outlines would cover boxes of a few pixels.
     root.classList.toggle("dense", boxPx() < 5);
     root.dataset.from = from.toFixed(4);
@@ -123,7 +119,6 @@
   }
   root.addEventListener("click", (event) => {
     const { dataset } = event.target;
-    if (dataset.from !== undefined && event.target.tagName === "BUTTON") show(+dataset.from, +dataset.to);
     if (dataset.zoom) zoom(+dataset.zoom, (from + to) / 2);
     if (dataset.colour) {
       colour = dataset.colour;
@@ -139,8 +134,6 @@
     for (const more of document.querySelectorAll("details")) more.open = true;
     show(0, data.length);
   });
-  // A narrow screen shows only a part at first, so that boxes can be read.
-  const stretch = root.querySelectorAll("[data-from]")[1];
-  if (stretch && boxPx() < 3) show(+stretch.dataset.from, +stretch.dataset.to);
-  else draw();
+  // Where boxes could not be read, only the begin is shown at first.
+  show(0, data.length * Math.min(1, boxPx() / 3));
 })();

@@ -58,10 +58,8 @@ def render_page(data: JobData, points: int | None = None) -> str:
         last_step=sections.last_step(found),
         frontier=sections.frontier(found, savings),
         pipeline=pipeline(found),
-        life=sections.life(found),
-        stragglers=sections.stragglers(found),
+        schedules=sections.schedules(found),
         profile=sections.profile(found),
-        schedules=sections.all_schedules(found),
     )
 
 

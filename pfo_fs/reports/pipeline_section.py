@@ -8,7 +8,7 @@ from typing import Any
 from pfo_fs.errors import PfoError
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.figures import round_values
+from pfo_fs.reports.figures import ticks_of
 from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds
 from pfo_fs.reports.pipeline_picture import ROW_PX, height_of, pipeline_svg
@@ -16,8 +16,8 @@ from pfo_fs.reports.sections import legend, picture_markup, seconds_text
 from pfo_fs.reports.timeline import Laid, dag_of, measured_pipeline
 from pfo_fs.reports.wording import signed_percent
 
-_READABLE = 40
-"""This many instructions of a rank side by side can be read."""
+Picture = tuple[str, str, Laid]
+"""An iteration, with its name and what it is of."""
 
 
 def pipeline(found: Findings) -> dict[str, Any]:
@@ -29,15 +29,9 @@ def pipeline(found: Findings) -> dict[str, Any]:
         return _missing(f"No picture: {error.args[-1]}.")
     if dag is None:
         return _missing("No picture: the order of instructions of a whole pipeline is not known yet.")
-    pictures: list[tuple[str, str, Laid]] = []
-    remarks: list[str] = []
     window = _window_to_draw(data)
-    if window is not None:
-        _add_measured(data, window, pictures, remarks)
-    if found.forecast is None:
-        remarks.append(f"There is no prediction: {found.missing.get('model', '')}.")
-    elif (shown := window or data.in_force) is not None:
-        _add_predicted(found, shown, dag, pictures, remarks)
+    both = _measured(data, window), _predicted(found, window or data.in_force, dag)
+    pictures, remarks = [picture for picture, _ in both if picture is not None], [remark for _, remark in both]
     if not pictures:
         return _missing("No picture: there are no results of a whole pipeline yet.")
     if window is not None and window is not data.in_force and data.in_force is not None:
@@ -64,44 +58,44 @@ def _window_to_draw(data: JobData) -> Window | None:
     return next((window for window in reversed(data.windows) if window.measured is not None), None)
 
 
-def _add_measured(data: JobData, window: Window, pictures: list[tuple[str, str, Laid]], remarks: list[str]) -> None:
-    """Adds the iteration whose length is the median of those measured under a schedule."""
-    found = measured_pipeline(data, window, 0)
-    if found is None or not found.iterations:
-        return
+def _measured(data: JobData, window: Window | None) -> tuple[Picture | None, str]:
+    """The iteration whose length is the median of those measured under a schedule, and a remark."""
+    found = measured_pipeline(data, window, 0) if window is not None else None
+    if window is None or found is None or not found.iterations:
+        return None, ""
     ordered = sorted(found.iterations.items(), key=lambda one: one[1].length_s)
-    number, picture = ordered[len(ordered) // 2]
+    number, laid = ordered[len(ordered) // 2]
     first = found.results[0]
     span_s = (first.result.iter_span or first.result.iter_time)[number]
-    remarks.append(
+    remark = (
         "Only durations are measured; begins follow from the dependencies, with everything as early as possible. "
-        f"This gives {seconds_text(picture.length_s)} for an iteration that took {seconds_text(span_s)} "
-        f"({signed_percent(picture.length_s / span_s - 1, 2)})."
+        f"This gives {seconds_text(laid.length_s)} for an iteration that took {seconds_text(span_s)} "
+        f"({signed_percent(laid.length_s / span_s - 1, 2)})."
     )
-    remark = f"schedule {window.number}, {seconds_text(picture.length_s)}"
-    pictures.append((f"measured, step {first.first_step + number}", remark, picture))
+    about = f"schedule {window.number}, {seconds_text(laid.length_s)}"
+    return (f"measured, step {first.first_step + number}", about, laid), remark
 
 
-def _add_predicted(
-    found: Findings, window: Window, dag: Pipeline, pictures: list[tuple[str, str, Laid]], remarks: list[str]
-) -> None:
+def _predicted(found: Findings, window: Window | None, dag: Pipeline) -> tuple[Picture | None, str]:
+    """The same iteration as it is predicted, and a remark."""
     forecast = found.forecast
-    assert forecast is not None
+    if forecast is None:
+        return None, f"There is no prediction: {found.missing.get('model', '')}."
+    if window is None:
+        return None, ""
     try:
         plan = forecast.plan_of(found.data, window)
         watts = [m.energy_j / m.time_s * forecast.problem.gpus_per_rank for m in plan.measurements]
         laid = Laid(dag, plan.timing.starts_s, plan.times_s, plan.frequencies_mhz, watts)
     except (PfoError, KeyError):
-        remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
-        return
-    if abs(forecast.scale - 1) > 5e-4:
-        remarks.append(
-            f"The prediction is not corrected: the model is {signed_percent(forecast.scale - 1, 2)} off at max clocks."
-        )
-    pictures.append(("predicted", f"schedule {window.number}, {seconds_text(laid.length_s)}", laid))
+        return None, "There is no prediction beside it: the schedule has clocks that were not measured."
+    remark, off = "", forecast.scale - 1
+    if abs(off) > 5e-4:
+        remark = f"The prediction is not corrected: the model is {signed_percent(off, 2)} off at max clocks."
+    return ("predicted", f"schedule {window.number}, {seconds_text(laid.length_s)}", laid), remark
 
 
-def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str, Any]:
+def _chart(data: JobData, pictures: Sequence[Picture]) -> dict[str, Any]:
     """The pictures, one below the other on one time axis, and the data for the script."""
     length_s = max(laid.length_s for _, _, laid in pictures)
     clocks = [mhz for _, _, laid in pictures for mhz in laid.clocks_mhz if mhz]
@@ -113,7 +107,6 @@ def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str
     ]
     bounds = {scale["kind"]: (scale["low"], scale["high"]) for scale in scales}
     names = sorted({i.name for _, _, laid in pictures for i in laid.pipeline.instructions})
-    places, ticks = round_values(0.0, length_s, 8)
     return {
         "pictures": [
             {
@@ -125,8 +118,7 @@ def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str
         ],
         "scales": scales,
         "by": next(iter(bounds), "clock"),
-        "windows": _windows(pictures[0][2], length_s),
-        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.{places}f}") for tick in ticks],
+        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(length_s, 8)],
         "data": {
             "length": length_s,
             "names": names,
@@ -138,20 +130,6 @@ def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str
             "pictures": [_boxes(laid, names) for _, _, laid in pictures],
         },
     }
-
-
-def _windows(laid: Laid, length_s: float) -> list[tuple[str, float, float]]:
-    """The whole iteration, and stretches in which a micro-batch can be followed."""
-    longest = max(len(row) for row in laid.rows())
-    if longest <= _READABLE:
-        return [("whole iteration", 0.0, length_s)]
-    part = length_s * 0.9 * _READABLE / longest
-    return [
-        ("whole iteration", 0.0, length_s),
-        ("begin", 0.0, part),
-        ("middle", (length_s - part) / 2, (length_s + part) / 2),
-        ("end", length_s - part, length_s),
-    ]
 
 
 def _boxes(laid: Laid, names: Sequence[str]) -> list[list[list[float]]]:

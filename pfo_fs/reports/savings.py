@@ -138,7 +138,7 @@ def _same_work(data: JobData, measured: Figures | None) -> Figures | None:
         span_s + measured.time_s - measured.span_s,
         measured.energy_j / (1 - saved),
         span_s,
-        "the same work at max clocks, by what the scheduler has measured",
+        "of the same work at max clocks, by what the scheduler has measured",
         more_error / (1 + more),
         saved_error / (1 - saved),
     )
@@ -214,18 +214,19 @@ class JobTotal:
     """All iterations of a job so far.
 
     Attributes:
-        profiling: Those under schedules for measuring, and those before the first schedule.
-        other: All others.
-        whole: Both.
+        parts: By name: those under schedules for measuring, and before the first schedule; all others; both.
         compared: Whether figures of max clocks are known; else `more_time_s` and `more_energy_j` are 0.
         known: Number of iterations under schedules that were measured; figures of the others are guessed from these.
     """
 
-    profiling: Part
-    other: Part
-    whole: Part
+    parts: dict[str, Part]
     compared: bool
     known: int
+
+    @property
+    def whole(self) -> Part:
+        """All iterations."""
+        return self.parts["whole job"]
 
 
 def total_of(found: Findings, savings: Savings) -> JobTotal | None:
@@ -249,8 +250,8 @@ def total_of(found: Findings, savings: Savings) -> JobTotal | None:
         more = count * (one.time_s - base.time_s), count * (one.energy_j - base.energy_j)
         is_profiling = window is None or bool(window.index.steps)
         parts[is_profiling].append(Part(count, count * one.time_s, count * one.energy_j, *more))
-    profiling, other = _sum(parts[True]), _sum(parts[False])
-    return JobTotal(profiling, other, _sum([profiling, other]), against is not None, known)
+    sums = {"profiling": _sum(parts[True]), "everything else": _sum(parts[False])}
+    return JobTotal({**sums, "whole job": _sum(list(sums.values()))}, against is not None, known)
 
 
 def _sum(parts: list[Part]) -> Part:

@@ -1,8 +1,9 @@
-"""The data of the page's sections; each has a text about what is missing in it."""
+"""The sections of the page: what each shows, and a text about what is missing in it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,31 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_ROWS = 2000
+
+
+@dataclass
+class Section:
+    """One section; what is empty is left out.
+
+    Attributes:
+        id: Its name in the page.
+        title: Its title.
+        lead: What it shows.
+        missing: What it cannot show, and why.
+        legend: The colour scale of its picture (`legend`).
+        pictures: A caption, or none, and the picture.
+        keys: Class in the page's style and text of each kind of mark in the pictures.
+        table: Caption, head and rows, at first folded.
+    """
+
+    id: str
+    title: str
+    lead: str = ""
+    missing: str = ""
+    legend: dict[str, Any] | None = None
+    pictures: list[tuple[str, Markup]] = field(default_factory=list)
+    keys: list[tuple[str, str]] = field(default_factory=list)
+    table: dict[str, Any] | None = None
 
 
 def picture_markup(svg: str) -> Markup:
@@ -38,7 +64,7 @@ def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
 
 
-def frontier(found: Findings, savings: Savings) -> dict[str, Any]:
+def frontier(found: Findings, savings: Savings) -> Section:
     """Returns the time-energy frontier, and where the job is on it."""
     data, dots = found.data, []
     for window in data.windows:
@@ -53,44 +79,47 @@ def frontier(found: Findings, savings: Savings) -> dict[str, Any]:
         dots.append(Dot(figures.time_s, figures.energy_j, "now", "in force, predicted", predicted=True))
     if (figures := savings.measured) is not None:
         dots.append(Dot(figures.time_s, figures.energy_j, "now", f"in force, {figures.origin}", "in force"))
-    curve = found.curve
-    missing = "" if curve is not None else f"No frontier: {found.missing.get('model', 'unknown')}."
-    if not dots and curve is None:
-        return {"lead": "", "missing": missing, "picture": "", "keys": []}
-    lead = "Least energy for each time of an iteration, over all GPUs, with waiting and the end of the step. "
+    section, curve = Section("frontier", "Time and energy"), found.curve
+    if curve is None:
+        section.missing = f"No frontier: {found.missing.get('model', 'unknown')}."
+        if not dots:
+            return section
+    section.lead = "Least energy for each time of an iteration, over all GPUs, with waiting and the end of the step. "
     if curve is not None and not curve.with_changes:
-        lead += "The curve does not count the time of clock changes; a real plan is a little to the upper right of it. "
-    if found.forecast is not None and abs(found.forecast.scale - 1) > 5e-4:
-        lead += (
-            f"At max clocks the model's time is {signed_percent(found.forecast.scale - 1, 2)} off the measured "
-            "iteration; "
-            "times are corrected for this, as the scheduler corrects them."
+        section.lead += (
+            "The curve does not count the time of clock changes; a real plan is a little to the upper right of it. "
         )
-    keys = []
+    if found.forecast is not None and abs(found.forecast.scale - 1) > 5e-4:
+        section.lead += (
+            f"At max clocks the model's time is {signed_percent(found.forecast.scale - 1, 2)} off the measured "
+            "iteration; times are corrected for this, as the scheduler corrects them."
+        )
     if curve is not None:
-        keys += [("k-planned", "planned"), ("k-bound", "lower bound: no plan is below")]
-    keys += [("k-maximum", "max clocks"), ("k-now", "in force: measured"), ("k-predicted", "hollow: predicted")]
-    keys += [("k-other", "other schedules, measured")]
-    return {"lead": lead, "missing": missing, "picture": picture_markup(frontier_svg(curve, dots)), "keys": keys}
+        section.keys += [("k-planned", "planned"), ("k-bound", "lower bound: no plan is below")]
+    section.keys += [("k-maximum", "max clocks"), ("k-now", "in force: measured")]
+    section.keys += [("k-predicted", "hollow: predicted"), ("k-other", "other schedules, measured")]
+    section.pictures = [("", picture_markup(frontier_svg(curve, dots)))]
+    return section
 
 
-def life(found: Findings) -> dict[str, Any]:
-    """Returns clocks, time and power, schedule by schedule."""
-    data = found.data
+def schedules(found: Findings) -> Section:
+    """Returns what ran when: the clocks of each schedule, and a table of all schedules with their figures."""
+    data, section = found.data, Section("schedules", "What ran when")
     if not data.windows:
-        return {"missing": "No schedule has been in force yet.", "picture": ""}
+        section.missing = "No schedule has been in force yet."
+        return section
+    section.table = _schedule_table(found)
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
-    lead = "All clocks were left alone so far."
-    if known:
-        lead = f"Mean clock of each {data.place} over the time of the job"
-    elif data.loads is not None:
-        lead = "Each step has one clock, which comes from its loads and is not drawn here."
-    return {
-        "missing": "",
-        "lead": lead,
-        "legend": legend(clock_bounds(data, known), "MHz") if known else None,
-        "picture": picture_markup(life_svg(found)),
-    }
+    if not known:
+        by_loads = "Each step has one clock, which comes from its loads and is not drawn here."
+        section.lead = "All clocks were left alone so far." if data.loads is None else by_loads
+        return section
+    bounds = clock_bounds(data, known)
+    section.lead, section.legend = f"Mean clock of each {data.place} under each schedule", legend(bounds, "MHz")
+    section.pictures = [("", picture_markup(life_svg(data, bounds)))]
+    if any(window.follows_straggler for window in data.windows):
+        section.keys = [("k-straggler", "for the pace of a straggler: pipelines that wait for it run at lower clocks")]
+    return section
 
 
 def last_step(found: Findings) -> dict[str, Any]:
@@ -109,50 +138,28 @@ def last_step(found: Findings) -> dict[str, Any]:
     }
 
 
-def stragglers(found: Findings) -> dict[str, Any]:
-    """Returns which pipelines were slow, and when."""
-    rows: list[list[Any]] = []
-    for window in found.data.windows:
-        inputs = window.index.source.plan_inputs
-        slow = [(f"pipeline {at}", times, "found") for at, times in sorted(inputs.slow_pipelines.items())]
-        if inputs.straggler is not None:
-            at = inputs.straggler.pipeline
-            who = "outside of the job" if at is None else f"pipeline {at}"
-            slow.append((who, inputs.straggler.slowdown, "announced"))
-        until = f"step {window.end_step}" if window.end_step is not None else "now"
-        power_w = window.measured.power_w if window.measured else None
-        when = [
-            f"step {window.index.start_step}",
-            until,
-            window.number,
-            "–" if power_w is None else f"{power_w:,.0f} W",
-        ]
-        rows += [[who, f"{times:.3g} ×", how, *when] for who, times, how in slow]
-    head = ["who", "as slow", "how", "from", "until", "schedule", "power then"]
-    return {"caption": "Straggler episodes", "head": head, "rows": rows}
-
-
-def profile(found: Findings) -> dict[str, Any]:
+def profile(found: Findings) -> Section:
     """Returns the measurements of each instruction at each clock."""
+    section = Section("profile", "What was profiled")
     if not found.points:
-        why = found.missing.get("profile", "no instruction was measured on its own, or the job's profile is missing")
-        return {"lead": "", "missing": f"No profile: {why}.", "pictures": [], "keys": []}
+        section.missing = f"No profile: {found.missing.get('profile', 'it is empty')}."
+        return section
     names = list(dict.fromkeys(name for _, name in sorted(found.points)))
     every = [point for curve in found.points.values() for point in curve.values()]
     clocks = [len(curve) for curve in found.points.values()]
     times, powers = [p.time_error for p in every], [p.power_error for p in every]
-    lead = (
+    section.lead = (
         f"{_span(min(clocks), max(clocks))} per instruction and stage. Standard errors: time {median(times):.2%} "
         f"(median) and {max(times):.2%} (largest), power {median(powers):.2%} and {max(powers):.2%}. Points are "
         "measured, bars are one standard error, lines are the planner's profile. Figures are of one GPU."
     )
     planned = found.forecast.problem.profile if found.forecast is not None else None
-    pictures = [
-        (stage, picture_markup(profile_svg(stage, curves, planned, names)))
+    section.pictures = [
+        (f"stage {stage}", picture_markup(profile_svg(stage, curves, planned, names)))
         for stage, curves in sorted(by_stage(found.points).items())
     ]
-    keys = [(f"k-s{number % 6}", name) for number, name in enumerate(names)]
-    return {"lead": lead, "missing": "", "pictures": pictures, "keys": keys}
+    section.keys = [(f"k-s{number % 6}", name) for number, name in enumerate(names)]
+    return section
 
 
 def _span(fewest: int, most: int) -> str:
@@ -174,15 +181,20 @@ def _purpose(data: JobData, window: Window) -> str:
         return "by hand (schedule.yaml)"
     if not any(window.clocks_mhz):
         return "clocks left alone"
-    if window.follows_straggler:
-        return "plan for a straggler's pace"
+    inputs = window.index.source.plan_inputs
+    slow = [f"pipeline {at} is {times:.3g} × as slow" for at, times in sorted(inputs.slow_pipelines.items())]
+    if inputs.straggler is not None:
+        at = inputs.straggler.pipeline
+        who = "one outside of the job" if at is None else f"pipeline {at}"
+        slow.append(f"{who} is {inputs.straggler.slowdown:.3g} × as slow, as announced")
+    if slow:
+        return f"straggler: {'; '.join(slow)}"
     if data.at_max_clocks(window):
         return "max clocks"
     return "measuring" if window.index.steps else "plan"
 
 
-def all_schedules(found: Findings) -> dict[str, Any]:
-    """Returns every schedule, for one table."""
+def _schedule_table(found: Findings) -> dict[str, Any]:
     data, rows = found.data, []
     for window in data.windows[-_MOST_ROWS:]:
         measured, predicted = window.measured, found.predictions.get(window.number)
@@ -191,28 +203,27 @@ def all_schedules(found: Findings) -> dict[str, Any]:
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
             ranks = f" ({measured.ranks} of {data.job.job_info.world_size} ranks)"
-        row = [
-            window.number,
-            window.index.start_step,
-            _purpose(data, window),
-            f"{fmean(clocks):,.0f}" if clocks else "–",
-            f"{measured.time_s:.4f}{ranks}" if measured is not None else "–",
-            f"{predicted.time_s:.4f}" if predicted is not None else "–",
-            f"{measured.energy_j:,.0f}" if measured is not None and measured.energy_j is not None else "–",
-            f"{predicted.energy_j:,.0f}" if predicted is not None else "–",
-            f"{measured.power_w:,.0f}" if measured is not None and measured.power_w is not None else "–",
-            signed_percent(above) if above is not None else "–",
-        ]
+        row = {
+            "schedule": window.number,
+            "from step": window.index.start_step,
+            "what": _purpose(data, window),
+            "mean clock MHz": f"{fmean(clocks):,.0f}" if clocks else "–",
+            "time s": _cell(measured, "time_s", ".4f") + ranks,
+            "time s, predicted": _cell(predicted, "time_s", ".4f"),
+            "energy J": _cell(measured, "energy_j", ",.0f"),
+            "energy J, predicted": _cell(predicted, "energy_j", ",.0f"),
+            "power W": _cell(measured, "power_w", ",.0f"),
+            "over the frontier": "–" if above is None else signed_percent(above),
+        }
         rows.append(row)
-    head = [
-        "schedule",
-        "from step",
-        "what",
-        "mean clock MHz",
-        "time s",
-        "predicted",
-        "energy J",
-        "predicted",
-        "power W",
-    ]
-    return {"caption": "All schedules", "head": [*head, "over the frontier"], "rows": rows}
+    lead = (
+        "Predictions are for the present temperature of the GPUs; the first schedules ran on colder GPUs, which draw "
+        "less."
+    )
+    table = {"caption": "All schedules", "lead": lead}
+    return {**table, "head": list(rows[0]), "rows": [list(row.values()) for row in rows]}
+
+
+def _cell(figures: object | None, name: str, form: str) -> str:
+    value = getattr(figures, name, None)
+    return "–" if value is None else format(value, form)

@@ -24,22 +24,20 @@ from pfo_fs.store.loads_known import LoadsKnown
 
 
 def headline_section(found: Findings, savings: Savings) -> dict[str, Any]:
-    """Returns savings against max clocks, measured beside predicted, of an iteration and of the whole job."""
+    """Returns savings against max clocks, of an iteration and of the whole job."""
     data, loads = found.data, found.data.loads
     if loads is not None:
-        title, saved, missing, cards = "Clocks from loads, against max clocks", loads.text, "", _load_cards(loads)
+        title, lead, missing, cards = "Clocks from loads, against max clocks", loads.text, "", _load_cards(loads)
     else:
         compared = _is_comparable(savings)
-        title, saved = "Against max clocks" if compared else "An iteration", ""
+        title, lead, missing = "Against max clocks" if compared else "An iteration", _how(savings), _missing(savings)
         cards = [*(_compared(found, savings) if compared else _alone(savings)), _in_force(data, savings)]
-        missing = _missing(savings)
     total = total_of(found, savings)
     return {
         "title": title,
         "cards": cards,
-        "saved": saved,
+        "lead": lead,
         "missing": missing,
-        "comparison": _comparison(savings) if loads is None else None,
         "total": _total(total) if total is not None else None,
         "total_how": _how_total(total, savings) if total is not None else "",
     }
@@ -52,8 +50,17 @@ def _is_comparable(savings: Savings) -> bool:
     return savings.measured is None or savings.change_errors[1] is not None
 
 
-def _card(title: str, big: str, *small: str, how: str = "", kind: str = "even") -> dict[str, Any]:
-    return {"title": title, "kind": kind, "big": big, "small": small, "how": how}
+def _how(savings: Savings) -> str:
+    """Where the figures come from."""
+    if savings.measured is None:
+        return "" if savings.best is None else "Predicted, not measured yet; the error is not known."
+    against = savings.against
+    compared = f", compared with those {against.origin}" if against is not None and _is_comparable(savings) else ""
+    return f"Figures {savings.measured.origin}{compared}."
+
+
+def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, Any]:
+    return {"title": title, "kind": kind, "big": big, "small": small}
 
 
 def _compared(found: Findings, savings: Savings) -> list[dict[str, Any]]:
@@ -61,22 +68,17 @@ def _compared(found: Findings, savings: Savings) -> list[dict[str, Any]]:
     best, against, (time_error, energy_error) = savings.best, savings.against, savings.change_errors
     assert best is not None
     assert against is not None
-    how = "measured" if savings.measured is not None else "predicted, not measured yet; its error is not known"
-    if savings.same_work:
-        how = "measured, for the same work"
     return [
         _card(
             "energy per iteration",
             with_error(signed_percent(best.energy_j / against.energy_j - 1), energy_error),
             f"{best.energy_j:,.0f} J instead of {against.energy_j:,.0f} J",
-            how=how,
             kind="good" if best.energy_j < (1 - (energy_error or 0.0005)) * against.energy_j else "even",
         ),
         _card(
             "time per iteration",
             with_error(signed_percent(best.span_s / against.span_s - 1, 2), time_error, 2),
             f"{seconds_text(best.span_s)} instead of {seconds_text(against.span_s)}",
-            how=how,
             kind="bad" if missed_target(found.data) else "even",
         ),
     ]
@@ -87,10 +89,9 @@ def _alone(savings: Savings) -> list[dict[str, Any]]:
     best = savings.best
     if best is None:
         return []
-    how = "measured" if savings.measured is not None else "predicted"
     return [
-        _card("energy per iteration", f"{best.energy_j:,.0f} J", _plus_minus(best.energy_error), how),
-        _card("time per iteration", seconds_text(best.span_s), _plus_minus(best.time_error), how),
+        _card("energy per iteration", f"{best.energy_j:,.0f} J", _plus_minus(best.energy_error)),
+        _card("time per iteration", seconds_text(best.span_s), _plus_minus(best.time_error)),
     ]
 
 
@@ -126,11 +127,6 @@ def _missing(savings: Savings) -> str:
     return ""
 
 
-def _with_unsure(value: float, error: float | None, digits: int) -> str:
-    text = f"{value:,.{digits}f}"
-    return text if error is None else f"{text} ± {TIMES_THE_ERROR * error * value:,.{digits}f}"
-
-
 def _plus_minus(error: float | None) -> str:
     return "" if error is None else f"± {percent(TIMES_THE_ERROR * error, 1)}"
 
@@ -157,33 +153,6 @@ def _target_of(data: JobData, window: Window) -> str:
     return status_text.split(";")[0] if status_text.startswith("target: ") else ""
 
 
-def _comparison(savings: Savings) -> dict[str, Any] | None:
-    rows = [
-        ("max clocks, measured", savings.baseline),
-        ("max clocks, predicted", savings.predicted_baseline),
-        ("schedule in force, measured", savings.measured),
-        ("schedule in force, predicted", savings.predicted),
-    ]
-    if not any(figures for _, figures in rows):
-        return None
-    return {
-        "caption": "Measured and predicted figures of an iteration",
-        "head": ["iteration", "time s", "energy J", "power W", "how"],
-        "rows": [
-            [
-                name,
-                _with_unsure(figures.span_s, figures.time_error, 4),
-                _with_unsure(figures.energy_j, figures.energy_error, 0),
-                f"{figures.power_w:,.0f}",
-                figures.origin,
-            ]
-            if figures is not None
-            else [name, "–", "–", "–", "not known"]
-            for name, figures in rows
-        ],
-    }
-
-
 _TARGET_TOLERANCE = 0.01
 """Relative: a plan that is believed to be this much above the target does not count as a missed target."""
 
@@ -200,10 +169,9 @@ def missed_target(data: JobData) -> str:
 
 def _total(total: JobTotal) -> dict[str, Any]:
     rows, whole = [], total.whole
-    parts = (total.profiling, total.other, whole)
-    more_time_s = max((part.more_time_s for part in parts), key=abs)
-    more_energy_j = max((part.more_energy_j for part in parts), key=abs)
-    for name, part in zip(("profiling", "everything else", "whole job"), parts, strict=True):
+    more_time_s = max((part.more_time_s for part in total.parts.values()), key=abs)
+    more_energy_j = max((part.more_energy_j for part in total.parts.values()), key=abs)
+    for name, part in total.parts.items():
         row = [name, f"{part.iterations:,}", duration_text(part.time_s, whole.time_s)]
         row.append(energy_text(part.energy_j, whole.energy_j))
         if total.compared:
@@ -219,14 +187,13 @@ def _total(total: JobTotal) -> dict[str, Any]:
 
 
 def _how_total(total: JobTotal, savings: Savings) -> str:
-    alone = ""
-    if savings.work_differs:
-        alone = " Iterations differ in work, so these sums are not compared with max clocks."
-    return (
+    text = (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."
-        f"{alone}"
     )
+    if savings.work_differs:
+        text += " Iterations differ in work, so these sums are not compared with max clocks."
+    return text
 
 
 def messages(found: Findings) -> list[tuple[str, str, str]]:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pfo_fs.autotune.instruction_runs import numbered_iterations
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.planner import Pipeline
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.store import bodies
 
@@ -57,13 +58,11 @@ def dag_of(data: JobData, pipeline: int = 0) -> Pipeline | None:
 
 
 def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
-    """When each node begins, as early as the DAG allows (like `Problem.timing`, but without a profile)."""
-    before: list[list[tuple[int, float]]] = [[] for _ in times_s]
-    for first, then, delay_s in dag.edges:
-        before[then].append((first, delay_s))
-    starts = [0.0] * len(times_s)
-    for node in dag.topological:
-        starts[node] = max((starts[b] + times_s[b] + delay_s for b, delay_s in before[node]), default=0.0)
+    """When each node begins, in s, as early as the DAG allows."""
+    import numpy as np
+
+    times: Any = np.array(times_s)[:, None]
+    starts: list[float] = (LongestPaths(dag.topological, dag.edges).ends(times).ends_s - times)[:, 0].tolist()
     return starts
 
 

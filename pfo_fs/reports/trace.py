@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.timeline import Laid, measured_pipeline
+from pfo_fs.reports.timeline import Laid, MeasuredPipeline, measured_pipeline
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 """Those of a CSV file."""
@@ -71,25 +71,30 @@ def write_trace(
     degree = data.job.job_info.dp_degree
     if pipeline is not None and not 0 <= pipeline < degree:
         raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
-    chosen = range(degree) if pipeline is None else range(pipeline, pipeline + 1)
-    counts = {"iterations": 0, "ranks": 0, "slices": 0}
-    try:
-        with output_file(path) as file:
-            head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
-            file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
-            first = True
-            for event in _events(data, window, chosen, counts, most):
-                file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
-                first = False
-            file.write("\n]}\n")
-            if not counts["slices"]:
-                raise PlanError(
-                    f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or "
-                    "no iteration ran in it, so there is nothing to trace"
-                )
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-    return counts
+    places = [
+        (one, tp) for one in range(degree) for tp in range(data.job.job_info.tp_degree) if pipeline in (None, one)
+    ]
+    measured = [found for place in places if (found := measured_pipeline(data, window, *place)) is not None]
+    numbers = sorted({number for found in measured for number in found.iterations})[:most]
+    measured = [
+        found._replace(
+            iterations={number: found.iterations[number] for number in numbers if number in found.iterations}
+        )
+        for found in measured
+    ]
+    slices = sum(len(laid.times_s) for found in measured for laid in found.iterations.values())
+    if not slices:
+        raise PlanError(
+            f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or "
+            "no iteration ran in it, so there is nothing to trace"
+        )
+    with output_file(path) as file:
+        head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
+        file.write(json.dumps(head)[:-1] + ', "traceEvents": [')
+        for number, event in enumerate(_events(data, window, measured, numbers)):
+            file.write((",\n" if number else "\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
+        file.write("\n]}\n")
+    return {"iterations": len(numbers), "ranks": sum(len(found.ranks) for found in measured), "slices": slices}
 
 
 def _about(data: JobData, window: Window) -> dict[str, Any]:
@@ -111,40 +116,28 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
 
 
 def _events(
-    data: JobData, window: Window, chosen: range, counts: dict[str, int], most: int | None
+    data: JobData, window: Window, measured: Sequence[MeasuredPipeline], numbers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    info = data.job.job_info
     gpu = {rank.rank_info.rank: rank.gpu_name for rank in data.ranks}
-    pipelines = []
-    for dp_rank in chosen:
-        for tp_rank in range(info.tp_degree):
-            found = measured_pipeline(data, window, dp_rank, tp_rank)
-            if found is not None:
-                pipelines.append((found.ranks, [body.result for body in found.results], found.iterations))
-    numbers = sorted({number for _, _, laid in pipelines for number in laid})[:most]
-    pipelines = [(r, results, {n: laid[n] for n in numbers if n in laid}) for r, results, laid in pipelines]
-    arrow = 0
     begins, at_s = {}, 0.0
     for number in numbers:  # iterations begin together: gradients are reduced at the end of each
         begins[number] = at_s
-        lasted = [r.iter_time[number] for _, results, laid in pipelines if number in laid for r in results]
-        at_s += max([*lasted, *(laid[number].length_s for _, _, laid in pipelines if number in laid)])
-    counts["iterations"] = len(numbers)
-    yield from _job_events(data, window, pipelines, begins, at_s)
+        ran = [found for found in measured if number in found.iterations]
+        lasted = [body.result.iter_time[number] for found in ran for body in found.results]
+        at_s += max([*lasted, *(found.iterations[number].length_s for found in ran)])
+    yield from _job_events(data, window, measured, begins, at_s)
     waiting_w = data.model.blocking_power_w if data.model is not None else None
-    for ranks, _, laid_of in pipelines:
-        for place, rank in enumerate(ranks):
-            counts["ranks"] += 1
+    arrow = 0
+    for found in measured:
+        for place, rank in enumerate(found.ranks):
             name = f"rank {rank.rank}: {data.place} {rank.pp_rank}, pipeline {rank.dp_rank}"
-            name += f", tensor rank {rank.tp_rank}" if info.tp_degree > 1 else ""
+            name += f", tensor rank {rank.tp_rank}" if data.job.job_info.tp_degree > 1 else ""
             name += f" ({gpu[rank.rank]})" if gpu.get(rank.rank) else ""
             yield from _process(rank.rank, name, rank.rank, "instructions")
-            for number, laid in sorted(laid_of.items()):
-                for event in _rank_events(laid, place, rank.rank, begins[number], waiting_w):
-                    counts["slices"] += event["ph"] == "X"
-                    yield event
-        for number, laid in sorted(laid_of.items()):
-            arrows = _arrows(laid, [rank.rank for rank in ranks], begins[number], arrow)
+            for number, laid in found.iterations.items():
+                yield from _rank_events(laid, place, rank.rank, begins[number], waiting_w)
+        for number, laid in found.iterations.items():
+            arrows = _arrows(laid, [rank.rank for rank in found.ranks], begins[number], arrow)
             yield from arrows
             arrow += len(arrows) // 2
 
@@ -163,7 +156,7 @@ def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> lis
 
 
 def _job_events(
-    data: JobData, window: Window, pipelines: list[Any], begins: dict[int, float], end_s: float
+    data: JobData, window: Window, measured: Sequence[MeasuredPipeline], begins: Mapping[int, float], end_s: float
 ) -> Iterator[dict[str, Any]]:
     """Returns the iterations as a process of their own."""
     assert window.measured is not None
@@ -171,15 +164,11 @@ def _job_events(
     yield from _process(pid, f"iterations of {data.folder.job_id}, schedule {window.number}", -1, "iterations")
     ends = [*begins.values(), end_s][1:]
     for (number, begin_s), until_s in zip(begins.items(), ends, strict=True):
-        spans = [
-            (r.iter_span or r.iter_time)[number]
-            for _, results, laid in pipelines
-            if number in laid
-            for r in results[:1]
-        ]
+        ran = [found for found in measured if number in found.iterations]
+        firsts = [found.results[0].result for found in ran]
         args = {
-            "measured_span_s": max(spans, default=0.0),
-            "reconstructed_span_s": max(laid[number].length_s for _, _, laid in pipelines if number in laid),
+            "measured_span_s": max((first.iter_span or first.iter_time)[number] for first in firsts),
+            "reconstructed_span_s": max(found.iterations[number].length_s for found in ran),
         }
         yield _slice(pid, begin_s, until_s - begin_s, f"step {window.measured.first_step + number}", "iteration", args)
 
@@ -264,23 +253,20 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
     steps: set[int] = set()
     pipelines: set[int] = set()
     rows = 0
-    try:
-        with _opened(path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for step, pipeline, laid in _at_max_clocks(data):
-                steps.add(step)
-                pipelines.add(pipeline)
-                rows += len(laid.times_s)
-                for one, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
-                    writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
-            if not rows:
-                raise PlanError(
-                    f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
-                    "ranks, or the order of instructions is not known, so there is no trace to write"
-                )
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    with _opened(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for step, pipeline, laid in _at_max_clocks(data):
+            steps.add(step)
+            pipelines.add(pipeline)
+            rows += len(laid.times_s)
+            for one, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
+                writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
+        if not rows:
+            raise PlanError(
+                f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
+                "ranks, or the order of instructions is not known, so there is no trace to write"
+            )
     return {"steps": len(steps), "pipelines": len(pipelines), "rows": rows}
 
 

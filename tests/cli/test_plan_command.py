@@ -124,7 +124,6 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
         (["--gpu", "A100"], "give --p2p-power or --gpu, not both"),
         (["--frontier", "1"], "2 to 100,000 points"),
         (["--solver", "lowtime", "--power", "500"], "lowtime plans for deadlines only"),
-        (["--delay", "-1"], "--delay is -1"),
         (["--calibrate", "nowhere.json"], "nowhere.json"),
     ],
 )
@@ -137,8 +136,9 @@ def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     assert "Traceback" not in done.stderr
 
 
-def test_a_format_that_there_is_not_is_wrong_usage(profile: Path) -> None:
-    assert pfo_fs(*arguments(profile, "--format", "xml")).returncode == 2
+@pytest.mark.parametrize("more", [["--format", "xml"], ["--delay", "-1"]])
+def test_an_option_that_cannot_be_is_wrong_usage(profile: Path, more: list[str]) -> None:
+    assert pfo_fs(*arguments(profile, *more)).returncode == 2
 
 
 def test_brackets_in_a_message_are_printed(tmp_path: Path) -> None:

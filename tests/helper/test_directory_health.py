@@ -25,15 +25,13 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends(
     outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(20):
-        outage.failed("read", FULL)
+        outage.ended("read", FULL)
         clock.now += 1
     assert outage.error == "no space left"
-    assert outage.unread_s() == 20
     clock.now += 10
-    outage.succeeded("read")
-    outage.succeeded("read")
+    outage.ended("read", None)
+    outage.ended("read", None)
     assert outage.error == ""
-    assert outage.unread_s() == 0
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "the shared directory does not answer; training goes on with its present schedule",
         "the shared directory answers again",
@@ -44,26 +42,26 @@ def test_a_full_disk_that_takes_some_writes_is_one_outage(
     outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(50):
-        outage.failed("write", FULL)
+        outage.ended("write", FULL)
         clock.now += 1
-        outage.succeeded("write")
+        outage.ended("write", None)
     assert len(caplog.records) == 1
 
 
 def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: DirectoryHealth, clock: Clock) -> None:
-    outage.failed("read", FULL)
+    outage.ended("read", FULL)
     clock.now += 700
-    outage.succeeded("write")
-    assert outage.unread_s() == 700
-    outage.failed("write", FULL)
-    outage.succeeded("read")
-    assert outage.unread_s() == 0
+    outage.ended("write", None)
+    assert outage.is_lost
+    outage.ended("write", FULL)
+    outage.ended("read", None)
+    assert not outage.is_lost
     assert outage.error == "no space left"
 
 
 def test_a_directory_that_answers_now_and_then_answers(outage: DirectoryHealth, clock: Clock) -> None:
     for _ in range(700):
-        outage.failed("read", FULL)
+        outage.ended("read", FULL)
         clock.now += 1
-        outage.succeeded("read")
-    assert outage.unread_s() == 0
+        outage.ended("read", None)
+    assert not outage.is_lost

@@ -16,7 +16,7 @@ import pytest
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.power_limit_files import PollLevels, PowerLimitFiles
+from pfo_fs.helper.power_limit_files import PowerLimitFiles
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
@@ -107,7 +107,7 @@ def test_what_jobs_share_reaches_each_other(tmp_path: Path) -> None:
             m.PowerLimitFilesOpened(profile="none", shares=True)
         )
     one.execute(m.SharedLevels(begun=[1200], measurements=[(1400, 10.0, 2.0)]))
-    told = two.execute(PollLevels())
+    told = two.execute(m.SharedLevels())
     others = [message for message in told if isinstance(message, m.SharedLevels)]
     assert [found for message in others for found in message.measurements] == [(1400, 10.0, 2.0)]
     assert [level for message in others for level in message.begun] == [1200]

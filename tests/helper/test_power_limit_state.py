@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.power_limit_files import PollLevels
 from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.write_queue import MAX_WAITING
 from pfo_fs.ipc import messages as m
@@ -25,8 +24,8 @@ class PowerLimitMachine(RuleBasedStateMachine):
     """Training and the worker around one helper state; both processes may be killed.
 
     What must hold: the worker has one request of training at a time, in the order in which training sent them, also
-    after training has gone; what the worker finds reaches training once; other jobs' levels are looked for while they
-    are shared, and not otherwise; the helper ends when training has gone and all is carried out.
+    after training has gone; what the worker finds reaches training once; the helper ends when training has gone and all
+    is carried out.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.sent: list[m.Message] = []
         self.found: list[m.Message] = []  # what the worker has found while training was there
         self.asked: list[Any] = []  # what training asked for and the worker has not been given
-        self.shares = self.stopped = False
+        self.stopped = False
         self.number = 0
         self.do(self.state.first_actions())
 
@@ -59,9 +58,6 @@ class PowerLimitMachine(RuleBasedStateMachine):
                     if isinstance(operation, ASKED):
                         assert operation == self.asked.pop(0), "in the order in which training asked"
                         assert not any(isinstance(other, ASKED) for other in self.running), "one at a time"
-                    if isinstance(operation, PollLevels):
-                        assert self.shares
-                        assert not any(isinstance(other, PollLevels) for other in self.running), "one at a time"
                     self.running.append(operation)
                 case e.Stop():
                     self.stopped = True
@@ -124,18 +120,17 @@ class PowerLimitMachine(RuleBasedStateMachine):
     def the_worker_comes_back(self, error: PfoError | None) -> None:
         operation = self.running.pop(0)
         found = None if error else self.result_of(operation)
-        if isinstance(operation, ASKED | PollLevels) and self.client is not None:
+        if isinstance(operation, ASKED) and self.client is not None:
             self.found += found if isinstance(found, list) else [m.LogLine(level=30, message=str(error))]
         self.tell(e.OperationDone(operation, found, error))
 
     def result_of(self, operation: Any) -> op.Result:
         match operation:
             case m.OpenPowerLimitFiles(key=key):
-                self.shares = bool(key)
-                return [m.PowerLimitFilesOpened(profile="none", shares=self.shares)]
+                return [m.PowerLimitFilesOpened(profile="none", shares=bool(key))]
             case m.SaveProfile():
                 return [m.ProfileSaved()]
-            case m.SharedLevels() | PollLevels():
+            case m.SharedLevels():
                 self.number += 1
                 return [m.SharedLevels(begun=[self.number])]
             case op.OpenDirectory():
@@ -146,8 +141,6 @@ class PowerLimitMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
         self.tell(e.TimePassed())
-        if self.shares and self.client is not None and seconds > 2.0:
-            assert self.running, "the helper looks for what other jobs write"
 
     # ---- what must hold
 

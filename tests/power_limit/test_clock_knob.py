@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from pfo_fs import power_limit as pl
 from pfo_fs.cli import app
 from pfo_fs.errors import PlanError
-from pfo_fs.power_limit.measurements import ClockMeasurement
 from pfo_fs.power_limit.ranks import spaced_clocks
-from pfo_fs.store.power_limit_folder import folder_key
+from pfo_fs.store.power_limit_folder import ClockMeasurement, folder_key
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 

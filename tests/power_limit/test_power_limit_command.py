@@ -63,16 +63,6 @@ def test_the_answer_for_people_marks_the_limit_and_a_picture_is_drawn(profile: P
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_the_answer_is_there_all_the_same(
-    profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules["pfo_fs.cli.power_limit"], "find_spec", lambda name: None)
-    done = CliRunner().invoke(app, ["power-limit", str(profile), "-o", str(tmp_path / "p.png"), "--json"])
-    assert done.exit_code == 1, "there is no picture"
-    assert json.loads(done.stdout)["power_limit"] == 350
-    assert not (tmp_path / "p.png").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message", "exit_code"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pfo_fs.errors import ConfigError
 from pfo_fs.reports.atomic_output import output_file
 
 WRITES = """
@@ -59,7 +60,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ConfigError, match="cannot be written"):
         write(tmp_path)
 
 

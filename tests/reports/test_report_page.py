@@ -61,9 +61,15 @@ def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -
 
 def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
     text = Reader(page).text
-    assert {"headline", "warnings", "frontier", "pipeline", "life", "stragglers", "profile", "schedules"} <= set(text)
-    assert re.search(r"pipeline 11\.2 ×foundstep \d+step \d+", text["stragglers"])
+    assert {"headline", "warnings", "frontier", "pipeline", "schedules", "profile"} <= set(text)
+    assert "straggler: pipeline 1 is 1.2 × as slow" in text["schedules"]
     assert 'class="missing"' not in page
+
+
+def test_the_clock_of_each_stage_under_each_schedule_can_be_read(data: JobData, page: str) -> None:
+    for window in data.windows:
+        clocks = re.findall(rf"schedule {window.number}, stage (\d): (?:[\d,]+ MHz|left alone)", page)
+        assert clocks == ["0", "1", "2", "3"]
 
 
 LAST = {"step": 41, "lanes": 2, "lane": [1, 0], "mhz": [1410, 1200], "work_s": [0.5, 0.45], "full_s": [0.5, 0.4]}
@@ -100,7 +106,7 @@ def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:
 
 def test_every_picture_has_a_name(page: str) -> None:
     pictures = [attributes for tag, attributes in Reader(page).elements if tag == "svg"]
-    assert len(pictures) == 8, "frontier, pipeline measured and predicted, life, four stages"
+    assert len(pictures) == 8, "frontier, pipeline measured and predicted, schedules, four stages"
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
 
 
@@ -146,7 +152,7 @@ def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: 
     assert "No energies of the schedule in force yet" in text["headline"]
     assert "no model" in text["frontier"]
     assert "order of instructions" in text["pipeline"]
-    assert "No schedule has been in force" in text["life"]
+    assert "No schedule has been in force" in text["schedules"]
     assert "No profile" in text["profile"]
 
 
@@ -193,7 +199,7 @@ def test_a_schedule_that_nobody_has_measured_yet_is_shown_by_its_prediction(play
     plan = next(window.schedules for window in data.windows if window.number == newest)
     unmeasured = [replace(window, measured=None) if window.schedules == plan else window for window in data.windows]
     text = Reader(render_page(replace(data, windows=unmeasured))).text
-    assert "predicted, not measured yet" in text["headline"]
+    assert "Predicted, not measured yet" in text["headline"]
     assert f"Schedule {newest} is in force, but has no results yet" in text["pipeline"]
 
 
