@@ -33,7 +33,7 @@ from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts
 
@@ -276,7 +276,6 @@ class JobJoiner:
         rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
         if job["coordination"] == "daemon":
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank, self._switcher)
             return
         infos = self._collectives.gather_to_rank_0(None if info is None else info.model_dump())
         broadcaster = self._make_broadcaster() if self._request.broadcasts else None
@@ -285,7 +284,7 @@ class JobJoiner:
                 self._link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
         if self._collectives.world_size == 1:
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank, self._switcher, at_once=True)
+            self._feed = ScheduleFeed(rank, self._switcher, at_once=True)
             return
         self._feed = feed = BroadcastFeed(rank, self._switcher, broadcaster, self._warn)
         if broadcaster is None:

@@ -47,19 +47,30 @@ _LEASE_OVER_TEXT = (
 
 
 class ScheduleFeed:
-    """What all sources have in common; by itself the source of a job that could not be made, without schedules.
+    """Schedules from the host's helper; see the module's docstring. A job that could not be made gets none.
 
     Args:
         rank: Global rank of this process.
         switcher: Gets the schedules, and the reasons for default clocks.
         monotonic: Returns the time, in seconds.
+        at_once: Follow a schedule from the step at which it is received; for a job of one rank that its own helper
+            schedules.
     """
 
-    def __init__(self, rank: int, switcher: ScheduleSwitcher, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        rank: int,
+        switcher: ScheduleSwitcher,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        at_once: bool = False,
+    ) -> None:
         self._rank = rank
         self._switcher = switcher
         self._monotonic = monotonic
+        self._at_once = at_once
         self._lease_until_s = math.inf
+        self._received: set[int] = set()  # numbers of schedules that have not started
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
         """Gives the switcher what is new at this step. Never raises, and waits for a limited time at most.
@@ -80,6 +91,7 @@ class ScheduleFeed:
         if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
             self._lease_until_s = math.inf
             self._lease_ended()
+        self._look_for_gaps(step)
 
     def _hold(self, message: ClocksHeld) -> None:
         if message.why:
@@ -88,7 +100,28 @@ class ScheduleFeed:
             self._switcher.resume(_HELD)
 
     def _take(self, message: ToTraining, step: int) -> None:
-        """Uses another message."""
+        """Uses a schedule, or that all are withdrawn."""
+        if isinstance(message, SchedulesWithdrawn):
+            self._received.clear()
+            self._switcher.withdraw()
+        elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
+            if self._at_once:
+                message = msgspec.structs.replace(message, start_step=step)
+            self._switcher.expect(message)
+            self._received.add(message.number)
+            if len(self._received) > MOST_PENDING:
+                self._received.remove(min(self._received))
+
+    def _look_for_gaps(self, step: int) -> None:
+        """Requests default clocks while other ranks may follow a schedule that this rank has not received."""
+        started = self._switcher.number_at(step)
+        self._received = {number for number in self._received if number > started}
+        # Numbers have no gaps: if none is missed, the newest number is the started one plus the count of newer ones.
+        if started >= 0 and max(self._received, default=started) - started > len(self._received):
+            text = f"rank {self._rank} has missed a schedule after number {started}"
+            self._switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
+        else:
+            self._switcher.resume(_SCHEDULE_MISSED)
 
     def _lease_renewed(self) -> None:
         self._switcher.resume(_LEASE_OVER)
@@ -98,64 +131,6 @@ class ScheduleFeed:
 
     def close(self) -> None:
         """Ends the feed, at the end of training; the optimizer closes the link to the helper."""
-
-
-class HelperFeed(ScheduleFeed):
-    """Schedules from the host's helper; see the module's docstring.
-
-    Args:
-        rank, switcher, monotonic: As for `ScheduleFeed`.
-        at_once: Follow a schedule from the step at which it is received; for a job of one rank that its own helper
-            schedules.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        switcher: ScheduleSwitcher,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        at_once: bool = False,
-    ) -> None:
-        super().__init__(rank, switcher, monotonic)
-        self._at_once = at_once
-        self._started = -1  # the newest schedule that was received and has started
-        self._pending: dict[int, int] = {}  # number and start step of newer ones
-        self._missed = False
-
-    def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
-        """See `ScheduleFeed`."""
-        super().step_begin(step, iter_time_s, messages)
-        if self._pending or self._missed:
-            self._look_for_gaps(step)
-
-    def _take(self, message: ToTraining, step: int) -> None:
-        if isinstance(message, SchedulesWithdrawn):
-            self._started, self._pending = -1, {}
-            self._switcher.withdraw()
-        elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
-            if self._at_once:
-                message = msgspec.structs.replace(message, start_step=step)
-            self._switcher.expect(message)
-            if message.number > self._started:
-                self._pending[message.number] = message.start_step
-                if len(self._pending) > MOST_PENDING:
-                    del self._pending[min(self._pending)]
-
-    def _look_for_gaps(self, step: int) -> None:
-        """Requests default clocks while other ranks may follow a schedule that this rank has not received."""
-        due = [number for number, start_step in self._pending.items() if start_step <= step]
-        if due:
-            self._started = max(due)
-            self._pending = {number: start for number, start in self._pending.items() if number > self._started}
-        # Numbers have no gaps: if none is missed, the highest pending number is the started one plus the count pending.
-        known = not self._pending or max(self._pending) - self._started == len(self._pending)
-        self._missed = self._started >= 0 and not known
-        if self._missed:
-            text = f"rank {self._rank} has missed a schedule after number {self._started}"
-            self._switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
-        else:
-            self._switcher.resume(_SCHEDULE_MISSED)
 
 
 class BroadcastFeed(ScheduleFeed):

@@ -53,6 +53,10 @@ class ScheduleSwitcher:
         """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
         return -1 if self._reasons else self.number
 
+    def number_at(self, step: int) -> int:
+        """Returns the number of the schedule that is in force at the next step, if that is `step`."""
+        return max((number for number, coming in self._pending.items() if coming.start_step <= step), default=self.number)
+
     def expect(self, coming: NewSchedule) -> None:
         """Adds a schedule. One that can never be in force, or that is known already, is ignored."""
         if coming.number <= self.number or coming.number in self._pending:
@@ -78,15 +82,13 @@ class ScheduleSwitcher:
     def step_begin(self, step: int) -> NewSchedule | None:
         """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
         started = None
-        if self._pending:
-            due = [number for number, coming in self._pending.items() if coming.start_step <= step]
-            if due:
-                started = self._pending[max(due)]
-                for number in due:
-                    del self._pending[number]
-                self._in_force, self.number = started, started.number
-                self._reasons.discard(_OVER)
-                self._set_schedule(None if self._reasons else started)
+        number = self.number_at(step)
+        if number > self.number:
+            started = self._pending[number]
+            self._pending = {number: coming for number, coming in self._pending.items() if coming.start_step > step}
+            self._in_force, self.number = started, number
+            self._reasons.discard(_OVER)
+            self._set_schedule(None if self._reasons else started)
         in_force = self._in_force
         if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
             text = f"no new schedule has come for {in_force.steps} steps; default clocks until one comes"

@@ -28,7 +28,7 @@ from pfo_fs.ipc.messages import (
     SchedulesWithdrawn,
     ToTraining,
 )
-from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RANKS = 3
@@ -200,7 +200,7 @@ class HelperFeedMachine(FeedContract):
     """Each rank hears from the helper of its host."""
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
-        return HelperFeed(rank.number, rank.switcher, self.now)
+        return ScheduleFeed(rank.number, rank.switcher, self.now)
 
     def readers(self) -> list[int]:
         return list(range(RANKS))
@@ -316,8 +316,8 @@ class Follower:
     def _set(self, schedule: NewSchedule | None) -> None:
         self.runs = None if schedule is None else schedule.number
 
-    def helper_feed(self, **options: Any) -> HelperFeed:
-        return HelperFeed(0, self.switcher, **options)
+    def helper_feed(self, **options: Any) -> ScheduleFeed:
+        return ScheduleFeed(0, self.switcher, **options)
 
     def broadcast_feed(self, rank: int = 0, medium: Medium | None = None, **options: Any) -> BroadcastFeed:
         broadcaster: Any = FakeBroadcaster(rank, medium or Medium())
