@@ -55,7 +55,9 @@ class ScheduleSwitcher:
 
     def number_at(self, step: int) -> int:
         """Returns the number of the schedule that is in force at the next step, if that is `step`."""
-        return max((number for number, coming in self._pending.items() if coming.start_step <= step), default=self.number)
+        return max(
+            (number for number, coming in self._pending.items() if coming.start_step <= step), default=self.number
+        )
 
     def expect(self, coming: NewSchedule) -> None:
         """Adds a schedule. One that can never be in force, or that is known already, is ignored."""

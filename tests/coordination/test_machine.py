@@ -237,7 +237,7 @@ class Cluster(RuleBasedStateMachine):
         if current is None or current.number < 0 or rank in self.folder.result_names(current.number):
             return  # a result is written once: a file that a daemon has read does not change
         result = ProfilingResult(rank=rank, iter_time=[current.number + 1 + rank / 10], iter_energy=[1.0])
-        self.folder.write_result(current.number, bodies.ResultBody(result=result))
+        self.folder.write_results(current.number, [bodies.ResultBody(result=result)])
         if damaged:
             (self.root / self.folder.path / "prof" / str(current.number) / f"{rank}.json").write_text("junk")
 
