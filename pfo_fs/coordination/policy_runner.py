@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from pfo_fs.coordination.history import keep_in_force, replay, tell
 from pfo_fs.coordination.policy_start import Kind, choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.replay import keep_in_force, replay, tell
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs

@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pfo_fs.coordination.history import read_history
 from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.coordination.publication import Announced, Publication
+from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
-from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
@@ -93,24 +92,12 @@ class Reconciler:
 
     def _restore(self) -> YamlOverride:
         """Goes on from the committed schedules."""
-        announced = self._announced()
-        history = read_history(self._folder, self._runner.policy, announced.number if announced is not None else -1)
-        for problem in history.problems:
+        publication = self._publication
+        for problem in publication.restore(self._runner.policy):
             self._status.log(logging.WARNING, problem)
-        self._publication.restore(history, announced or Announced(history.number))
-        source = history.source
+        source = publication.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
-        return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, history.plan_inputs)
-
-    def _announced(self) -> Announced | None:
-        """Returns what ranks were told to follow; None if that cannot be read."""
-        try:
-            current = self._folder.read_current()
-        except RecordError:
-            return None
-        if current is None:
-            return Announced()
-        return Announced(current.number, current.start_step, current.source, current.converged)
+        return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, publication.plan_inputs)
 
     def reconcile(self, now: float, names: set[str]) -> bool:
         """Does what is due; returns whether a schedule was published.
