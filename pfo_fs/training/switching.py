@@ -55,7 +55,7 @@ class ChosenSwitching:
             self.marker.stop()
 
 
-def checked_switching(asked: str) -> str:
+def checked_switching(asked: Switching) -> Switching:
     """Returns the mode that is asked for.
 
     Raises:
