@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pfo_fs.coordination.policy_start import Kind, choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
-from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.coordination.replay import keep_in_force, replay, tell
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError
@@ -70,7 +70,7 @@ class PolicyRunner:
         kind: Kind,
         ranks: RankRegistry,
         monotonic: Callable[[], float],
-        make: MakePolicy = make_here,
+        make: MakePolicy,
     ) -> None:
         self.scheduler: FrequencyScheduler | None = None
         self.request: ScheduleRequest | None = None
