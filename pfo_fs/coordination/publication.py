@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pfo_fs.coordination.bounds import MOST_REPLAYED
@@ -48,11 +49,11 @@ class Announced(NamedTuple):
     source: bodies.Source | None = None
 
 
+@dataclass
 class Publication:
     """The newest schedule of one job.
 
     Args:
-        folder: The job.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
         pace: Knows how long a new schedule takes to reach all ranks.
         on_publish: Called with (number, schedules, steps) for each new one, to broadcast it in `local` coordination.
@@ -69,7 +70,12 @@ class Publication:
         plan_inputs: What the newest schedule of any policy was made for, as earlier coordinators have committed it.
     """
 
-    def __init__(self, folder: JobFolder, generation: int, pace: PollPace, on_publish: OnPublish | None = None) -> None:
+    folder: JobFolder
+    generation: int
+    pace: PollPace
+    on_publish: OnPublish | None = None
+
+    def __post_init__(self) -> None:
         self.number = -1
         self.source: bodies.Source | None = None
         self.start_step = self.steps = 0
@@ -77,11 +83,7 @@ class Publication:
         self.made: dict[int, bodies.Source] = {}
         self.kept = -1
         self.plan_inputs: PlanInputs | None = None
-        self.generation = generation
         self._announced_before: Announced | None = None
-        self._folder = folder
-        self._pace = pace
-        self._on_publish = on_publish
 
     def restore(self, policy: str) -> list[str]:
         """Goes on from the schedules that earlier coordinators have committed; returns what is wrong with them.
@@ -96,7 +98,7 @@ class Publication:
         """
         current, problem = None, False
         try:
-            current = self._folder.read_current()
+            current = self.folder.read_current()
         except RecordError:
             problem = True
         announced = Announced(current.number, current.start_step, current.source) if current else Announced()
@@ -113,11 +115,11 @@ class Publication:
         problems: list[str] = []
         self.number, self.source, self.start_step, self.steps, self.made, self.plan_inputs = -1, None, 0, 0, {}, None
         replayed = 0
-        listed = self._folder.schedule_numbers()
+        listed = self.folder.schedule_numbers()
         after = listed[-1] + 1 if listed else 0
         for number in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
             try:
-                index = self._folder.read_index(number)
+                index = self.folder.read_index(number)
             except RecordError as error:  # its number is used anyway; the next schedule replaces it
                 problems.append(f"schedule {number} cannot be read any more: {error}")
                 self.number, self.source = number, None
@@ -187,10 +189,10 @@ class Publication:
         """
         number = self.number + 1
         try:
-            ours = self._folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
+            ours = self.folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
         except StoreError:
-            if self._on_publish is not None:  # the broadcast does not need the directory
-                self._on_publish(number, schedules, steps)
+            if self.on_publish is not None:  # the broadcast does not need the directory
+                self.on_publish(number, schedules, steps)
             raise
         if not ours:
             return False
@@ -199,10 +201,10 @@ class Publication:
         self._announced_before = None
         if source.kind == "scheduler":
             self.made[number] = source
-        if self._on_publish is not None:
-            self._on_publish(number, schedules, steps)
+        if self.on_publish is not None:
+            self.on_publish(number, schedules, steps)
         what = f"the scheduler's request {source.revision}" if source.kind == "scheduler" else "schedule.yaml"
-        log.info("job %s: schedule %d (%s) from step %d", self._folder.job_id, number, what, start_step)
+        log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         return True
 
     def follow(self, progress: Progress) -> None:
@@ -226,7 +228,7 @@ class Publication:
 
     def results_take_s(self, now: float) -> float:
         """Returns how long results may take after their iterations, in s; `now` is monotonic time."""
-        return MEASURED_WITHIN_S + 4 * self._pace.lead_s(now)
+        return MEASURED_WITHIN_S + 4 * self.pace.lead_s(now)
 
     def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
         """Returns how long ranks may follow the newest schedule without a heartbeat of this coordinator.

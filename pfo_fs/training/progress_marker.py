@@ -9,6 +9,7 @@ point stands in the plan, which is written into the page beforehand.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pfo_fs.device import shared_page
@@ -164,19 +165,18 @@ class ProgressMarker:
             self._on_problem(f"the device's progress cannot be marked any more ({reason}); clocks follow the callbacks")
 
 
+@dataclass
 class SynchronizedMarks:
     """Writes a point at once, after the device has done all that was launched before.
 
     Args:
-        words: The page that is shared with the clock process.
         synchronize: Waits for the device, as `torch.cuda.synchronize` does.
     """
 
-    def __init__(self, words: memoryview, synchronize: Callable[[], object]) -> None:
-        self._words = words
-        self._synchronize = synchronize
+    words: memoryview
+    synchronize: Callable[[], object]
 
     def write(self, point: int) -> None:
         """Waits for the device, then writes the point."""
-        self._synchronize()
-        self._words[PROGRESS] = point
+        self.synchronize()
+        self.words[PROGRESS] = point
