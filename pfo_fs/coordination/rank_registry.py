@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS, MOST_INSTRUCTIONS
 from pfo_fs.errors import PlanError, RecordError
@@ -120,13 +120,35 @@ class RankRegistry:
                 named.add(info.pp_rank)
         return self._gpu_names
 
-    def orders(self, planned: Sequence[FrequencySchedule]) -> dict[int, InstructionOrder | None]:
+    def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet.
+
+        A rank that has not written its order is assumed to run that of another rank of its stage.
 
         Args:
             planned: Schedules whose order is used for ranks that have not reported theirs yet.
+
+        Raises:
+            PlanError: The job has more different orders than it may have.
         """
-        return known_orders(self._folder, self.infos, planned, self._orders)
+        seen, infos = self._orders, self.infos
+        new = [rank for rank in self._folder.ranks_with_order() if rank not in seen]  # each is written only once
+        # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
+        known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
+        for rank in new:
+            body = self._folder.read_order(rank)
+            if body is not None:
+                seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
+                if sum(map(len, known)) > MOST_INSTRUCTIONS:
+                    raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
+        by_stage = {info.pp_rank: seen[info.rank] for info in infos if info.rank in seen}
+        # Ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
+        shared = {_lists_of(schedule): schedule for schedule in planned}
+        orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}
+        by_plan = {schedule.rank: orders[_lists_of(schedule)] for schedule in planned}
+        return {
+            info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in infos
+        }
 
 
 def list_ranks(ranks: Sequence[int]) -> str:
@@ -134,46 +156,6 @@ def list_ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
-
-
-def known_orders(
-    folder: JobFolder,
-    rank_infos: Sequence[RankInfo],
-    planned: Iterable[FrequencySchedule] = (),
-    seen: dict[int, InstructionOrder] | None = None,
-) -> dict[int, InstructionOrder | None]:
-    """Returns each rank's order, None where nothing is known yet.
-
-    A rank that has not written its order is assumed to run that of another rank of its stage.
-
-    Args:
-        folder: The job.
-        rank_infos: The job's ranks.
-        planned: Schedules whose order is used for ranks that have not reported theirs yet.
-        seen: Orders that were read before; new ones are added. Each is written only once, so it is read only once.
-
-    Raises:
-        PlanError: The job has more different orders than it may have.
-    """
-    seen = {} if seen is None else seen
-    new = [rank for rank in folder.ranks_with_order() if rank not in seen]
-    # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
-    known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
-    for rank in new:
-        body = folder.read_order(rank)
-        if body is not None:
-            seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
-            if sum(map(len, known)) > MOST_INSTRUCTIONS:
-                raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
-    by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
-    # The ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
-    planned = list(planned)
-    shared = {_lists_of(schedule): schedule for schedule in planned}
-    orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}
-    by_plan = {schedule.rank: orders[_lists_of(schedule)] for schedule in planned}
-    return {
-        info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in rank_infos
-    }
 
 
 def _lists_of(schedule: FrequencySchedule) -> tuple[int, int]:
