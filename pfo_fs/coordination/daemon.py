@@ -40,9 +40,7 @@ class Daemon:
     """Schedules every job of a shared directory while it leads.
 
     Args:
-        files: The shared directory.
         settings: The settings of the scheduler.
-        monotonic: Returns monotonic time in s.
         make_policy: Makes the scheduler of a job, here or in a process of its own.
 
     Raises:

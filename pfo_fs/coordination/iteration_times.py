@@ -38,7 +38,6 @@ class IterationTimeReader:
 
         Args:
             now: Monotonic time, in s.
-            ranks: The job's ranks.
             iteration_s: How long an iteration takes, in s, or 0.0 if unknown: reading much more often is useless.
         """
         if now < self._not_before:

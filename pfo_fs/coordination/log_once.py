@@ -18,9 +18,6 @@ class LogOnce:
 
     A text that is reported again and again is logged only the first time. If it is not reported for `GONE_AFTER_S`, its
     next report is logged.
-
-    Args:
-        logger: The logger to use.
     """
 
     logger: logging.Logger

@@ -70,11 +70,7 @@ def make_scheduler(
     """Makes the scheduler of a job.
 
     Args:
-        choice: The scheduler and its arguments.
         kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's permissions and no limits.
-        folder: The job.
-        job: The content of `job.json`.
-        infos: All ranks.
         settings: Settings of the scheduling side.
         make: Makes it, here or in a process of its own.
 

@@ -67,9 +67,6 @@ class ProfileCache:
         Other users can write these files. One that cannot be used is left out and named in the log.
 
         Args:
-            job: This job.
-            orders: The instructions of each rank.
-            gpu_names: The GPU of each rank.
             check: Whether the policy can use a profile.
         """
         if not orders or not all(orders.values()):
@@ -139,7 +136,6 @@ class ProfileCache:
         """Publishes this job's profile, if it is new; if the directory cannot be written, the job goes on.
 
         Args:
-            csv: The profile.
             measuring: Whether the measurement is not finished.
         """
         if not self._key or csv == self._kept or not _rows(csv):

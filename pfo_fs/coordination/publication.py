@@ -178,10 +178,7 @@ class Publication:
         """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
         Args:
-            source: The schedule's source.
             schedules: The schedules of the ranks; a rank that is left out keeps its default clocks.
-            infos: All ranks.
-            start_step: The schedule's first step.
             steps: The schedule holds for at most this many steps; 0: for ever.
 
         Raises:

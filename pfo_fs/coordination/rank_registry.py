@@ -21,9 +21,7 @@ class RankRegistry:
     """The ranks of one job.
 
     Args:
-        folder: The job.
         rank_infos: All ranks, if they are not read from the folder.
-        monotonic: Returns monotonic time in s.
 
     Attributes:
         by_rank: The ranks that are known, by number.

@@ -32,11 +32,7 @@ _TO_DO = "Give the job fewer clocks, stages or instructions, or a plan file (Poi
 
 
 class PolicyProcesses:
-    """Starts a process for each policy; `make` is a `MakePolicy`.
-
-    Args:
-        limits: What a process may take.
-    """
+    """Starts a process for each policy; `make` is a `MakePolicy`."""
 
     def __init__(self, limits: PolicyLimits = POLICY_LIMITS) -> None:
         self._limits = limits
@@ -96,11 +92,6 @@ class RemotePolicy(FrequencyScheduler):
 
     Every call has limits of memory and time. When it ends by one of them, the process is gone, and the call raises
     `PolicyFailed`; when the process has ended for a reason outside, `PolicyLost`: a replay in another one goes on.
-
-    Args:
-        connection: To the process.
-        limits: What the process may take.
-        call: What the scheduler is made of.
     """
 
     def __init__(self, connection: Connection, limits: PolicyLimits, call: PolicyCall) -> None:

@@ -74,9 +74,7 @@ class YamlOverride:
     """Follows one job's `schedule.yaml`.
 
     Args:
-        folder: The job.
         accepted_sha256: After a restart, the hash of the YAML that is in force already; empty if none is.
-        pipelines: The number of the job's pipelines.
         plan_inputs: After a restart, the plan inputs of the newest schedule.
 
     Attributes:

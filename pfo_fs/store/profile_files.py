@@ -16,11 +16,7 @@ _MOST_KEYS = 10_000
 
 @dataclass
 class ProfileFiles:
-    """One job's view of the profiles of all jobs.
-
-    Args:
-        job_id: The job.
-    """
+    """One job's view of the profiles of all jobs."""
 
     files: Files
     job_id: str
@@ -34,7 +30,6 @@ class ProfileFiles:
 
         Args:
             key: A plain name, the same for all jobs that can use this profile.
-            csv: The profile.
             about: What the key stands for, as JSON.
         """
         for folder in (layout.PROFILES, f"{layout.PROFILES}/{key}"):

@@ -61,7 +61,6 @@ class InstructionTracker:
     order of the first complete step is kept in `observed_order`.
 
     Args:
-        clocks: The clock process.
         profile_steps: The clock process makes a result of this many complete steps. Instructions are marked until it
             has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.

@@ -39,7 +39,6 @@ class ProgressMarker:
     """Marks the points of each step.
 
     Args:
-        clocks: The clock process.
         enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
         on_problem: Called with a text, once, if points cannot be marked.
         waits: Whether `enqueue` waits for the device (`sync`).
@@ -72,7 +71,6 @@ class ProgressMarker:
         """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
 
         Args:
-            clocks_mhz: The clocks.
             kinds: For each instruction, a number below 65,536 that is the same for the same work.
         """
         if not clocks_mhz:

@@ -51,9 +51,6 @@ class StepParts:
         """Makes the parts.
 
         Args:
-            clocks: The clock process.
-            request: What the user requests.
-            dims: The place of this process.
             on_problem: Called with a text if something does not work as asked.
             on_mismatch, takes_error: As for `InstructionTracker`.
         """

@@ -79,7 +79,6 @@ def choose_switching(
 
     Args:
         asked: One of `MODES`; `auto` is `device` where that passes its self-test, otherwise `launch`.
-        clocks: The clock process.
         spec: The GPU, as `find_gpu_spec` names it.
         kernels: The simulated GPU; None on a real one.
         device: CUDA device index of this process; None for torch's current device.
