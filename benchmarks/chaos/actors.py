@@ -377,10 +377,10 @@ class Rank:
 
     def make_feed(self, coordination: str) -> None:
         if coordination == "daemon":
-            self.feed = ScheduleFeed(self.number, self._switcher, self.world.time)
+            self.feed = ScheduleFeed(self.number, self._switcher, monotonic=self.world.time)
         else:
             broadcaster: Any = Broadcaster(self.world)
-            self.feed = BroadcastFeed(self.number, self._switcher, broadcaster, self._warn, self.world.time)
+            self.feed = BroadcastFeed(self.number, self._switcher, broadcaster, self._warn, monotonic=self.world.time)
 
     @property
     def clock_mhz(self) -> int:

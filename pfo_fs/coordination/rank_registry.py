@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS, MOST_INSTRUCTIONS
 from pfo_fs.errors import PlanError, RecordError
@@ -17,6 +18,7 @@ _NAMED = 16
 """At most this many ranks are listed by number."""
 
 
+@dataclass
 class RankRegistry:
     """The ranks of one job.
 
@@ -27,18 +29,15 @@ class RankRegistry:
         by_rank: The ranks that are known, by number.
     """
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        rank_infos: Sequence[RankInfo] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.by_rank: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
-        self._folder = folder
+    folder: JobFolder
+    rank_infos: Sequence[RankInfo] | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.by_rank: dict[int, RankInfo] = {info.rank: info for info in self.rank_infos or ()}
         self._gpu_names: dict[int, str] = {}
         self._orders: dict[int, InstructionOrder] = {}
         self._clocks: dict[tuple[int, ...], list[int]] = {}
-        self._monotonic = monotonic
         self._not_before = -math.inf
         self._checked = False
 
@@ -75,14 +74,14 @@ class RankRegistry:
             PlanError: All ranks have registered, but their places contradict each other.
         """
         came = False
-        began = self._monotonic()
+        began = self.monotonic()
         if len(self.by_rank) < job.world_size and began >= self._not_before:
-            for body in self._folder.each_rank(known=self.by_rank):
+            for body in self.folder.each_rank(known=self.by_rank):
                 if body.rank_info.rank >= job.world_size:
                     raise RecordError(f"ranks/{body.rank_info.rank}.json: the job has {job.world_size} ranks")
                 self._add(body)
                 came = True
-            now = self._monotonic()
+            now = self.monotonic()
             self._not_before = now + _PAUSE_PER_READING * (now - began)
         if not self._checked and len(self.by_rank) >= job.world_size:
             _check_places(self.infos, job)
@@ -113,7 +112,7 @@ class RankRegistry:
         """Returns product names of GPUs, by rank: for at least one rank of each stage that has registered."""
         named = {self.by_rank[rank].pp_rank for rank in self._gpu_names}
         for info in self.infos:
-            if info.pp_rank not in named and (body := self._folder.read_rank(info.rank)) is not None:
+            if info.pp_rank not in named and (body := self.folder.read_rank(info.rank)) is not None:
                 self._gpu_names[info.rank] = body.gpu_name
                 named.add(info.pp_rank)
         return self._gpu_names
@@ -130,11 +129,11 @@ class RankRegistry:
             PlanError: The job has more different orders than it may have.
         """
         seen, infos = self._orders, self.infos
-        new = [rank for rank in self._folder.ranks_with_order() if rank not in seen]  # each is written only once
+        new = [rank for rank in self.folder.ranks_with_order() if rank not in seen]  # each is written only once
         # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
         known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
         for rank in new:
-            body = self._folder.read_order(rank)
+            body = self.folder.read_order(rank)
             if body is not None:
                 seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
                 if sum(map(len, known)) > MOST_INSTRUCTIONS:

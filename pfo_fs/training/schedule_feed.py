@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
@@ -46,6 +47,7 @@ _LEASE_OVER_TEXT = (
 )
 
 
+@dataclass
 class ScheduleFeed:
     """Schedules from the host's helper; see the module's docstring. A job that could not be made gets none.
 
@@ -57,18 +59,13 @@ class ScheduleFeed:
             schedules.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        switcher: ScheduleSwitcher,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        at_once: bool = False,
-    ) -> None:
-        self._rank = rank
-        self._switcher = switcher
-        self._monotonic = monotonic
-        self._at_once = at_once
+    rank: int
+    switcher: ScheduleSwitcher
+    _: KW_ONLY
+    monotonic: Callable[[], float] = time.monotonic
+    at_once: bool = False
+
+    def __post_init__(self) -> None:
         self._lease_until_s = math.inf
         self._received: set[int] = set()  # numbers of schedules that have not started
 
@@ -84,75 +81,69 @@ class ScheduleFeed:
             if isinstance(message, ClocksHeld):
                 self._hold(message)
             elif isinstance(message, PaceLeaseRenewed):
-                self._lease_until_s = self._monotonic() + message.lease_s if message.lease_s else math.inf
+                self._lease_until_s = self.monotonic() + message.lease_s if message.lease_s else math.inf
                 self._lease_renewed()
             else:
                 self._take(message, step)
-        if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
+        if self._lease_until_s != math.inf and self.monotonic() >= self._lease_until_s:
             self._lease_until_s = math.inf
             self._lease_ended()
         self._look_for_gaps(step)
 
     def _hold(self, message: ClocksHeld) -> None:
         if message.why:
-            self._switcher.suspend(_HELD, _HELD_TEXTS[message.why])
+            self.switcher.suspend(_HELD, _HELD_TEXTS[message.why])
         else:
-            self._switcher.resume(_HELD)
+            self.switcher.resume(_HELD)
 
     def _take(self, message: ToTraining, step: int) -> None:
         """Uses a schedule, or that all are withdrawn."""
         if isinstance(message, SchedulesWithdrawn):
             self._received.clear()
-            self._switcher.withdraw()
+            self.switcher.withdraw()
         elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
-            if self._at_once:
+            if self.at_once:
                 message = msgspec.structs.replace(message, start_step=step)
-            self._switcher.expect(message)
+            self.switcher.expect(message)
             self._received.add(message.number)
             if len(self._received) > MOST_PENDING:
                 self._received.remove(min(self._received))
 
     def _look_for_gaps(self, step: int) -> None:
         """Requests default clocks while other ranks may follow a schedule that this rank has not received."""
-        started = self._switcher.number_at(step)
+        started = self.switcher.number_at(step)
         self._received = {number for number in self._received if number > started}
         # Numbers have no gaps: if none is missed, the newest number is the started one plus the count of newer ones.
         if started >= 0 and max(self._received, default=started) - started > len(self._received):
-            text = f"rank {self._rank} has missed a schedule after number {started}"
-            self._switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
+            text = f"rank {self.rank} has missed a schedule after number {started}"
+            self.switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
         else:
-            self._switcher.resume(_SCHEDULE_MISSED)
+            self.switcher.resume(_SCHEDULE_MISSED)
 
     def _lease_renewed(self) -> None:
-        self._switcher.resume(_LEASE_OVER)
+        self.switcher.resume(_LEASE_OVER)
 
     def _lease_ended(self) -> None:
-        self._switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT)
+        self.switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT)
 
     def close(self) -> None:
         """Ends the feed, at the end of training; the optimizer closes the link to the helper."""
 
 
+@dataclass
 class BroadcastFeed(ScheduleFeed):
     """Schedules that rank 0 broadcasts; see the module's docstring.
 
     Args:
-        rank, switcher, monotonic: As for `ScheduleFeed`.
         broadcaster: Sends packets from rank 0 to all ranks; None if there is none, then clocks stay at their default.
         warn: Logs warnings.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        switcher: ScheduleSwitcher,
-        broadcaster: ScheduleBroadcaster | None,
-        warn: WarnOnce,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(rank, switcher, monotonic)
-        self._broadcaster = broadcaster
-        self._warn = warn
+    broadcaster: ScheduleBroadcaster | None
+    warn: WarnOnce
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._schedule: NewSchedule | None = None  # rank 0: the newest that its helper has sent
         self._lease_over = False
         self._first: bytes | None = None
@@ -164,7 +155,7 @@ class BroadcastFeed(ScheduleFeed):
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
         """See `ScheduleFeed`."""
         super().step_begin(step, iter_time_s, messages)
-        broadcaster = self._broadcaster
+        broadcaster = self.broadcaster
         if broadcaster is None:
             return
         first, self._first = self._first, None
@@ -172,17 +163,17 @@ class BroadcastFeed(ScheduleFeed):
             if packet is not None:
                 self._unpack(packet, step)
         if broadcaster.lost:
-            text = f"rank {self._rank}: schedules can no longer be broadcast; default clocks from here on"
-            self._switcher.suspend(_BROADCAST_LOST, text)
+            text = f"rank {self.rank}: schedules can no longer be broadcast; default clocks from here on"
+            self.switcher.suspend(_BROADCAST_LOST, text)
 
     def close(self) -> None:
         """Drops the broadcaster's group."""
-        if self._broadcaster is not None:
-            self._broadcaster.close()
+        if self.broadcaster is not None:
+            self.broadcaster.close()
 
     def _take(self, message: ToTraining, step: int) -> None:
         # The helper of rank 0's host sends to all ranks there; only rank 0 broadcasts for the job.
-        if self._rank == 0 and isinstance(message, NewSchedule) and message.number >= 0:
+        if self.rank == 0 and isinstance(message, NewSchedule) and message.number >= 0:
             self._schedule, self._lease_over = message, False
             self._offer(message)
 
@@ -192,24 +183,24 @@ class BroadcastFeed(ScheduleFeed):
             self._offer(self._schedule)
 
     def _lease_ended(self) -> None:
-        if self._rank == 0 and self._schedule is not None:
+        if self.rank == 0 and self._schedule is not None:
             self._lease_over = True
             self._offer(NewSchedule(number=-1))
 
     def _offer(self, schedule: NewSchedule) -> None:
-        if self._broadcaster is not None:
-            self._broadcaster.offer(transport.encode(schedule))
+        if self.broadcaster is not None:
+            self.broadcaster.offer(transport.encode(schedule))
 
     def _unpack(self, packet: bytes, step: int) -> None:
         try:
             schedule: NewSchedule = transport.decode(packet, NewSchedule)
         except ValueError as error:  # on all ranks alike, because all have the same bytes
-            self._warn(f"a broadcast schedule is dropped: {error}", "broadcast packet")
+            self.warn(f"a broadcast schedule is dropped: {error}", "broadcast packet")
             return
         if schedule.number < 0:
-            self._switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT if self._rank == 0 else "")
+            self.switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT if self.rank == 0 else "")
             return
         if self._schedule is None:
             self._schedule = schedule  # the one that all ranks began with
-        self._switcher.resume(_LEASE_OVER)
-        self._switcher.expect(msgspec.structs.replace(schedule, start_step=step))
+        self.switcher.resume(_LEASE_OVER)
+        self.switcher.expect(msgspec.structs.replace(schedule, start_step=step))

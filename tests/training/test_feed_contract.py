@@ -200,7 +200,7 @@ class HelperFeedMachine(FeedContract):
     """Each rank hears from the helper of its host."""
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
-        return ScheduleFeed(rank.number, rank.switcher, self.now)
+        return ScheduleFeed(rank.number, rank.switcher, monotonic=self.now)
 
     def readers(self) -> list[int]:
         return list(range(RANKS))
@@ -266,7 +266,7 @@ class BroadcastFeedMachine(FeedContract):
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
         broadcaster: Any = FakeBroadcaster(rank.number, self.medium)
-        return BroadcastFeed(rank.number, rank.switcher, broadcaster, rank.warn, self.now)
+        return BroadcastFeed(rank.number, rank.switcher, broadcaster, rank.warn, monotonic=self.now)
 
     def readers(self) -> list[int]:
         return [0]
@@ -289,9 +289,9 @@ class BroadcastFeedMachine(FeedContract):
     @invariant()
     def after_a_failure_of_the_exchange_all_ranks_end_at_default_clocks(self) -> None:
         for number in self.medium.failed:
-            if self.ranks[number].feed._broadcaster.lost:  # type: ignore[attr-defined]
+            if self.ranks[number].feed.broadcaster.lost:  # type: ignore[attr-defined]
                 assert self.ranks[number].runs is None
-        if all(rank.feed._broadcaster.lost for rank in self.ranks):  # type: ignore[attr-defined]
+        if all(rank.feed.broadcaster.lost for rank in self.ranks):  # type: ignore[attr-defined]
             assert {rank.runs for rank in self.ranks} == {None}
 
 
