@@ -9,7 +9,6 @@ point stands in the plan, which is written into the page beforehand.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pfo_fs.device import shared_page
@@ -20,7 +19,6 @@ from pfo_fs.device.shared_page import (
     LAUNCHED,
     ONE_CLOCK,
     POINT_MASK,
-    PROGRESS,
     SLEEPING,
     TARGET,
     TURN_MASK,
@@ -161,20 +159,3 @@ class ProgressMarker:
             self._words[TARGET] = 0
             self._clocks.ring_doorbell()
             self._on_problem(f"the device's progress cannot be marked any more ({reason}); clocks follow the callbacks")
-
-
-@dataclass
-class SynchronizedMarks:
-    """Writes a point at once, after the device has done all that was launched before.
-
-    Args:
-        synchronize: Waits for the device, as `torch.cuda.synchronize` does.
-    """
-
-    words: memoryview
-    synchronize: Callable[[], object]
-
-    def write(self, point: int) -> None:
-        """Waits for the device, then writes the point."""
-        self.synchronize()
-        self.words[PROGRESS] = point

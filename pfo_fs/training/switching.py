@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pfo_fs.device import shared_page
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.training.progress_marker import ProgressMarker, SynchronizedMarks
+from pfo_fs.training.progress_marker import ProgressMarker
 
 if TYPE_CHECKING:
     from pfo_fs.device import ClockProcess, SimulatedKernels
@@ -88,12 +88,20 @@ def choose_switching(
         return ChosenSwitching("launch", None, "")
     try:
         if asked == "sync":
-            marks = SynchronizedMarks(clocks.words, _synchronize_of(kernels, device))
-            return ChosenSwitching("sync", ProgressMarker(clocks, marks.write, on_problem, waits=True), "")
+            write = _synchronized_marks(clocks, _synchronize_of(kernels, device))
+            return ChosenSwitching("sync", ProgressMarker(clocks, write, on_problem, waits=True), "")
         write, how = _device_marks(clocks, spec, kernels, device)
         return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
         return ChosenSwitching("launch", None, f"not at device time: {error}")
+
+
+def _synchronized_marks(clocks: ClockProcess, synchronize: Callable[[], object]) -> Callable[[int], None]:
+    def write(point: int) -> None:
+        synchronize()  # the device has done all that was launched before
+        clocks.words[shared_page.PROGRESS] = point
+
+    return write
 
 
 def _synchronize_of(kernels: SimulatedKernels | None, device: int | None) -> Callable[[], object]:
