@@ -111,40 +111,45 @@ class Publication:
         return problems
 
     def _read_committed(self, policy: str, announced: int) -> list[str]:
-        """Reads the committed schedules. The one with the number `announced` counts even if it is not listed."""
+        """Reads the committed schedules; if the directory gives no answer, all stays as it was.
+
+        The schedule with the number `announced` counts even if it is not listed.
+        """
         problems: list[str] = []
-        self.number, self.source, self.start_step, self.steps, self.made, self.plan_inputs = -1, None, 0, 0, {}, None
-        replayed = 0
+        number, source, start_step, steps = -1, None, 0, 0
+        made: dict[int, bodies.Source] = {}
+        plan_inputs, replayed = None, 0
         listed = self.folder.schedule_numbers()
         after = listed[-1] + 1 if listed else 0
-        for number in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
+        for committed in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
             try:
-                index = self.folder.read_index(number)
+                index = self.folder.read_index(committed)
             except RecordError as error:  # its number is used anyway; the next schedule replaces it
-                problems.append(f"schedule {number} cannot be read any more: {error}")
-                self.number, self.source = number, None
-                self.made.clear()
+                problems.append(f"schedule {committed} cannot be read any more: {error}")
+                number, source = committed, None
+                made.clear()
                 continue
             if index is None:
                 continue
-            source = index.source
-            self.number, self.source, self.start_step, self.steps = number, source, index.start_step, index.steps
+            number, source, start_step, steps = committed, index.source, index.start_step, index.steps
             if source.kind != "scheduler":
                 continue
-            self.plan_inputs = source.plan_inputs
+            plan_inputs = source.plan_inputs
             if source.policy != policy or source.revision == 0:
-                self.made.clear()  # revision 0: a scheduler started from nothing
+                made.clear()  # revision 0: a scheduler started from nothing
             if source.policy == policy:
-                self.made[number] = source
+                made[number] = source
                 inputs = (source.plan_inputs, source.observed_with or PlanInputs())
                 replayed += 1 + sum(len(each.slow_pipelines) for each in inputs)
                 if replayed > MOST_REPLAYED:
                     problems.append(f"more than {MOST_REPLAYED} schedules: the scheduler starts afresh")
-                    self.made.clear()
+                    made.clear()
                     replayed = 0
-        if next((source.revision for source in self.made.values()), 0) > 0:
+        if next((source.revision for source in made.values()), 0) > 0:
             # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
-            self.made.clear()
+            made.clear()
+        self.number, self.source, self.start_step, self.steps = number, source, start_step, steps
+        self.made, self.plan_inputs = made, plan_inputs
         return problems
 
     @property

@@ -103,7 +103,7 @@ class InstructionTracker:
         self._turn: int | None = None  # of a step with one clock that the device follows
         self._measuring = False
         self._measured_number: int | None = None
-        self._measured_steps = 0  # under this number, as far as there can be a result
+        self._measured_steps = 0  # that have begun under this number
         self._most_measured_steps = 10 * (profile_steps + 1)
         self._head = clocks.words[HEAD]
         self._step_head = self._head
