@@ -31,7 +31,7 @@ from typing import Any
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, DriverCalls
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
@@ -104,17 +104,17 @@ class ClockLoop:
     ) -> None:
         self._output = output
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
-        meter = StepMeter(profile_steps, shared, profile_s, top_mhz)
+        meter = StepMeter(profile_steps, shared.name, profile_s, top_mhz)
         self._words = words = shared.words
         self._max_calls_per_s = max_clock_calls_per_s
-        self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
-        calls = DriverCalls(FIRST_CALL_NS if call_ns is None else call_ns, max_clock_calls_per_s)
-        self._latencies = latencies = LatencyModel(calls, settle_ns, top_mhz, tp_degree)
+        path = "" if why_clocks_stay else driver_file()
+        self._driver = HostDriver(path, FIRST_CALL_NS if call_ns is None else call_ns, max_clock_calls_per_s)
+        self._latencies = latencies = LatencyModel(self._driver, settle_ns, top_mhz, tp_degree)
         self._requests = ClockRequests(words, latencies)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)
 
-        def clock_was_set(t_ns: int, mhz: int) -> None:
-            latencies.clock_was_set(t_ns, mhz)
+        def clock_was_set(t_ns: int, mhz: int, waited_ns: int) -> None:
+            latencies.clock_was_set(t_ns, mhz, waited_ns)
             meter.clock_acts(t_ns + latencies.latency(mhz).middle_ns, mhz)
             readings.clock_set(t_ns, mhz)
 
@@ -124,7 +124,6 @@ class ClockLoop:
             clock_was_set,
             min_dwell_ms=min_dwell_ms,
             why_clocks_stay=why_clocks_stay,
-            called=self._called,
             driver=self._driver,
         )
         self._power_limits = PowerLimits(gpu, self._why_clocks_stay)
@@ -166,8 +165,7 @@ class ClockLoop:
             self._words[shared_page.SLEEPING] = 0
             self._setter.release_for_good()  # the page still holds the last request of a killed trainer
             self._power_limits.restore()
-            if self._driver is not None:
-                self._driver.close()
+            self._driver.close()
 
     def finish(self) -> bool:
         """Measures the marks that training left, sends the result, and puts back what the driver has refused to.
@@ -196,7 +194,7 @@ class ClockLoop:
         if not self._setter.controls:
             return None
         mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
-        ahead_us, calls = self._words[shared_page.LEAD_US], self._latencies.calls
+        ahead_us, calls = self._words[shared_page.LEAD_US], self._driver
         return SwitchingReport(
             mode=mode,
             ahead_s=None if ahead_us < 0 else ahead_us / 1e6,
@@ -207,11 +205,6 @@ class ClockLoop:
             max_calls_per_s=self._max_calls_per_s,
             latencies_s=self._latencies.learned_s if each_clock else {},
         )
-
-    def _called(self, took_ns: int, waited_ns: int) -> None:
-        self._latencies.called(took_ns, waited_ns)
-        if self._driver is not None:
-            self._latencies.calls.gpus = self._driver.gpus
 
     def _apply(self) -> bool:
         """Sets the clock that is wanted now; returns whether the clock has changed."""

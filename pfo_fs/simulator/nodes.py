@@ -352,8 +352,8 @@ class SimulatedNodes:
             gpu.set_mhz = mhz
             rank = self._ranks[gpu.rank]
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
-                rank.latencies.called(round(call_s * 1e9), waited_ns)
-                rank.latencies.clock_was_set(self._now_ns(), mhz)
+                rank.latencies.calls.called(round(call_s * 1e9), waited_ns)
+                rank.latencies.clock_was_set(self._now_ns(), mhz, waited_ns)
             lowest_mhz = min((one.set_mhz for one in rank.gpus if one.set_mhz), default=0)
             if lowest_mhz != rank.lowest_mhz:
                 rank.lowest_mhz = lowest_mhz

@@ -25,6 +25,7 @@ from running import Processes, modules_loaded_by
 from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.host_driver import HostDriver
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated.gpu import SimulatedGpu
@@ -726,12 +727,11 @@ def test_marks_that_fail_later_give_the_clock_back(
     wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock")
 
 
-class OtherGpusFirst:
+class OtherGpusFirst(HostDriver):
     """A driver at which other GPUs have their turn first; by then, training wants something else."""
 
-    waited_ns = 7
-
     def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__("")
         self._meanwhile = meanwhile
 
     @contextmanager
@@ -751,10 +751,10 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
         setter = ClockSetter(
             gpu,
             SharedPage.create().words,
-            lambda time_ns, mhz: made.append(mhz),
+            lambda time_ns, mhz, waited_ns: made.append(mhz),
             min_dwell_ms=0,
             why_clocks_stay="",
-            driver=driver,  # type: ignore[arg-type]
+            driver=driver,
         )
         setter.apply(900, lambda: wanted[-1])
         assert setter.clock_mhz == newest_mhz

@@ -6,7 +6,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.host_driver import HostDriver
@@ -30,11 +30,11 @@ class ClockSetter:
     Args:
         gpu: The GPU whose clock is set.
         words: The page that is shared with training.
-        clock_was_set: Called with (time in ns, MHz) after each change; 0 MHz is the driver's default.
+        clock_was_set: Called after each change with the time in ns, the clock in MHz (0: the driver's default), and how
+            long the call waited for those of other GPUs, in ns.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
-        called: Called after each call of the driver with its duration, and how long it waited for other GPUs, in ns.
-        driver: This process's place at the driver; None if calls need not wait for those of other GPUs.
+        driver: This process's place at the driver.
 
     Attributes:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
@@ -49,15 +49,13 @@ class ClockSetter:
         self,
         gpu: Gpu,
         words: memoryview,
-        clock_was_set: Callable[[int, int], None],
+        clock_was_set: Callable[[int, int, int], None],
         *,
         min_dwell_ms: float,
         why_clocks_stay: str,
-        called: Callable[[int, int], None] = lambda took_ns, waited_ns: None,
-        driver: HostDriver | None = None,
+        driver: HostDriver,
     ) -> None:
         self._driver = driver
-        self._called = called
         self._gpu = gpu
         self._words = words
         self._clock_was_set = clock_was_set
@@ -104,7 +102,7 @@ class ClockSetter:
         began_ns = time.monotonic_ns()
         try:
             if changes:
-                with self._driver.turn() if self._driver is not None else nullcontext():
+                with self._driver.turn():
                     if newest is not None:
                         target = newest()
                         clock_mhz = self._clock_of(target)
@@ -116,9 +114,9 @@ class ClockSetter:
             return True
         ended_ns = time.monotonic_ns()
         if changes:
-            waited_ns = 0 if self._driver is None else self._driver.waited_ns
-            self._called(ended_ns - began_ns - waited_ns, waited_ns)
-            self._clock_was_set(ended_ns, clock_mhz)
+            waited_ns = self._driver.waited_ns
+            self._driver.called(ended_ns - began_ns - waited_ns, waited_ns)
+            self._clock_was_set(ended_ns, clock_mhz, waited_ns)
             self._why_not = ""
         self.target, self.clock_mhz = target, clock_mhz
         words[shared_page.CLOCK_MHZ] = clock_mhz
@@ -173,7 +171,7 @@ class ClockSetter:
         """Tells the clock that a reset has left in force."""
         if self.clock_mhz != round(mhz):
             self.clock_mhz = round(mhz)
-            self._clock_was_set(time.monotonic_ns(), self.clock_mhz)
+            self._clock_was_set(time.monotonic_ns(), self.clock_mhz, 0)
         self._words[shared_page.CLOCK_MHZ] = self.clock_mhz
 
     def _failed(self, error: Exception) -> None:

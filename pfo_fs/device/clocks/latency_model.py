@@ -93,7 +93,6 @@ class LatencyModel:
         self._tp_degree = tp_degree
         self._timeline = [_Change(0, top_mhz, -SETTLED_NS)]  # the first one has surely acted
         self._last_shown = 0  # the number of the change that an instruction has shown last
-        self._waited_ns = 0  # by the last call, for those of other GPUs
         self._given = {mhz: Latency(ns, ns, ns) for mhz, ns in (known_ns or {}).items()}
         self._logs: dict[int, Row] = {}  # for each clock, the logarithms of the likelihoods
         self._changes: dict[int, int] = {}  # to each clock, that were observed
@@ -145,16 +144,17 @@ class LatencyModel:
 
     # ---- what happens
 
-    def called(self, took_ns: int, waited_ns: int = 0) -> None:
-        """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
-        self.calls.called(took_ns, waited_ns)
-        self._waited_ns = waited_ns
+    def clock_was_set(self, returned_ns: int, mhz: int, waited_ns: int = 0) -> None:
+        """Notes that a call that sets this clock has returned.
 
-    def clock_was_set(self, returned_ns: int, mhz: int) -> None:
-        """Notes that a call that sets this clock has returned; 0 MHz is the default clock."""
+        Args:
+            returned_ns: When it has returned.
+            mhz: The clock; 0 is the default clock.
+            waited_ns: How long it waited before for calls of other GPUs.
+        """
         mhz, last = mhz or self._top_mhz, self._timeline[-1]
         others_ns = (min(self._tp_degree, max(1, self.calls.gpus)) - 1) * self.calls.call_ns
-        waited_ns, self._waited_ns = min(others_ns, self._waited_ns), 0
+        waited_ns = min(others_ns, waited_ns)
         goes_up = mhz == 0 or (last.mhz != 0 and mhz > last.mhz)
         since_ns = returned_ns + (others_ns - waited_ns if goes_up else -waited_ns)
         self._timeline.append(_Change(last.number + 1, mhz, since_ns))

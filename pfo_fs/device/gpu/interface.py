@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from pfo_fs.device.clock_backends.interface import MeasuresOnly
 from pfo_fs.errors import DeviceError
 
 
@@ -76,7 +77,7 @@ class Gpu(Protocol):
         """Ends the use of the GPU; clocks stay as they are. A second call does nothing; any other call then raises."""
 
 
-class NoGpu:
+class NoGpu(MeasuresOnly):
     """Takes the place of a missing GPU: only time can be measured.
 
     Args:
@@ -89,22 +90,15 @@ class NoGpu:
     energy_breaks = 0
 
     def __init__(self, reason: str = "training has no GPU that pfo-fs can use; no clocks are set") -> None:
-        self._reason = reason
+        super().__init__(reason)
+        self.why_clocks_stay = self.why_not
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns an empty list."""
         return []
 
-    def why_clocks_stay(self) -> str:
-        """Returns the reason given."""
-        return self._reason
-
-    def lock_clock_mhz(self, mhz: int) -> None:
-        """Raises a `DeviceError`."""
-        raise DeviceError(f"cannot set {mhz} MHz: {self._reason}")
-
     def reset_clocks(self) -> None:
-        """Does nothing."""
+        """Does nothing: there is no clock that could be locked."""
 
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns None."""
@@ -118,10 +112,6 @@ class NoGpu:
         """Raises a `DeviceError`."""
         raise DeviceError(f"the power limit cannot be read: {self._reason}")
 
-    def set_power_limit_w(self, limit_w: float) -> None:
-        """Raises a `DeviceError`."""
-        raise DeviceError(f"cannot set a power limit of {limit_w:g} W: {self._reason}")
-
     def energy_j(self) -> float:
         """Returns 0."""
         return 0.0
@@ -129,9 +119,6 @@ class NoGpu:
     def throttled(self) -> str:
         """Returns an empty string."""
         return ""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 class ReadThrough:

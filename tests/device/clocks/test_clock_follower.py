@@ -121,7 +121,7 @@ class Bench:
             self.requests.append((self.now_ns, mhz))
             self._set_mhz = mhz
             self._advance(self.now_ns + CALL_NS)
-            self.latencies.called(CALL_NS)
+            self.latencies.calls.called(CALL_NS)
             self.latencies.clock_was_set(self.now_ns, mhz)
             self._pending = self.now_ns + self._settle_ns[mhz], mhz
 
@@ -486,7 +486,7 @@ def test_an_instruction_that_ran_at_a_higher_clock_for_want_of_calls_does_not_co
         bench.step(plan, works)
     bench.latencies.calls.gpus = 1 << 40  # so that this one has no room for calls any more
     for _ in range(8):
-        bench.latencies.called(CALL_NS)
+        bench.latencies.calls.called(CALL_NS)
     asked = len(bench.requests)
     for _ in range(9):
         bench.step(plan, works)

@@ -44,8 +44,8 @@ class Bench:
 
     def set(self, mhz: int, waited_ns: int = 0) -> None:
         """Sets a clock; its call returns now."""
-        self.model.called(CALL_NS, waited_ns)
-        self.model.clock_was_set(self.now_ns, mhz)
+        self.model.calls.called(CALL_NS, waited_ns)
+        self.model.clock_was_set(self.now_ns, mhz, waited_ns)
 
     def change(self, from_mhz: int, mhz: int, took_ns: int, after_ns: int = 0, kind: int = 0) -> None:
         """A change of the clock, and an instruction that begins so long after the call has returned."""
