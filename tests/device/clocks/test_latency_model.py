@@ -260,16 +260,6 @@ def test_a_usual_duration_that_is_a_little_wrong_is_not_learned_as_a_long_latenc
     assert bench.middle_ns(1395) < 35 * MS
 
 
-def test_the_duration_at_a_clock_between_others_need_not_be_known() -> None:
-    bench = Bench()
-    on_line = {mhz: (1 / mhz - 1 / 1410) / (1 / 900 - 1 / 1410) for mhz in (1050, 1200)}
-    ns_of = {mhz: round(FAST_NS + (SLOW_NS - FAST_NS) * share) for mhz, share in on_line.items()}
-    for _ in range(12):
-        bench.steadily(0, 1050, ns_of[1050])
-        bench.change(900, 1200, took(25 * MS, ns_of[1200], SLOW_NS))
-    assert bench.middle_ns(1200) == pytest.approx(25 * MS, abs=3 * MS)
-
-
 def test_a_clock_that_changes_nothing_under_a_power_limit_is_not_taken_for_one_that_never_acts() -> None:
     bench = Bench()
     for _ in range(12):
