@@ -132,7 +132,7 @@ def our_side(folder: Path, *, measuring: bool) -> Side:
     from pfo_fs.training.instruction_tracker import InstructionTracker
 
     os.environ["PFO_FS_SIM_DIR"] = str(folder)
-    clocks = ClockProcess("simulated:bench", profile_steps=5)
+    clocks = ClockProcess("simulated:bench")
     assert not clocks.message, clocks.message
 
     def fail(position: int, expected: str, got: str) -> None:

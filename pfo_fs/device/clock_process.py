@@ -24,14 +24,13 @@ import select
 import socket
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_start import ClockInfo, ClockOptions
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
@@ -72,15 +71,8 @@ class ClockLoop:
         doorbell: The descriptor that becomes readable when training rings.
         trainer: The socket that closes when the trainer ends.
         reporter: Sends results and progress to the helper.
-        profile_steps: Steps that make one result.
-        profile_s: More steps make a result until they have lasted so long, in s.
-        min_dwell_ms: Least time between two changes of the clock, resets excepted.
+        options: What training has told at the start.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
-        max_clock_calls_per_s: Most calls per second, over all GPUs of the host, that set clocks while clocks follow the
-            device; None: as many as keep the driver busy for most of the time.
-        call_ns: Duration of a call as it was measured on this node before; None if it was not.
-        settle_ns: Times from the return of a call until a clock (MHz) acts, as measured on this node before.
-        tp_degree: Number of GPUs that run this rank's instructions together.
         output: What this process writes to its standard error, for training's log.
     """
 
@@ -91,25 +83,18 @@ class ClockLoop:
         doorbell: int,
         trainer: socket.socket,
         reporter: Reporter,
-        *,
-        profile_steps: int,
-        profile_s: float,
-        min_dwell_ms: float,
+        options: ClockOptions,
         why_clocks_stay: str,
-        max_clock_calls_per_s: float | None = None,
-        call_ns: int | None = None,
-        settle_ns: Mapping[int, int] | None = None,
-        tp_degree: int = 1,
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
-        meter = StepMeter(profile_steps, shared.name, profile_s, top_mhz)
+        meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
         self._words = words = shared.words
-        self._max_calls_per_s = max_clock_calls_per_s
+        self._max_calls_per_s = options.max_clock_calls_per_s
         path = "" if why_clocks_stay else driver_file()
-        self._driver = HostDriver(path, FIRST_CALL_NS if call_ns is None else call_ns, max_clock_calls_per_s)
-        self._latencies = latencies = LatencyModel(self._driver, settle_ns, top_mhz, tp_degree)
+        self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
+        self._latencies = latencies = LatencyModel(self._driver, dict(options.settle_ns), top_mhz, options.tp_degree)
         self._requests = ClockRequests(words, latencies)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)
 
@@ -122,7 +107,7 @@ class ClockLoop:
             gpu,
             words,
             clock_was_set,
-            min_dwell_ms=min_dwell_ms,
+            min_dwell_ms=options.min_dwell_ms or 0.0,
             why_clocks_stay=why_clocks_stay,
             driver=self._driver,
         )
@@ -332,45 +317,28 @@ class ClockLoop:
         return bool(data)
 
 
-def _reset_by(given: dict[str, Any]) -> str:
+def _reset_by(spec: str, clock_backend: str) -> str:
     """Returns the GPU, and after an @ the way to set its clocks if the job asks for one, for the host's helper."""
-    asked = given["clock_backend"]
-    return str(given["spec"]) if asked == "auto" else f"{given['spec']}@{asked}"
+    return spec if clock_backend == "auto" else f"{spec}@{clock_backend}"
 
 
 def main(given: dict[str, Any]) -> int:
     """Runs the clock process."""
+    spec, options = given["spec"], ClockOptions(**given["options"])
     if given.get("reset_only"):
-        return reset_only(given)
-    gpu, why_clocks_stay = open_to_set(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
+        return reset_only(spec, options, given["power_limit_w"])
+    gpu, why_clocks_stay = open_to_set(spec, options.leave_clocks, options.clock_backend)
     trainer = socket.socket(fileno=given["socket_fd"])
-    loop = ClockLoop(
-        gpu,
-        SharedPage(given["page_fd"]),
-        given["doorbell_fd"],
-        trainer,
-        Reporter(given["report_to"], given["rank"], given["token"], "" if why_clocks_stay else _reset_by(given)),
-        profile_steps=given["profile_steps"],
-        profile_s=given.get("profile_s", 0.0),
-        min_dwell_ms=given["min_dwell_ms"],
-        why_clocks_stay=why_clocks_stay,
-        max_clock_calls_per_s=given.get("max_clock_calls_per_s"),
-        call_ns=given.get("call_ns"),
-        settle_ns={int(mhz): settle_ns for mhz, settle_ns in given.get("settle_ns", {}).items()},
-        tp_degree=given.get("tp_degree", 1),
-        output=OwnOutput(),
-    )
-    hello = {
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "clocks_mhz": gpu.supported_clocks_mhz(),
-        "message": why_clocks_stay,
-        "clock_backend": gpu.clock_backend,
-    }
+    resets = "" if why_clocks_stay else _reset_by(spec, options.clock_backend)
+    reporter = Reporter(options.report_to, options.rank, options.token, resets)
+    page = SharedPage(given["page_fd"])
+    loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, reporter, options, why_clocks_stay, OwnOutput())
+    clocks_mhz = [] if why_clocks_stay else gpu.supported_clocks_mhz()
+    hello = ClockInfo(gpu.name, gpu.uuid, clocks_mhz, why_clocks_stay, gpu.clock_backend)
     with suppress(OSError):
-        trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)
+        trainer.send(json.dumps(hello._asdict()).encode() + b"\n", socket.MSG_NOSIGNAL)
     raise_priority()
-    if not given.get("tries_only"):
+    if not options.tries_only:
         loop.take_over()
     loop.watch_process(given["trainer_pid"])
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pfo_fs.device import ClockProcess, Gpu, open_gpu, shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.left_settings import check_left
@@ -149,7 +150,7 @@ def check_processes(spec: str) -> list[Check]:
 def check_clock_process(spec: str) -> Check:
     """Starts a clock process and ends it."""
     began_s = time.monotonic()
-    clocks = ClockProcess(spec, leave_clocks=True, tries_only=True, start_timeout_s=_WITHIN_S)
+    clocks = ClockProcess(spec, ClockOptions(leave_clocks=True, tries_only=True), start_timeout_s=_WITHIN_S)
     try:
         message = clocks.message
         if clocks.lost:

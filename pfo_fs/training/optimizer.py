@@ -285,7 +285,7 @@ class PFOFileOptimizer(InTraining):
         """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
         with self._guard:
             if self.follows:
-                return self._parts.metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
+                return self._parts.metrics.since_last(max(self._clocks.info.clocks_mhz, default=None))
         return {}
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:

@@ -63,7 +63,7 @@ class StepParts:
         """
         kernels = _open_kernels(clocks.spec, stages)
         chosen = ChosenSwitching("launch", None, "")
-        if clocks.available_clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
+        if clocks.info.clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
             chosen = choose_switching(switching, clocks, clocks.spec, kernels, device=device, on_problem=on_problem)
             if chosen.note:
                 log.info("rank %d switches clocks at %s time: %s", rank, chosen.mode, chosen.note)

@@ -24,6 +24,7 @@ from running import Processes, modules_loaded_by
 
 from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.host_driver import HostDriver
 from pfo_fs.device.gpu.spec import open_gpu
@@ -52,8 +53,14 @@ def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def start() -> Iterator[Start]:
     started: list[ClockProcess] = []
 
-    def start_one(spec: str = "simulated:a", **options: Any) -> ClockProcess:
-        started.append(ClockProcess(spec, **options))
+    def start_one(
+        spec: str = "simulated:a",
+        *,
+        measured: MeasuredSwitching | None = None,
+        start_timeout_s: float = 30.0,
+        **options: Any,
+    ) -> ClockProcess:
+        started.append(ClockProcess(spec, ClockOptions(**options), measured=measured, start_timeout_s=start_timeout_s))
         return started[-1]
 
     yield start_one
@@ -93,8 +100,8 @@ def test_a_clock_process_reports_its_gpu_and_resets_a_clock_that_a_crashed_job_l
     start: Start, sim_dir: Path
 ) -> None:
     clocks = start()
-    assert (clocks.gpu_name, clocks.gpu_uuid, clocks.message) == ("simulated A100", "SIM-a", "")
-    assert clocks.available_clocks_mhz[0] == 1410
+    assert (clocks.info.gpu_name, clocks.info.gpu_uuid, clocks.message) == ("simulated A100", "SIM-a", "")
+    assert clocks.info.clocks_mhz[0] == 1410
     assert actions(sim_dir) == [("reset", 0)]
     assert clocks.alive()
 
@@ -221,7 +228,7 @@ def test_without_permission_there_is_a_reason_and_no_attempt(
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
     clocks = start()
     assert "may not lock" in clocks.message
-    assert clocks.available_clocks_mhz == []
+    assert clocks.info.clocks_mhz == []
     ask(clocks, 900)
     clocks.close()
     assert actions(sim_dir) == []
@@ -569,11 +576,9 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
             shared,
             os.eventfd(0),
             theirs,
-            Broken(),
-            profile_steps=1,
-            profile_s=0.0,
-            min_dwell_ms=0,
-            why_clocks_stay="",  # type: ignore[arg-type]
+            Broken(),  # type: ignore[arg-type]
+            ClockOptions(profile_steps=1),
+            why_clocks_stay="",
         )
         shared.words[shared_page.TARGET] = 900
         for _ in range(3):
