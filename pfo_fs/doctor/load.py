@@ -7,8 +7,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from pfo_fs.device import SimulatedKernels
 from pfo_fs.device.gpu.find_gpu import uuid_of_visible_device
+from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.doctor.change_moment import Kernel
 from pfo_fs.errors import DeviceError
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pfo_fs.device import ClockProcess
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.shared_page import TARGET
 from pfo_fs.errors import DeviceError, NotOffered

@@ -38,7 +38,7 @@ from pfo_fs.training.measured_steps import MeasuredSteps
 from pfo_fs.training.progress_marker import ProgressMarker
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess
+    from pfo_fs.device.clock_client import ClockProcess
 
 _MAX_ORDER = 65_535
 _STEP_TIMES = 16

@@ -20,8 +20,9 @@ from typing import Any, Literal, TypedDict
 from pydantic import ValidationError
 
 import pfo_fs
-from pfo_fs.device import ClockProcess, find_gpu_spec
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError, plain_text
 from pfo_fs.guard import WarnOnce, reason_of
 from pfo_fs.helper.client import HelperClient

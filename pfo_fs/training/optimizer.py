@@ -40,7 +40,7 @@ from pfo_fs.training.step_parts import IterationTimer, StepParts
 from pfo_fs.training.switching import Switching, checked_switching
 
 if TYPE_CHECKING:
-    from pfo_fs.device import SimulatedKernels
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
     from pfo_fs.training.step_loads import JoinLoads, StepLoads
 
 log = logging.getLogger("pfo_fs")

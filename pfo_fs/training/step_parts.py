@@ -15,7 +15,8 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.switching import ChosenSwitching, choose_switching
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess, SimulatedKernels
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
 
 log = logging.getLogger("pfo_fs")
 
@@ -98,7 +99,7 @@ def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:
     kind, _, name = spec.partition(":")
     if kind != "simulated":
         return None
-    from pfo_fs.device import SimulatedKernels
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
 
     return SimulatedKernels(name, stages=stages)
 

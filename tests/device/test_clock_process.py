@@ -22,14 +22,15 @@ from typing import Any, TypeVar
 import pytest
 from running import Processes, modules_loaded_by
 
-from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
+from pfo_fs.device import clock_client, shared_page
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.host_driver import HostDriver
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.simulated.gpu import SimulatedGpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
@@ -238,7 +239,8 @@ def test_without_permission_there_is_a_reason_and_no_attempt(
 
 TRAINER = textwrap.dedent("""
     import os, signal, sys, time
-    from pfo_fs.device import ClockProcess, shared_page
+    from pfo_fs.device import shared_page
+    from pfo_fs.device.clock_client import ClockProcess
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in the background ignores it
     clocks = ClockProcess("simulated:a")
     assert clocks.message == ""
@@ -870,7 +872,7 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
 ) -> None:
     trainer = processes.python(
         "-c",
-        "import time; from pfo_fs.device import ClockProcess, shared_page\nclocks = ClockProcess('simulated:a')\n"
+        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\nclocks = ClockProcess('simulated:a')\n"
         "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\ntime.sleep(60)",
     )
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
@@ -902,7 +904,7 @@ def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
 ) -> None:
     trainer = processes.python(
         "-c",
-        "import time; from pfo_fs.device import ClockProcess, shared_page\nclocks = ClockProcess('simulated:a')\n"
+        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\nclocks = ClockProcess('simulated:a')\n"
         "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\n"
         "print(clocks.pid, flush=True)\ntime.sleep(60)",
     )

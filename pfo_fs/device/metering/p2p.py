@@ -70,7 +70,10 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from pfo_fs.device import ClockProcess, find_gpu_spec, open_gpu, shared_page
+    from pfo_fs.device import shared_page
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.gpu.find_gpu import find_gpu_spec
+    from pfo_fs.device.gpu.spec import open_gpu
 
     cuda = torch.cuda.is_available()
     rank = int(os.environ["RANK"])

@@ -15,7 +15,8 @@ from clock_stand_ins import TESTS, GeopmService, Sudo, Zeusd, write_pynvml
 from fake_nvml import UUIDS
 from running import Processes
 
-from pfo_fs.device import ClockProcess, shared_page
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.helper.process import reset_clocks
 from pfo_fs.ipc import messages, transport
@@ -75,7 +76,8 @@ def changes(zeusd: Zeusd) -> list[int]:
 
 TRAINER = textwrap.dedent("""
     import sys, time
-    from pfo_fs.device import ClockProcess, shared_page
+    from pfo_fs.device import shared_page
+    from pfo_fs.device.clock_client import ClockProcess
     from pfo_fs.device.clock_start import ClockOptions
     clocks = ClockProcess(sys.argv[1], ClockOptions(clock_backend=sys.argv[2]))
     assert clocks.message == "", clocks.message
@@ -122,7 +124,7 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
     none, named, wrong = start(), start(clock_backend="zeusd"), start(clock_backend="magic")
     assert (none.info.clock_backend, none.info.clocks_mhz) == ("none", [])
     assert "clock_backend is 'none'" in none.message
-    assert (named.clock_backend, named.message) == ("zeusd", "")
+    assert (named.info.clock_backend, named.message) == ("zeusd", "")
     assert "no clock backend 'magic'" in wrong.message
 
 
