@@ -161,15 +161,15 @@ class ClockProcess:
         return None
 
     def _receive(self) -> None:
+        """Keeps answers for `receive_answer`, and logs what the clock process says."""
         piece = b""
         with suppress(ConnectionError):
             piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
-        if not piece:
+        if not piece and self._info is None:
+            ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)
+            self._fail(f"the clock process ended while it started{ended}; clocks are left alone")
+        elif not piece:
             self._died()
-        self._take(piece)
-
-    def _take(self, piece: bytes) -> None:
-        """Keeps answers for `receive_answer`, and logs what the clock process says."""
         *lines, rest = (self._answers + piece).split(b"\n")
         answers = [line for line in lines if not line.startswith(SAYS.encode())]
         self._answers = b"\n".join([*answers, rest])
@@ -210,13 +210,9 @@ class ClockProcess:
     def leave(self) -> None:
         """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
-            self._closed = True
-            self._own_socket.close_socket(self._socket)  # the clock process ends when its socket closes
+            self._forget()  # the clock process ends when its socket closes
             if self._process is not None and is_stopped(self._process.pid):
                 self._process.send_signal(signal.SIGCONT)
-            self._close_doorbell()
-            self._doorbell = -1
-            self._page_file.close()
             self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -234,9 +230,10 @@ class ClockProcess:
             )
 
     def _forget(self) -> None:
-        """Closes a forked child's copies of the socket and the doorbell: the clock process belongs to the parent.
+        """Closes the socket, the doorbell and the page's file.
 
-        The clock process takes the end of the socket for the end of training.
+        In a forked child they are copies: the clock process belongs to the parent, and takes the end of the socket for
+        the end of training.
         """
         if not self._closed:
             self._closed = True
@@ -246,24 +243,12 @@ class ClockProcess:
             self._page_file.close()
 
     def _wait_for_hello(self) -> ClockInfo:
-        text = b""
-        poller = select.poll()
         if self._lost or self._closed:
             return ClockInfo("none", "", [], "the clock process is gone")
-        poller.register(self._fd, select.POLLIN)
-        while b"\n" not in text:
-            if not poller.poll(max(0.0, self._deadline_s - time.monotonic()) * 1000):
-                return self._fail("the clock process did not get ready in time; clocks are left alone")
-            with suppress(ConnectionError):
-                piece = self._socket.recv(65536)
-                text += piece
-                if piece:
-                    continue
-            ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)
-            return self._fail(f"the clock process ended while it started{ended}; clocks are left alone")
-        line, _, rest = text.partition(b"\n")
-        self._take(rest)
-        return ClockInfo(**json.loads(line))
+        hello = self.receive_answer(self._deadline_s - time.monotonic())
+        if hello is not None:
+            return ClockInfo(**hello)
+        return self._info or self._fail("the clock process did not get ready in time; clocks are left alone")
 
     def _fail(self, message: str) -> ClockInfo:
         self._lost = True

@@ -191,9 +191,9 @@ class ClockLoop:
             latencies_s=self._latencies.learned_s if each_clock else {},
         )
 
-    def _apply(self) -> bool:
-        """Sets the clock that is wanted now; returns whether the clock has changed."""
-        return self._setter.apply(self._wanted(), self._wanted)
+    def _apply(self) -> None:
+        """Sets the clock that is wanted now."""
+        self._setter.apply(self._wanted)
 
     def _wanted(self) -> int:
         wanted = self._requests.wanted(time.monotonic_ns())
@@ -208,8 +208,7 @@ class ClockLoop:
             return self._goes_on()
         now_ns = time.monotonic_ns()
         trainer_stopped = stops.look(now_ns)
-        if self._apply():
-            measuring.clock_changed()
+        self._apply()
         now_ns = time.monotonic_ns()
         setter.go_on(now_ns)
         self._power_limits.undo.go_on(now_ns)
@@ -240,8 +239,7 @@ class ClockLoop:
         events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
         words[shared_page.SLEEPING] = 0
         self._asked_events_ns = time.monotonic_ns()
-        if self._apply():
-            measuring.clock_changed()
+        self._apply()
         return not events or self._trainer_lives(events)
 
     def _stop(self) -> None:

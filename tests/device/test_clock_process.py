@@ -27,6 +27,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
 from pfo_fs.device.clocks.host_driver import HostDriver
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
@@ -517,16 +518,18 @@ def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_number
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(clock_client, "_start", lambda spec, arguments, fds: given.append(arguments))
+    monkeypatch.setattr(
+        clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
+    )
     measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100)
     start(measured=measured)
     monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
     start(measured=measured)
     start()
-    assert [(a.get("call_ns"), a["max_clock_calls_per_s"]) for a in given] == [
+    assert [(options["call_ns"], options["max_clock_calls_per_s"]) for options in given] == [
         (3_000_000, 100),
         (3_000_000, 50),
-        (None, 50),
+        (FIRST_CALL_NS, 50),
     ]
 
 
@@ -763,7 +766,7 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
             why_clocks_stay="",
             driver=driver,
         )
-        setter.apply(900, lambda: wanted[-1])
+        setter.apply(lambda: wanted[-1])
         assert setter.clock_mhz == newest_mhz
     assert made == calls
 
@@ -872,7 +875,8 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
 ) -> None:
     trainer = processes.python(
         "-c",
-        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\nclocks = ClockProcess('simulated:a')\n"
+        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
+        "clocks = ClockProcess('simulated:a')\n"
         "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\ntime.sleep(60)",
     )
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
@@ -904,7 +908,8 @@ def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
 ) -> None:
     trainer = processes.python(
         "-c",
-        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\nclocks = ClockProcess('simulated:a')\n"
+        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
+        "clocks = ClockProcess('simulated:a')\n"
         "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\n"
         "print(clocks.pid, flush=True)\ntime.sleep(60)",
     )

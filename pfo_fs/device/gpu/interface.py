@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from pfo_fs.device.clock_backends.interface import MeasuresOnly
+from pfo_fs.device.clock_backends.interface import MeasuresOnly, Settable
 from pfo_fs.errors import DeviceError
 
 
-class Gpu(Protocol):
-    """One GPU."""
+class Gpu(Settable, Protocol):
+    """One GPU; after `close`, any call but a second one raises."""
 
     name: str
     uuid: str
@@ -28,16 +28,6 @@ class Gpu(Protocol):
     def why_clocks_stay(self) -> str:
         """Tries whether this user may set clocks; returns why not, or an empty string. May reset the clocks."""
 
-    def lock_clock_mhz(self, mhz: int) -> None:
-        """Holds the graphics clock at `mhz`.
-
-        Raises:
-            DeviceError: The GPU, or its driver, did not do so.
-        """
-
-    def reset_clocks(self) -> None:
-        """Lets the driver choose the graphics clock again."""
-
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell."""
 
@@ -50,14 +40,6 @@ class Gpu(Protocol):
 
     def power_limit_w(self) -> float:
         """Returns the power limit in force, in watts."""
-
-    def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts; it stays until another one is set.
-
-        Raises:
-            DevicePermissionError: This user may not set power limits.
-            DeviceError: The GPU, or its driver, did not do so.
-        """
 
     def energy_j(self) -> float:
         """Returns the reading of a counter of consumed energy, in joules; it never goes back.
@@ -72,9 +54,6 @@ class Gpu(Protocol):
 
     def throttled(self) -> str:
         """Returns what holds the clock below the requested one, as text for the status; empty if nothing does."""
-
-    def close(self) -> None:
-        """Ends the use of the GPU; clocks stay as they are. A second call does nothing; any other call then raises."""
 
 
 class NoGpu(MeasuresOnly):

@@ -333,7 +333,7 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
 
         def follow() -> None:
             while not ended.is_set():
-                setter.apply(words[shared_page.TARGET])
+                setter.apply(lambda: words[shared_page.TARGET])
                 time.sleep(0.001)
 
         bench.hang(True)

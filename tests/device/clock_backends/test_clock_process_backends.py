@@ -189,7 +189,7 @@ def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the
     address = f"pfo-fs-test-helper-{os.getpid()}"
     with transport.listen(address) as server:
         server.settimeout(20)
-        program = TRAINER.replace("(sys.argv[1], ", f'(sys.argv[1], report_to="{address}", ')
+        program = TRAINER.replace("ClockOptions(", f'ClockOptions(report_to="{address}", ')
         trainer = processes.python("-c", program, SPEC, asked, "wait")
         connection, _ = server.accept()
         hello = transport.decode(connection.recv(transport.MAX_MESSAGE_BYTES), messages.Hello)
