@@ -91,7 +91,6 @@ class ClockLoop:
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
         meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
         self._words = words = shared.words
-        self._max_calls_per_s = options.max_clock_calls_per_s
         path = "" if why_clocks_stay else driver_file()
         self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
         self._latencies = latencies = LatencyModel(self._driver, dict(options.settle_ns), top_mhz, options.tp_degree)
@@ -179,17 +178,8 @@ class ClockLoop:
         if not self._setter.controls:
             return None
         mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
-        ahead_us, calls = self._words[shared_page.LEAD_US], self._driver
-        return SwitchingReport(
-            mode=mode,
-            ahead_s=None if ahead_us < 0 else ahead_us / 1e6,
-            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
-            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            latency_s=self._latencies.longest_s,
-            gpus=calls.gpus,
-            max_calls_per_s=self._max_calls_per_s,
-            latencies_s=self._latencies.learned_s if each_clock else {},
-        )
+        ahead_us = self._words[shared_page.LEAD_US]
+        return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
 
     def _apply(self) -> None:
         """Sets the clock that is wanted now."""

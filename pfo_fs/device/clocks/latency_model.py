@@ -25,6 +25,7 @@ from pfo_fs.clock_latency import (
 )
 from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.durations import Durations
+from pfo_fs.ipc.messages import SwitchingReport
 
 _PRIOR = prior(5e6)
 """Most clocks act within a few ms, some late."""
@@ -125,6 +126,26 @@ class LatencyModel:
         """The 90th percentile over the clocks of the time from a call's return until they act, in s; None: unknown."""
         ordered = sorted(self.learned_s.values())
         return ordered[len(ordered) * 9 // 10] if ordered else None
+
+    def switching(self, mode: str, ahead_s: float | None = None, *, each_clock: bool = True) -> SwitchingReport:
+        """Returns the report of how clocks are switched, and what that costs here.
+
+        Args:
+            mode: What clocks follow.
+            ahead_s: How far training runs ahead of the device, in s; None: unknown.
+            each_clock: Whether to report the latency of each clock.
+        """
+        calls = self.calls
+        return SwitchingReport(
+            mode=mode,
+            ahead_s=ahead_s,
+            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
+            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
+            latency_s=self.longest_s,
+            gpus=calls.gpus,
+            max_calls_per_s=calls.calls_per_s,
+            latencies_s=self.learned_s if each_clock else {},
+        )
 
     # ---- what happens
 

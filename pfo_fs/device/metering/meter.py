@@ -202,11 +202,10 @@ class StepMeter:
 
     def _steps(self) -> list[Step]:
         """The collected steps, with energies that hold nothing from before the window."""
-        steps = self._collected
-        energies_j = self._ticks.energies_j()
-        if energies_j is not None:
-            return [_with_energy(step, energy_j) for step, energy_j in zip(steps, energies_j, strict=True)]
-        return list(steps)
+        power_w = self._ticks.mean_power_w()
+        if power_w is None:
+            return list(self._collected)
+        return [_with_energy(step, power_w * step.time_s) for step in self._collected]
 
     def _clear(self) -> None:
         """Drops what was collected."""
