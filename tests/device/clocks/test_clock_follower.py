@@ -395,7 +395,7 @@ def test_steps_of_very_short_instructions_end_at_the_default_clock() -> None:
 
 def test_a_long_plan_is_not_added_up_at_each_look() -> None:
     plan = plan_of([900] * 65_535, [0] * 65_535)
-    plan.gap_ns = [100 * MS] * len(plan.codes)
+    plan.gap_ns = [100 * MS] * (plan.last + 1)
     added: list[int] = []
     real = plan.expected_ns
 
