@@ -25,8 +25,8 @@ from math import hypot
 
 from pfo_fs.device.clocks.followed_plan import CHUNK, FollowedPlan, above
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.gpu.pauses import NEVER
 
-NEVER = 1 << 62
 _FINE_NS = 100_000
 """The shortest time between two looks at the device's progress."""
 _COARSE_NS = 2_000_000
