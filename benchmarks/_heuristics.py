@@ -151,6 +151,12 @@ _DEVICE_CLOCKS = (
         _always(None),
     ),
     (
+        "clocks like others",
+        "the prior of a clock is the distribution of the others",
+        "device.clocks.latency_model:_LIKE_CLOCKS",
+        1000000.0,
+    ),
+    (
         "clock stays between steps",
         "no default clock in short pauses",
         "device.clocks.followed_plan:FollowedPlan.holds_ns",

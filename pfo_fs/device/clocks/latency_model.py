@@ -4,7 +4,8 @@ The driver does not say when a clock acts. This model keeps the last calls that 
 returned: the timeline. An instruction within which a clock may have acted tells how likely each latency of that clock
 is (`pfo_fs/clock_latency.py`); an instruction within which none can have acted tells what it takes at its clock
 (`durations.py`). The latency is learned for each clock, because it depends on the clock that is requested far more than
-on the one before (arXiv:2502.20075).
+on the one before (arXiv:2502.20075). A clock that was hardly observed is taken to be as likely to act after some time
+as the other clocks are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pfo_fs.ipc.messages import SwitchingReport
 
 _PRIOR = prior(5e6)
 """Most clocks act within a few ms, some late."""
-_NEVER_OBSERVED = latency_of(_PRIOR)
+_LIKE_CLOCKS = 2.0
+"""What is known beforehand of a clock counts as much as two other clocks."""
 _REMEMBERED = 64
 """About the last 64 changes to a clock count, so that what a throttled GPU has shown is forgotten."""
 _MOST_CHANGES = 64
@@ -95,7 +97,8 @@ class LatencyModel:
         self._given = {mhz: Latency(ns, ns, ns) for mhz, ns in (known_ns or {}).items()}
         self._logs: dict[int, Row] = {}  # for each clock, the logarithms of the likelihoods
         self._changes: dict[int, int] = {}  # to each clock, that were observed
-        self._observed: dict[int, Latency] = {}
+        self._alone: dict[int, Row] = {}  # for each clock, the probabilities by what was observed of it alone
+        self._found: dict[int, Latency] = {}
         for mhz, ns in (known_ns or {}).items():
             self._learned(mhz, [-min(_GIVEN, 0.5 * ((at_ns - ns) / _PRECISE_NS) ** 2) for at_ns in GRID_NS])
 
@@ -104,7 +107,16 @@ class LatencyModel:
     def latency(self, mhz: int) -> Latency:
         """Returns the time from the return of a call until this clock acts; 0 MHz is the default clock."""
         mhz = mhz or self._top_mhz
-        return self._given.get(mhz) or self._observed.get(mhz) or _NEVER_OBSERVED
+        if mhz in self._given:
+            return self._given[mhz]
+        if mhz not in self._found:
+            others = [_LIKE_CLOCKS * one for one in _PRIOR]
+            for other, alone in self._alone.items():
+                if other != mhz:
+                    others = [one + its for one, its in zip(others, alone, strict=True)]
+            logs = self._logs.get(mhz)
+            self._found[mhz] = latency_of(others if logs is None else probabilities(others, logs))
+        return self._found[mhz]
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
@@ -116,9 +128,13 @@ class LatencyModel:
 
     @property
     def learned_s(self) -> dict[int, float]:
-        """The longest likely latency in s of each clock in MHz, where it is known: with less, a plan would be late."""
+        """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s.
+
+        It is known by what was observed of this clock alone, and the longest likely time: a plan that counts with less
+        would be late.
+        """
         most_ns = max(_KNOWN_NS, _KNOWN * self.durations.usual_ns)
-        latencies = {**self._observed, **self._given}
+        latencies = {mhz: self._given.get(mhz) or latency_of(alone) for mhz, alone in self._alone.items()}
         return {mhz: round(one.high_ns / 1e9, 6) for mhz, one in latencies.items() if one.error_ns <= most_ns}
 
     @property
@@ -251,4 +267,5 @@ class LatencyModel:
     def _learned(self, mhz: int, logs: Row) -> None:
         highest = max(logs)
         self._logs[mhz] = [max(log - highest, -700.0) for log in logs]
-        self._observed[mhz] = latency_of(probabilities(_PRIOR, self._logs[mhz]))
+        self._alone[mhz] = probabilities(_PRIOR, self._logs[mhz])
+        self._found.clear()

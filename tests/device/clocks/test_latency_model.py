@@ -281,11 +281,17 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
 # ---- clocks of which little is known
 
 
-def test_a_clock_that_was_never_observed_acts_soon_or_late_whatever_the_others_do() -> None:
-    model = LatencyModel(known_ns=dict.fromkeys(range(900, 1200, 15), 30 * MS), top_mhz=1410)
-    assert model.latency(1305).low_ns < 5 * MS
-    assert model.latency(1305).high_ns > 20 * MS
-    assert not model.knows(1305)
+def test_an_unknown_clock_may_act_as_late_or_as_soon_as_the_others() -> None:
+    model = LatencyModel(known_ns={900: 10 * MS, 1200: 30 * MS, 1410: 30 * MS}, top_mhz=1410)
+    assert model.latency(915).low_ns < 15 * MS
+    assert model.latency(915).high_ns > 25 * MS
+    assert not model.knows(915)
+
+
+def test_where_all_clocks_act_after_the_same_time_a_further_one_is_known_without_samples() -> None:
+    model = LatencyModel(known_ns=dict.fromkeys(range(900, 1200, 15), 10 * MS), top_mhz=1410)
+    assert model.knows(915)
+    assert model.latency(1305).middle_ns == pytest.approx(10 * MS, rel=0.05)
 
 
 def test_a_latency_that_was_measured_before_holds_until_the_clock_is_observed() -> None:
