@@ -10,8 +10,8 @@ and requests a change before the boundary at which it is needed:
   instruction before has ended.
 - The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
 - The default clock after a step is requested so that it most likely acts at the end: nothing of the step runs after it.
-- Between steps that follow each other so soon that the default clock would not act before, no default clock is
-  requested: the higher one of the last and the first instruction's clocks stays.
+- Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
+  clock would be in force too late, and then the next step's clock.
 - Where training marks the begin and the end of a step in another CUDA stream than instructions, these marks come while
   the step before, or this one, still runs. From then on, steps begin and end with their instructions.
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from math import hypot
 
-from pfo_fs.device.clocks.followed_plan import CHUNK, FollowedPlan, above
+from pfo_fs.device.clocks.followed_plan import CHUNK, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.pauses import NEVER
 
@@ -59,6 +59,7 @@ class ClockFollower:
         self._turn = -1
         self._at = 0
         self._at_ns = 0
+        self._began_ns = 0
         self._hold_until_ns = 0  # the clock stays between two steps until then
         self._looked_ns = 0
         self._unsure_ns = 0  # the point at `_at` was reached up to this long before `_at_ns`
@@ -120,6 +121,7 @@ class ClockFollower:
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
         """Takes up the next step; its first clock may be in force already."""
         follows = plan is self._plan and self._turn >= 0
+        held = follows and now_ns < self._hold_until_ns
         self._asked.clear()
         last = plan.last
         if follows and at <= 1 and self._at >= last - 2:
@@ -127,13 +129,15 @@ class ClockFollower:
                 plan.learn(self._at, last, now_ns - self._at_ns)
             # Of points that the device passes at once, only the last one is seen.
             known_ns = max(0, plan.expected_ns(self._at, last)) + max(0, plan.expected_ns(0, at))
-            plan.learn_pause(now_ns - self._at_ns - known_ns)
+            plan.learn_pause(now_ns - self._at_ns - known_ns, self._at_ns - self._began_ns, held=held)
         plan.hold(self._holds_ns(plan) > 0)
-        self._hold_until_ns = 0
+        self._hold_until_ns, self._began_ns = 0, now_ns
 
     def _holds_ns(self, plan: FollowedPlan) -> int:
-        """Returns how long after a step a clock stays, for the next one; 0: it does not."""
-        return plan.holds_ns(self._latencies.lead_ns(0) + self._latencies.calls.queue_ns)
+        """Returns how long after a step the clock of the next one's first instruction stays; 0: it does not."""
+        latencies = self._latencies
+        changes_ns = latencies.lead_ns(0) + latencies.lead_ns(plan.clock_from[0])
+        return plan.holds_ns(changes_ns + 2 * latencies.calls.queue_ns)
 
     def _note_run(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
         """Tells what learns the latencies of an instruction that has just ended.
@@ -160,7 +164,7 @@ class ClockFollower:
                 mhz = 0  # the next step is late, or this one does not run as scheduled
             else:
                 self.due_ns = self._hold_until_ns
-        if above(self._requested, mhz) and not self._latencies.calls.allows_down(now_ns):
+        if _above(self._requested, mhz) and not self._latencies.calls.allows_down(now_ns):
             mhz = self._requested
         change = plan.next_change[self._at]
         while change <= plan.last:
@@ -170,7 +174,7 @@ class ClockFollower:
                 if when_ns > now_ns:
                     self.due_ns = min(self.due_ns, when_ns)
                     break
-                if above(mhz, to_mhz) and not self._latencies.calls.allows_down(now_ns):
+                if _above(mhz, to_mhz) and not self._latencies.calls.allows_down(now_ns):
                     change = plan.next_change[change]
                     continue
             mhz, place = to_mhz, change
@@ -189,7 +193,7 @@ class ClockFollower:
         expected_ns, to_mhz = plan.expected_soon_ns(self._at, change), plan.clock_from[change]
         if expected_ns < 0:
             return NEVER
-        calls, latency, up = self._latencies.calls, self._latencies.latency(to_mhz), above(to_mhz, mhz)
+        calls, latency, up = self._latencies.calls, self._latencies.latency(to_mhz), _above(to_mhz, mhz)
         lead_ns = self._latencies.lead_ns(to_mhz)
         when_ns = self._at_ns + expected_ns - lead_ns
         if up and change < plan.last:
@@ -200,7 +204,7 @@ class ClockFollower:
             if change > self._at + 1 or plan.error_ns >= lead_ns:
                 return NEVER
             when_ns += round(hypot(latency.middle_ns - latency.low_ns, plan.error_ns))
-        if up and not above(to_mhz, self._requested):
+        if up and not _above(to_mhz, self._requested):
             return when_ns - self._latencies.lead_ns(mhz)  # not worth going down and up again
         # A request that comes before the last one has acted would replace it; a clock that goes down is not needed.
         return max(when_ns, self._acts_ns) if self._goes_up or not up else when_ns
@@ -208,7 +212,7 @@ class ClockFollower:
     def _request(self, mhz: int, place: int | None, now_ns: int) -> None:
         """Notes what is requested now, and for which change of the plan."""
         if mhz != self._requested:
-            self._goes_up = above(mhz, self._requested)
+            self._goes_up = _above(mhz, self._requested)
             self._requested = mhz
             self._acts_ns = now_ns + self._latencies.lead_ns(mhz) + self._latencies.calls.queue_ns
         if place is not None:
@@ -239,3 +243,8 @@ class ClockFollower:
 def _pause_ns(late_ns: int) -> int:
     """Returns the time until the next look, while a point is late."""
     return min(max(late_ns // 8, _FINE_NS), max(_COARSE_NS, min(late_ns // 1000, _SLOW_NS)))
+
+
+def _above(mhz: int, other_mhz: int) -> bool:
+    """Returns whether the first clock is higher; the default clock, 0, is above all others."""
+    return mhz != other_mhz and (mhz == 0 or (other_mhz != 0 and mhz > other_mhz))

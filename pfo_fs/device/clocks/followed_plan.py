@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from math import sqrt
 
 from pfo_fs.device.shared_page import POINT_MASK
 
@@ -20,9 +21,14 @@ CHUNK = 64
 _FAR_NS = 1_000_000_000
 """Changes that are expected later than this, and behind many points, are not looked at yet."""
 _PAUSES, _LEAST_PAUSES = 16, 3
-"""The usual pause between steps is the median of the last ones, once this many are known."""
-_MORE_PAUSE_NS = 20_000_000
-"""A clock stays between steps for twice the usual pause and this time: the next step may be a little late."""
+"""The usual pause between steps is the median of the last ones, once so many are known."""
+_MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
+"""The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the
+default clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in
+the optimizer's step. It stays for twice the usual pause, and the third number."""
+_LEAST_HELD, _SURELY, _TOO_LONG = 8, 2.0, 0.002
+"""Whether the pause is longer shows after so many, and if it is longer by this many standard errors more, since pauses
+scatter by more than that share of a short step; but in any case if it is longer by the last share of a step."""
 
 
 class FollowedPlan:
@@ -60,32 +66,46 @@ class FollowedPlan:
         self._seen = [0] * size
         self._was_odd = [False] * size
         self._pauses_ns: deque[int] = deque(maxlen=_PAUSES)
+        self._held_pauses_ns: deque[int] = deque(maxlen=_PAUSES)
+        self._gets_longer = False  # the pause, where the clock stays
+        self._step_ns = 0
 
     def place_of(self, code: int) -> int:
         """Returns the point that the device writes as `code`; the last one if the plan does not have it."""
         return 0 if code == START else min(code + 1, self.last)
 
-    def learn_pause(self, pause_ns: int) -> None:
-        """Learns the time from the end of a step to the begin of the next one with the same plan."""
-        self._pauses_ns.append(max(0, pause_ns))
+    def learn_pause(self, pause_ns: int, step_ns: int, *, held: bool) -> None:
+        """Learns the time from the end of a step to the begin of the next one with the same plan.
 
-    def holds_ns(self, default_acts_ns: int) -> int:
+        Args:
+            pause_ns: This time.
+            step_ns: The duration of the step.
+            held: Whether the clock stayed.
+        """
+        (self._held_pauses_ns if held else self._pauses_ns).append(max(0, pause_ns))
+        self._step_ns = step_ns
+        held_ns, usual_ns = self._held_pauses_ns, self._pauses_ns
+        if len(held_ns) >= _LEAST_HELD:
+            error_ns = _scatter(held_ns) * sqrt(1 / len(held_ns) + 1 / len(usual_ns))
+            most_longer_ns = min(_MOST_LONGER * step_ns + _SURELY * error_ns, _TOO_LONG * step_ns)
+            self._gets_longer = self._gets_longer or _middle(held_ns) - _middle(usual_ns) > most_longer_ns
+
+    def holds_ns(self, change_ns: int) -> int:
         """Returns how long after a step a clock stays, for the next step; 0: it does not stay.
 
-        It stays if the default clock, which acts after `default_acts_ns`, would not act before the next step begins.
+        It does not if the pause is long, or not known, or longer where the clock stays.
+
+        Args:
+            change_ns: The time for a change to the default clock and back; a shorter pause is not long.
         """
-        if len(self._pauses_ns) < _LEAST_PAUSES:
+        if len(self._pauses_ns) < _LEAST_PAUSES or self._gets_longer:
             return 0
-        usual_ns = sorted(self._pauses_ns)[len(self._pauses_ns) // 2]
-        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= default_acts_ns else 0
+        usual_ns = _middle(self._pauses_ns)
+        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= max(change_ns, _MOST_PAUSE * self._step_ns) else 0
 
     def hold(self, holds: bool) -> None:
-        """Sets which clock is needed between steps: the default clock, or that of the last or the first instruction.
-
-        Of these two the higher one, so that what training computes then, as in the optimizer's step, is not slower.
-        """
-        first_mhz, last_mhz = self.clock_from[0], self.clock_from[-2]
-        mhz = (first_mhz if above(first_mhz, last_mhz) else last_mhz) if holds else 0
+        """Sets whether the clock of the first instruction is needed between steps, or the default clock."""
+        mhz = self.clock_from[0] if holds else 0
         if self.clock_from[-1] == mhz:
             return
         self.clock_from[-1] = mhz
@@ -138,6 +158,11 @@ class FollowedPlan:
                 self.gap_ns[at] += round(share * self.gap_ns[at])
 
 
-def above(mhz: int, other_mhz: int) -> bool:
-    """Returns whether the first clock is higher; the default clock, 0, is above all others."""
-    return mhz != other_mhz and (mhz == 0 or (other_mhz != 0 and mhz > other_mhz))
+def _middle(values: Collection[int]) -> int:
+    return sorted(values)[len(values) // 2]
+
+
+def _scatter(values: Collection[int]) -> int:
+    """The range of the middle half, which is about the standard deviation."""
+    ordered, quarter = sorted(values), len(values) // 4
+    return ordered[-1 - quarter] - ordered[quarter]

@@ -584,12 +584,10 @@ def test_between_steps_that_follow_each_other_at_once_the_clock_stays(clocks_mhz
     assert len(bench.requests) - before == 2 * (len(set(clocks_mhz)) - 1) * 2
 
 
-@pytest.mark.parametrize("clocks_mhz", [[900, 900, 1200], [1200, 900, 900]])
-def test_of_the_last_and_the_first_clock_the_higher_one_stays_so_that_no_pause_is_longer(clocks_mhz: list[int]) -> None:
-    bench, plan = Bench(), plan_of(clocks_mhz)
+def test_between_such_steps_the_clock_of_the_first_instruction_is_requested_if_it_is_another_one() -> None:
+    bench, plan = Bench(), plan_of([900, 900, 1200])
     before = back_to_back(bench, plan, [lasting(60 * MS)] * 3)
-    assert sorted(mhz for _, mhz in bench.requests[before:]) == [900, 900, 1200, 1200]
-    assert bench.requested_at(bench.now_ns) == 1200
+    assert [mhz for _, mhz in bench.requests[before:]] == [1200, 900, 1200, 900]
 
 
 def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come() -> None:
@@ -612,11 +610,35 @@ def test_a_step_that_does_not_run_as_scheduled_ends_at_the_default_clock_also_wh
     assert bench.requested_at(bench.now_ns) == 0
 
 
-@pytest.mark.parametrize(("more_ns", "stays"), [(-5 * MS, True), (5 * MS, False)])
-def test_a_clock_stays_in_a_pause_in_which_the_default_clock_would_not_act(more_ns: int, stays: bool) -> None:
+def test_a_clock_does_not_stay_where_it_makes_the_pause_longer() -> None:
+    bench, plan = Bench(), plan_of([900] * 3)
+    works, before = [lasting(60 * MS)] * 3, 0
+    for step in range(18):
+        before = len(bench.requests) if step == 16 else before
+        bench.step(plan, works, rest_ns=2 * MS if plan.holds_ns(0) else MS)
+    assert [mhz for _, mhz in bench.requests[before:]] == [900, 0, 900, 0]
+
+
+def test_a_clock_stays_in_short_steps_though_pauses_scatter_by_more_than_a_longer_one_may_last() -> None:
+    scattered, plan = random.Random(7), plan_of([900])
+    for number in range(10_000):
+        plan.learn_pause(MS + scattered.randrange(MS // 10), 80 * MS, held=number >= 3)
+        assert number < 2 or plan.holds_ns(0)
+
+
+def test_a_clock_does_not_stay_in_a_longer_pause_however_much_pauses_scatter() -> None:
+    scattered, plan = random.Random(7), plan_of([900])
+    for number in range(11):
+        longer_ns = 10 * MS if number >= 3 else 0
+        plan.learn_pause(30 * MS + longer_ns + scattered.randrange(20 * MS), 1_000 * MS, held=number >= 3)
+    assert not plan.holds_ns(0)
+
+
+@pytest.mark.parametrize(("rest_ms", "stays"), [(20, True), (60, False)])
+def test_a_clock_stays_in_a_pause_that_is_too_short_for_the_default_clock_and_back(rest_ms: int, stays: bool) -> None:
     bench, plan = Bench(), plan_of([900] * 3)
     for _ in range(6):
-        bench.step(plan, [lasting(20 * MS)] * 3, rest_ns=bench.latencies.lead_ns(0) + more_ns)
+        bench.step(plan, [lasting(20 * MS)] * 3, rest_ns=rest_ms * MS)
     assert (bench.requested_at(bench.now_ns) == 900) is stays
 
 
