@@ -39,7 +39,7 @@ def make_job(root: Path, name: str) -> JobFolder:
     folder = SharedDirectory(Files(root), "benchmark").create_job(body, "attempt")
     for rank in range(RANKS):
         rank_info = RankInfo.model_validate(_zeus.rank_info(rank, RANKS))
-        folder.register_rank(bodies.RankBody(rank_info=rank_info, nonce=str(rank)))
+        folder.register_ranks([bodies.RankBody(rank_info=rank_info, nonce=str(rank))])
     return folder
 
 
@@ -53,7 +53,7 @@ def write_results(folder: JobFolder) -> None:
     """What all ranks measured under their schedule."""
     for rank in range(RANKS):
         result = ProfilingResult(rank=rank, iter_time=[0.5] * 5, iter_energy=[100.0] * 5)
-        folder.write_result(0, bodies.ResultBody(result=result))
+        folder.write_results(0, [bodies.ResultBody(result=result)])
 
 
 def finish(root: Path, count: int, pattern: JobFolder) -> None:

@@ -41,13 +41,19 @@ def make_job(
 
 def register(folder: JobFolder, infos: list[RankInfo]) -> None:
     for info in infos:
-        folder.register_rank(bodies.RankBody(rank_info=info, nonce=f"n{info.rank}"))
+        folder.register_ranks([bodies.RankBody(rank_info=info, nonce=f"n{info.rank}")])
 
 
 def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s: float = 1.0) -> None:
     for info in infos:
         result = ProfilingResult(rank=info.rank, iter_time=[time_s] * 2, iter_energy=[100.0] * 2)
-        folder.write_result(number, bodies.ResultBody(result=result))
+        folder.write_results(number, [bodies.ResultBody(result=result)])
+
+
+def results_by_rank(folder: JobFolder, number: int) -> dict[int, bodies.ResultBody]:
+    """What ranks have measured under a schedule, ascending by rank."""
+    found = [body for name in folder.result_names(number) for body in folder.read_results(number, name) or ()]
+    return {body.result.rank: body for body in sorted(found, key=lambda body: body.result.rank)}
 
 
 def write_step(folder: JobFolder, step: int, iter_time_s: float = 0.1, number: int = -1) -> None:

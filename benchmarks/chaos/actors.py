@@ -20,7 +20,7 @@ from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import RankInfo
 from pfo_fs.store import Files
-from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 if TYPE_CHECKING:
@@ -377,10 +377,10 @@ class Rank:
 
     def make_feed(self, coordination: str) -> None:
         if coordination == "daemon":
-            self.feed = HelperFeed(self.number, self._switcher, self.world.time)
+            self.feed = ScheduleFeed(self.number, self._switcher, monotonic=self.world.time)
         else:
             broadcaster: Any = Broadcaster(self.world)
-            self.feed = BroadcastFeed(self.number, self._switcher, broadcaster, self._warn, self.world.time)
+            self.feed = BroadcastFeed(self.number, self._switcher, broadcaster, self._warn, monotonic=self.world.time)
 
     @property
     def clock_mhz(self) -> int:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.chaos.policies import Learner
-from benchmarks.chaos.records import damaged_records
+from benchmarks.chaos.records import damaged_records, ranks_with_result
 from benchmarks.chaos.world import World
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -88,7 +88,7 @@ def _results(world: World, folder: JobFolder) -> list[str]:
         f"the result of rank {rank.number} under schedule {number} is lost"
         for rank in world.ranks
         for number, helper in rank.measured
-        if id(helper) not in killed and helper._job.is_open and rank.number not in folder.ranks_with_result(number)
+        if id(helper) not in killed and helper._job.is_open and rank.number not in ranks_with_result(folder, number)
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.chaos.records import damaged_records
+from benchmarks.chaos.records import damaged_records, ranks_with_result
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 _MARK = "PFO_CHAOS_EPISODE"
@@ -255,7 +255,7 @@ class SlowEpisode:
             counts: dict[int, int] = {}
             for _, measured in log.values():
                 counts[measured] = counts.get(measured, 0) + 1
-            there = {number for number in counts if number >= 0 and rank in folder.ranks_with_result(number)}
+            there = {number for number in counts if number >= 0 and rank in ranks_with_result(folder, number)}
             found += [
                 f"rank {rank} ran {count} steps under schedule {number}, and has no result"
                 for number, count in counts.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pfo_fs.errors import RecordError
-from pfo_fs.store import bodies, layout
+from pfo_fs.store import JobFolder, bodies, layout
 from pfo_fs.store.records import decode_one_of
 
 _KINDS = {
@@ -28,6 +28,12 @@ _KINDS = {
     "sched": {"schedule": bodies.PlanBody},
 }
 """The kinds of a record that may be there, with their bodies: by the file's name, or by a folder that it lies in."""
+
+
+def ranks_with_result(folder: JobFolder, number: int) -> set[int]:
+    """The ranks that have a result under a schedule."""
+    names = folder.result_names(number)
+    return {body.result.rank for name in names for body in folder.read_results(number, name) or ()}
 
 
 def damaged_records(root: Path) -> list[str]:

@@ -112,13 +112,13 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
 
 
 def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
-    from pfo_fs.coordination.rank_registry import known_orders
+    from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml.parse import ScheduleProblems, parse_schedule_yaml
 
     job_body, infos = _job_and_ranks(folder)
     try:
-        parse_schedule_yaml(content).resolve(job_body.job_info, infos, known_orders(folder, infos))
+        parse_schedule_yaml(content).resolve(job_body.job_info, infos, RankRegistry(folder, infos).orders())
     except ScheduleProblems as error:
         return [{"line": problem.line, "reason": problem.reason} for problem in error.problems]
     except PlanError as error:

@@ -42,8 +42,6 @@ def record_slurm_end(
     """Records the end of the last training in this run of a Slurm job, and of those in earlier runs.
 
     Args:
-        shared: The shared directory.
-        run: The run of the Slurm job.
         exit_code: That of training, if the batch script has waited for it.
         cause: Why training that has not finished ends, if the batch script knows; otherwise Slurm is asked, unless
             the end is recorded.

@@ -11,9 +11,11 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from pfo_fs.coordination.iteration_times import IterationTimeReader
+from pfo_fs.coordination.policy_process import PolicyCall
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.policy_start import Kind
 from pfo_fs.coordination.poll_pace import PollPace
@@ -21,7 +23,7 @@ from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler
-from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.coordination.site_policy import SitePolicy
 from pfo_fs.coordination.status_publisher import State, StatusPublisher
 from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError
@@ -38,11 +40,11 @@ MISSING_AFTER_S = 30.0
 """Ranks that have not registered after this time are named in the status."""
 
 
+@dataclass
 class Coordinator:
     """Schedules one job.
 
     Args:
-        folder: The job.
         settings: Settings for what the job does not request itself.
         kind: `daemon`, or `local` for rank 0 of the job itself.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
@@ -55,47 +57,37 @@ class Coordinator:
         still_leads: Called before each write, because a daemon that was suspended may have been replaced.
         site: Returns what the site allows.
         switch: Returns what is switched off; None: it is read here.
-        monotonic: Returns monotonic time in s.
         make_policy: Makes the job's scheduler, here or in a process of its own.
 
     Attributes:
-        folder: The job.
         last_alive: When a process of the job was last seen to do something, in monotonic s.
     """
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        settings: PFOSettings,
-        *,
-        kind: Kind,
-        generation: int = 0,
-        lead_s: float = 1.5,
-        remote: bool = False,
-        rank_infos: Sequence[RankInfo] | None = None,
-        on_publish: OnPublish | None = None,
-        still_leads: Callable[[], bool] = lambda: True,
-        site: Callable[[], SitePolicy] = SitePolicy,
-        switch: Callable[[], SwitchedOff] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        make_policy: MakePolicy = make_here,
-    ) -> None:
-        self.folder = folder
-        self.first_seen = self.last_alive = monotonic()
-        self._settings = settings
-        self._kind: Kind = kind
-        self._still_leads = still_leads
-        self._monotonic = monotonic
-        self._switch = switch or OffSwitch(folder.files).read
+    folder: JobFolder
+    settings: PFOSettings
+    _: KW_ONLY
+    kind: Kind
+    generation: int = 0
+    lead_s: float = 1.5
+    remote: bool = False
+    rank_infos: Sequence[RankInfo] | None = None
+    on_publish: OnPublish | None = None
+    still_leads: Callable[[], bool] = lambda: True
+    site: Callable[[], SitePolicy] = SitePolicy
+    switch: Callable[[], SwitchedOff] | None = None
+    monotonic: Callable[[], float] = time.monotonic
+    make_policy: MakePolicy = PolicyCall.make
+
+    def __post_init__(self) -> None:
+        self.first_seen = self.last_alive = self.monotonic()
+        self._switch = self.switch or OffSwitch(self.folder.files).read
         self._was_off = False
-        self._make_policy = make_policy
-        self._site = site
-        self._status = StatusPublisher(folder, still_leads, monotonic)
-        self._ranks = RankRegistry(folder, rank_infos, monotonic)
-        adapts = kind == "daemon" and settings.poll_interval is None
-        self._pace = PollPace(lead_s, remote=remote, adapts=adapts, now=self.first_seen)
-        self._progress = Progress(folder, self._pace, self.first_seen)
-        self._publication = Publication(folder, generation, self._pace, on_publish)
+        self._status = StatusPublisher(self.folder, self.still_leads, self.monotonic)
+        self._ranks = RankRegistry(self.folder, self.rank_infos, self.monotonic)
+        adapts = self.kind == "daemon" and self.settings.poll_interval is None
+        self._pace = PollPace(self.lead_s, remote=self.remote, adapts=adapts, now=self.first_seen)
+        self._progress = Progress(self.folder, self._pace, self.first_seen)
+        self._publication = Publication(self.folder, self.generation, self._pace, self.on_publish)
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None  # whether this coordinator schedules the job; None: not known yet
         self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
@@ -124,7 +116,7 @@ class Coordinator:
     @property
     def is_calm(self) -> bool:
         """Whether nothing has happened to the job for long, so that it may be polled rarely."""
-        return self.state == "running" and self._pace.is_calm(self._monotonic())
+        return self.state == "running" and self._pace.is_calm(self.monotonic())
 
     @property
     def is_quiet(self) -> bool:
@@ -141,7 +133,7 @@ class Coordinator:
         """How long ranks may follow the newest schedule without a heartbeat of this coordinator."""
         longest_plan_s = self._runner.longest_plan_s if self._runner is not None else 0.0
         return self._publication.lease(
-            self._monotonic(), self._settings.straggler_timeout, longest_plan_s, followed=self.scheduler is not None
+            self.monotonic(), self.settings.straggler_timeout, longest_plan_s, followed=self.scheduler is not None
         )
 
     # ---- one poll
@@ -161,14 +153,14 @@ class Coordinator:
         if self._job is not None and self._mine is None:
             claim = self.folder.read_coordinator() if layout.COORDINATOR in names else None
             if claim is None and self._may_claim(self._job):
-                claim = self.folder.claim_coordinator(bodies.ClaimBody(kind=self._kind, nonce=secrets.token_hex(8)))
-            self._mine = claim is not None and claim.kind == self._kind
+                claim = self.folder.claim_coordinator(bodies.ClaimBody(kind=self.kind, nonce=secrets.token_hex(8)))
+            self._mine = claim is not None and claim.kind == self.kind
         return self._job is not None
 
     def _may_claim(self, job: bodies.JobBody) -> bool:
-        if self._site().daemon_only:
-            return self._kind == "daemon"
-        return job.coordination in ("auto", self._kind)
+        if self.site().daemon_only:
+            return self.kind == "daemon"
+        return job.coordination in ("auto", self.kind)
 
     def poll(self) -> float:
         """Polls the job once and does what is due; never raises because of a problem of this job.
@@ -207,7 +199,7 @@ class Coordinator:
         return 0.0 if is_new else 5.0
 
     def _poll(self) -> float:
-        now = self._monotonic()
+        now = self.monotonic()
         names = self.folder.names()
         if not self.claim(names):
             age_s = now - self.first_seen
@@ -257,15 +249,15 @@ class Coordinator:
         if self._runner is None or self._reconciler is None:
             with suppress(RecordError):
                 before = self.folder.read_current()
-                self._pace.took_over(self._monotonic(), before.poll_s if before is not None else 0.0)
+                self._pace.took_over(self.monotonic(), before.poll_s if before is not None else 0.0)
             self._runner = PolicyRunner(
                 self.folder,
                 self._job,
-                self._settings,
-                self._kind,
+                self.settings,
+                self.kind,
                 self._ranks,
-                self._monotonic,
-                self._make_policy,
+                self.monotonic,
+                self.make_policy,
             )
             self._reconciler = Reconciler(
                 self.folder,
@@ -275,8 +267,8 @@ class Coordinator:
                 self._progress,
                 self._publication,
                 self._status,
-                self._still_leads,
-                IterationTimeReader(self.folder, self._monotonic),
+                self.still_leads,
+                IterationTimeReader(self.folder, self.monotonic),
             )
         return self._runner, self._reconciler
 

@@ -17,7 +17,8 @@ from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.coordination.leader import Leader, Leadership
 from pfo_fs.coordination.log_once import LogOnce
-from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.policy_process import PolicyCall
+from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
 from pfo_fs.coordination.workers import Workers
@@ -39,9 +40,7 @@ class Daemon:
     """Schedules every job of a shared directory while it leads.
 
     Args:
-        files: The shared directory.
         settings: The settings of the scheduler.
-        monotonic: Returns monotonic time in s.
         make_policy: Makes the scheduler of a job, here or in a process of its own.
 
     Raises:
@@ -54,7 +53,7 @@ class Daemon:
         settings: PFOSettings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        make_policy: MakePolicy = make_here,
+        make_policy: MakePolicy = PolicyCall.make,
     ) -> None:
         check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)
         self._settings = settings

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import RankInfo
@@ -19,17 +20,14 @@ _PAUSE_PER_READING = 20
 """After a reading that took t seconds there is a pause of at least 20 t: reading takes 5 % of the time at most."""
 
 
+@dataclass
 class IterationTimeReader:
-    """Reads what is new in one job's `iteration_times/`.
+    """Reads what is new in one job's `iteration_times/`."""
 
-    Args:
-        folder: The job.
-        monotonic: Returns monotonic time in s.
-    """
+    folder: JobFolder
+    monotonic: Callable[[], float] = time.monotonic
 
-    def __init__(self, folder: JobFolder, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
-        self._monotonic = monotonic
+    def __post_init__(self) -> None:
         self._names: list[int] = []
         self._listed = -math.inf
         self._not_before = -math.inf
@@ -40,20 +38,19 @@ class IterationTimeReader:
 
         Args:
             now: Monotonic time, in s.
-            ranks: The job's ranks.
             iteration_s: How long an iteration takes, in s, or 0.0 if unknown: reading much more often is useless.
         """
         if now < self._not_before:
             return []
-        began = self._monotonic()
+        began = self.monotonic()
         if now - self._listed >= _LIST_EVERY_S:
             self._listed = now
-            self._names = self._folder.ranks_with_iteration_times()
+            self._names = self.folder.ranks_with_iteration_times()
         throttled: dict[int, str] = {}
         found: list[IterationTime] = []
         for rank in self._names:
             try:
-                body = self._folder.read_iteration_times(rank)
+                body = self.folder.read_iteration_times(rank)
             except RecordError as error:
                 log.debug("the iteration times of rank %d cannot be read: %s", rank, error)
                 continue
@@ -68,7 +65,7 @@ class IterationTimeReader:
             found += [IterationTime(info.dp_rank, *entry) for entry in fresh]
             if fresh:
                 self._seen[rank] = fresh[-1][0]
-        self._not_before = now + max(_PAUSE_PER_READING * (self._monotonic() - began), min(1.0, iteration_s / 4))
+        self._not_before = now + max(_PAUSE_PER_READING * (self.monotonic() - began), min(1.0, iteration_s / 4))
         found.sort(key=lambda iteration_times: (iteration_times.step, iteration_times.pipeline))
         return [
             iteration_times._replace(throttled=throttled.get(iteration_times.pipeline, "")) for iteration_times in found

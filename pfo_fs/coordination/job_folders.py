@@ -53,28 +53,21 @@ class _Folder:
     problem: str = ""
 
 
+@dataclass
 class JobFolders:
     """All folders in `jobs/`. Not for use by two threads at once, except for `over`.
 
     Args:
-        shared: The shared directory.
-        make: Makes a coordinator for a job.
         archive_after_s: Seconds after which ended jobs are archived, and also folders that never held a job.
-        monotonic: Returns monotonic time in s.
     """
 
-    def __init__(
-        self,
-        shared: SharedDirectory,
-        make: Callable[[str], Coordinator],
-        archive_after_s: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._shared = shared
-        self._make = make
-        self._archive_after_s = archive_after_s
-        self._monotonic = monotonic
-        self._log = LogOnce(log, monotonic)
+    shared: SharedDirectory
+    make: Callable[[str], Coordinator]
+    archive_after_s: float
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._log = LogOnce(log, self.monotonic)
         self._known: set[str] = set()
         self._waiting: dict[str, _Folder] = {}
         self._due: list[tuple[float, str]] = []  # a heap
@@ -97,7 +90,7 @@ class JobFolders:
             StoreError: `jobs/` cannot be listed.
         """
         found = Found()
-        now = began = self._monotonic()
+        now = began = self.monotonic()
         if list_now or now - self._listed >= LIST_EVERY_S:
             self._list(now, found)
             self._listed = now
@@ -105,7 +98,7 @@ class JobFolders:
             _, name = heapq.heappop(self._due)
             if name in self._waiting:
                 self._examine(name, now, found)
-            now = self._monotonic()
+            now = self.monotonic()
         self._archive(now, began)
         next_due = min(self._due[0][0] if self._due else math.inf, self._listed + LIST_EVERY_S)
         found.again_in_s = max(0.01, next_due - now)
@@ -113,10 +106,10 @@ class JobFolders:
 
     def _list(self, now: float, found: Found) -> None:
         if now - self._compared < COMPARE_EVERY_S:
-            names = self._shared.job_ids(known=self._known)
+            names = self.shared.job_ids(known=self._known)
         else:
             self._compared = now
-            names = self._shared.job_ids()
+            names = self.shared.job_ids()
             missing = self._known.difference(names)
             # One listing may be stale: a folder counts as removed if two listings lack it.
             for name in missing & self._missing_before:
@@ -135,19 +128,19 @@ class JobFolders:
         folder = self._waiting[name]
         problem = ""
         try:
-            owner = self._shared.job(name).foreign_owner()
+            owner = self.shared.job(name).foreign_owner()
             if owner is not None:
                 del self._waiting[name]
                 self._log.log(logging.INFO, f"job {name}: belongs to user {owner}, whose jobs are not served")
                 return
-            names = self._shared.job(name).names()
+            names = self.shared.job(name).names()
             if layout.END in names:
                 del self._waiting[name]
-                heapq.heappush(self._to_archive, (now + self._archive_after_s, name))
+                heapq.heappush(self._to_archive, (now + self.archive_after_s, name))
                 return
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             if layout.JOB in names:
-                coordinator = self._make(name)
+                coordinator = self.make(name)
                 if coordinator.claim(names):
                     del self._waiting[name]
                     found.jobs.append(coordinator)
@@ -161,7 +154,7 @@ class JobFolders:
         if problem and problem != folder.problem:
             log.warning("job %s: %s", name, problem)
         folder.problem = problem
-        if not problem and now - folder.first_seen > self._archive_after_s:
+        if not problem and now - folder.first_seen > self.archive_after_s:
             del self._waiting[name]
             heapq.heappush(self._to_archive, (now, name))
             return
@@ -176,10 +169,10 @@ class JobFolders:
             except Empty:
                 break
             heapq.heappush(self._to_archive, (at, job_id))
-        while self._to_archive and self._to_archive[0][0] <= now and self._monotonic() - began < 2 * LOOK_TAKES_S:
+        while self._to_archive and self._to_archive[0][0] <= now and self.monotonic() - began < 2 * LOOK_TAKES_S:
             _, job_id = heapq.heappop(self._to_archive)
             try:
-                self._shared.archive(job_id)
+                self.shared.archive(job_id)
                 self._known.discard(job_id)
             except StoreError as error:
                 self._log.log(logging.WARNING, f"job {job_id}: cannot be archived: {error.args[-1]}")

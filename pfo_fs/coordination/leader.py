@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pfo_fs
 from pfo_fs.coordination.leader_lease import LeaderLease
@@ -17,6 +18,7 @@ from pfo_fs.store import CourtesyLock, SharedDirectory, bodies
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class Leadership:
     """One period in which this daemon leads. Coordinators check `holds` before they write.
 
@@ -28,9 +30,10 @@ class Leadership:
         newest_generation: Reads the newest generation from the shared directory.
     """
 
-    def __init__(self, generation: int, newest_generation: Callable[[], int]) -> None:
-        self.generation = generation
-        self._newest_generation = newest_generation
+    generation: int
+    newest_generation: Callable[[], int]
+
+    def __post_init__(self) -> None:
         self._ended = False
 
     def end(self) -> None:
@@ -43,39 +46,32 @@ class Leadership:
         Raises:
             StoreError: The shared directory does not answer.
         """
-        return not self._ended and self._newest_generation() <= self.generation and not self._ended
+        return not self._ended and self.newest_generation() <= self.generation and not self._ended
 
 
+@dataclass
 class Leader:
     """This daemon's part in choosing a leader.
 
     Args:
-        shared: The shared directory.
         lease_s: A standby considers the leader dead after this many seconds of silence.
         scheduler: The name of this daemon's scheduler, for its record.
         interval_s: Seconds between two polls of the directory by this daemon, for its record.
-        monotonic: Returns monotonic time in s.
 
     Attributes:
         leadership: The current one; None while this daemon stands by.
     """
 
-    def __init__(
-        self,
-        shared: SharedDirectory,
-        lease_s: float,
-        scheduler: str,
-        interval_s: float,
-        monotonic: Callable[[], float],
-    ) -> None:
+    shared: SharedDirectory
+    lease_s: float
+    scheduler: str
+    interval_s: float
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self.leadership: Leadership | None = None
-        self._shared = shared
-        self._lease_s = lease_s
-        self._scheduler = scheduler
-        self._interval_s = interval_s
-        self._monotonic = monotonic
         self._host = socket.gethostname()
-        self._lease = LeaderLease(lease_s, monotonic())
+        self._lease = LeaderLease(self.lease_s, self.monotonic())
         self._lock: CourtesyLock | None = None
         self._counter = 0
         self._noted_leader = 0
@@ -91,11 +87,11 @@ class Leader:
         Raises:
             StoreError: The shared directory does not answer. The next call tries again.
         """
-        now = self._monotonic()
+        now = self.monotonic()
         if now < self._lease.next_look_at:
             return
-        newest, next_generation = self._shared.leaders.poll()
-        leader = self._shared.read_daemon() if self.leadership is None else None
+        newest, next_generation = self.shared.leaders.poll()
+        leader = self.shared.read_daemon() if self.leadership is None else None
         step = self._lease.next_step(now, newest, leader, has_lock=self._lock is not None)
         if self.leadership is None:
             self._note(leader)
@@ -115,19 +111,19 @@ class Leader:
 
     def _claim(self, newest: int, generation: int, now: float) -> None:
         silent_s = self._lease.silent_s
-        if silent_s >= self._lease_s:
+        if silent_s >= self.lease_s:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
-        if not self._shared.leaders.claim(claim):
+        if not self.shared.leaders.claim(claim):
             self._release_lock()
             self._lease.forget_silence(now)  # another daemon was faster
             return
         # From here on this daemon leads, even if the next call fails: the claim is in the directory.
         self._lease.claimed(generation)
-        self.leadership = Leadership(generation, lambda: self._shared.leaders.poll()[0])
+        self.leadership = Leadership(generation, lambda: self.shared.leaders.poll()[0])
         log.info("leading, generation %d", generation)
         with suppress(StoreError):
-            self._shared.remove_stale_temporaries()
+            self.shared.remove_stale_temporaries()
 
     def _note(self, leader: bodies.DaemonBody | None) -> None:
         """Logs once which daemon this one stands by for, and whether that one schedules with another policy."""
@@ -135,38 +131,38 @@ class Leader:
             return
         self._noted_leader = leader.generation
         log.info("standing by for the daemon on %r (process %d)", leader.host, leader.pid)
-        if leader.scheduler != self._scheduler:
+        if leader.scheduler != self.scheduler:
             log.warning(
                 "that daemon schedules with %r, this one would with %r: start both with the same scheduler",
                 leader.scheduler,
-                self._scheduler,
+                self.scheduler,
             )
 
     def _write(self, *, stopped: bool) -> None:
         self._counter += 1
-        self._shared.write_daemon(
+        self.shared.write_daemon(
             bodies.DaemonBody(
                 generation=self._lease.generation,
                 counter=self._counter,
                 host=self._host,
                 pid=os.getpid(),
                 version=pfo_fs.__version__,
-                scheduler=self._scheduler,
-                interval_s=self._interval_s,
+                scheduler=self.scheduler,
+                interval_s=self.interval_s,
                 stopped=stopped,
             )
         )
 
     def forget_silence(self) -> None:
         """Restarts the timing of the leader's silence, after an outage of the file system."""
-        self._lease.forget_silence(self._monotonic())
+        self._lease.forget_silence(self.monotonic())
 
     def step_down(self) -> None:
         """Ends the leadership without notifying the standby daemons."""
         if self.leadership is not None:
             self.leadership.end()
         self.leadership = None
-        self._lease.stand_by(self._monotonic())
+        self._lease.stand_by(self.monotonic())
         self._release_lock()
 
     def resign(self) -> None:
@@ -183,7 +179,7 @@ class Leader:
             self.step_down()
 
     def _take_lock(self) -> bool:
-        self._lock = self._lock or self._shared.try_leader_lock()
+        self._lock = self._lock or self.shared.try_leader_lock()
         return self._lock is not None
 
     def _release_lock(self) -> None:

@@ -5,36 +5,35 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 GONE_AFTER_S = 3600.0
 """A cause that has not been reported for this time is over: the next report of it is logged again."""
 _MOST_CAUSES = 200
 
 
+@dataclass
 class LogOnce:
     """Logs each text once.
 
     A text that is reported again and again is logged only the first time. If it is not reported for `GONE_AFTER_S`, its
     next report is logged.
-
-    Args:
-        logger: The logger to use.
-        monotonic: Returns monotonic time in s.
     """
 
-    def __init__(self, logger: logging.Logger, monotonic: Callable[[], float]) -> None:
-        self._logger = logger
-        self._monotonic = monotonic
+    logger: logging.Logger
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._reported: dict[str, float] = {}  # when each text was reported last
         self._lock = threading.Lock()
 
     def log(self, level: int, text: str) -> None:
         """Logs `text`, unless it was reported within the last `GONE_AFTER_S`."""
-        now = self._monotonic()
+        now = self.monotonic()
         with self._lock:
             last = self._reported.pop(text, None)
             self._reported[text] = now
             if len(self._reported) > _MOST_CAUSES:
                 del self._reported[next(iter(self._reported))]
         if last is None or now - last > GONE_AFTER_S:
-            self._logger.log(level, "%s", text)
+            self.logger.log(level, "%s", text)

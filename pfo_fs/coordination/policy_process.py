@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.coordination.bounds import PolicyLimits
 from pfo_fs.errors import PlanError, plain_text
@@ -37,6 +37,20 @@ _MOST_LOG_LINES = 20
 _ADDRESSES = 4
 """Times the memory. Threads reserve addresses that they do not use; before Linux 4.7, only addresses can be limited."""
 _NICE = 5
+
+
+class PolicyCall(NamedTuple):
+    """What a policy is made of: its name for `load_scheduler`, and what its class is called with."""
+
+    name: str
+    job_info: JobInfo
+    rank_infos: Sequence[RankInfo]
+    settings: PFOSettings
+    args: Mapping[str, Any]
+
+    def make(self) -> FrequencyScheduler:
+        """Makes the policy, in this process."""
+        return load_scheduler(self.name)(self.job_info, self.rank_infos, self.settings, **self.args)
 
 
 def main(given: dict[str, int]) -> None:
@@ -176,10 +190,8 @@ class _Policy:
         self._scheduler: FrequencyScheduler | None = None
         self._asked: object = None
 
-    def make(
-        self, name: str, job_info: JobInfo, infos: Sequence[RankInfo], settings: PFOSettings, args: Mapping[str, Any]
-    ) -> None:
-        self._scheduler = load_scheduler(name)(job_info, infos, settings, **args)
+    def make(self, call: PolicyCall) -> None:
+        self._scheduler = call.make()
 
     def call(self, method: str, args: tuple[Any, ...], orders: Any) -> tuple[Any, dict[str, Any]]:
         """Calls a method; returns its result, and what has changed of the scheduler's state."""

@@ -6,13 +6,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.history import keep_in_force, replay, tell
 from pfo_fs.coordination.policy_start import Kind, choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
-from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.remote_policy import MakePolicy
+from pfo_fs.coordination.replay import keep_in_force, replay, tell
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs
@@ -37,16 +38,12 @@ class Observed(NamedTuple):
     plan_inputs: PlanInputs | None = None
 
 
+@dataclass
 class PolicyRunner:
     """The scheduler of one job.
 
     Args:
-        folder: The job.
-        job: The content of `job.json`.
         settings: Settings for what the job does not request itself.
-        kind: The kind of the coordinator.
-        ranks: The job's ranks.
-        monotonic: Returns monotonic time in s.
         make: Makes the scheduler, here or in a process of its own.
 
     Attributes:
@@ -62,33 +59,25 @@ class PolicyRunner:
         dump_folder: Where Zeus's dumps of the job go; None: there are none.
     """
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        job: bodies.JobBody,
-        settings: PFOSettings,
-        kind: Kind,
-        ranks: RankRegistry,
-        monotonic: Callable[[], float],
-        make: MakePolicy = make_here,
-    ) -> None:
+    folder: JobFolder
+    job: bodies.JobBody
+    settings: PFOSettings
+    kind: Kind
+    ranks: RankRegistry
+    monotonic: Callable[[], float]
+    make: MakePolicy
+
+    def __post_init__(self) -> None:
         self.scheduler: FrequencyScheduler | None = None
         self.request: ScheduleRequest | None = None
         self.failure = self.trouble = ""
         self.start_at = -math.inf
         self.longest_plan_s = 0.0
         self.observed = Observed()
-        self.policy = choose_policy(job, settings).policy
-        self.results = Results(folder, ranks)
-        self.dump_folder = settings.dump_dir / folder.job_id if settings.dump_data else None
-        self._folder = folder
-        self._job = job
-        self._settings = settings
-        self._kind: Kind = kind
-        self._ranks = ranks
-        self._monotonic = monotonic
-        self._make = make
-        self._profile_cache = ProfileCache(folder)
+        self.policy = choose_policy(self.job, self.settings).policy
+        self.results = Results(self.folder, self.ranks)
+        self.dump_folder = self.settings.dump_dir / self.folder.job_id if self.settings.dump_data else None
+        self._profile_cache = ProfileCache(self.folder)
         self._model: dict[str, float] = {}
         self._losses = 0
 
@@ -121,12 +110,10 @@ class PolicyRunner:
                 would go on otherwise. -1: none.
         """
         try:
-            choice = choose_policy(self._job, self._settings)
+            choice = choose_policy(self.job, self.settings)
             with self._planning():
-                infos = self._ranks.planned_infos
-                scheduler = make_scheduler(
-                    choice, self._kind, self._folder, self._job, infos, self._settings, self._make
-                )
+                infos = self.ranks.planned_infos
+                scheduler = make_scheduler(choice, self.kind, self.folder, self.job, infos, self.settings, self.make)
                 scheduler.request()
                 replay(scheduler, made, self._hand_over, self._published)
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
@@ -143,26 +130,26 @@ class PolicyRunner:
         self.scheduler, self.trouble = scheduler, ""
         self.ask()
         if self.dump_folder is not None:
-            save_ranks(self._ranks.infos, self.dump_folder)
+            save_ranks(self.ranks.infos, self.dump_folder)
         if scheduler.done:
             self.close()
 
     def _published(self, number: int) -> list[FrequencySchedule] | None:
         """Returns the schedules with this number; None if they cannot be read any more."""
         try:
-            index = self._folder.read_index(number)
-            return None if index is None else self._folder.read_schedules(index, self._ranks.infos)
+            index = self.folder.read_index(number)
+            return None if index is None else self.folder.read_schedules(index, self.ranks.infos)
         except RecordError as error:
-            log.warning("job %s: schedule %d cannot be read any more: %s", self._folder.job_id, number, error)
+            log.warning("job %s: schedule %d cannot be read any more: %s", self.folder.job_id, number, error)
             return None
 
     def lost(self, text: str) -> None:
         """Notes that the scheduler's process is gone: another one is started after a pause, longer each time."""
         pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._losses, 30), _LONGEST_PAUSE_S)
         self._losses += 1
-        self.start_at = self._monotonic() + pause_s
+        self.start_at = self.monotonic() + pause_s
         self.trouble = f"{text}; another one starts in {pause_s:.0f} s"
-        log.warning("job %s: %s", self._folder.job_id, self.trouble)
+        log.warning("job %s: %s", self.folder.job_id, self.trouble)
         self.close()
         self.scheduler = None
         self.observed = Observed()
@@ -183,15 +170,15 @@ class PolicyRunner:
         model = self.scheduler.model()
         if model and model != self._model:
             self._model = model
-            self._folder.write_model(bodies.ModelBody(**model, profile=self._profile_cache.path))  # type: ignore[arg-type]
+            self.folder.write_model(bodies.ModelBody(**model, profile=self._profile_cache.path))  # type: ignore[arg-type]
         if self.scheduler.done:
             self.close()
 
     def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> StoredResults:
-        scheduler.orders = self._ranks.orders(scheduler.request().schedules)
+        scheduler.orders = self.ranks.orders(scheduler.request().schedules)
         if not self._profile_cache.consulted:
-            gpus = self._ranks.gpu_names()
-            known = self._profile_cache.known(self._job, scheduler.orders, gpus, scheduler.check_profile)
+            gpus = self.ranks.gpu_names()
+            known = self._profile_cache.known(self.job, scheduler.orders, gpus, scheduler.check_profile)
             if known is not None:
                 scheduler.load_profile(known.csv, known.source)
         results = self.results.read(number)
@@ -222,10 +209,10 @@ class PolicyRunner:
 
     def orders(self) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet."""
-        return self._ranks.orders(self.request.schedules if self.request is not None else [])
+        return self.ranks.orders(self.request.schedules if self.request is not None else [])
 
     @contextmanager
     def _planning(self) -> Iterator[None]:
-        began_s = self._monotonic()
+        began_s = self.monotonic()
         yield
-        self.longest_plan_s = max(self.longest_plan_s, self._monotonic() - began_s)
+        self.longest_plan_s = max(self.longest_plan_s, self.monotonic() - began_s)

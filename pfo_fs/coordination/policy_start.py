@@ -12,12 +12,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.policy_process import PolicyCall
+from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.errors import ConfigError, PlanError, StoreError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, is_builtin, load_scheduler
@@ -64,16 +65,12 @@ def make_scheduler(
     job: bodies.JobBody,
     infos: Sequence[RankInfo],
     settings: PFOSettings,
-    make: MakePolicy = make_here,
+    make: MakePolicy,
 ) -> FrequencyScheduler:
     """Makes the scheduler of a job.
 
     Args:
-        choice: The scheduler and its arguments.
         kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's permissions and no limits.
-        folder: The job.
-        job: The content of `job.json`.
-        infos: All ranks.
         settings: Settings of the scheduling side.
         make: Makes it, here or in a process of its own.
 
@@ -81,19 +78,16 @@ def make_scheduler(
         ConfigError: The scheduler does not exist, its arguments do not fit, or the job may not request it.
         PlanError: The scheduler itself finds something wrong with its arguments.
     """
-    if kind == "local" or not choice.from_job:
-        cls = load_scheduler(choice.name)
-        check_scheduler_args(cls, choice.args)
-        return make(choice.name, cls, job.job_info, infos, settings, choice.args)
-    if not is_builtin(choice.name):
+    is_trusted = kind == "local" or not choice.from_job
+    if not is_trusted and not is_builtin(choice.name):
         raise ConfigError(
             f"the job asks for the scheduler {choice.name!r}; a daemon runs only built-in ones when a job asks, "
             f"others are given to the daemon itself (--scheduler {choice.name})"
         )
     cls = load_scheduler(choice.name)
-    with _copies_of_files(cls, choice.args, folder) as args:
+    with nullcontext(choice.args) if is_trusted else _copies_of_files(cls, choice.args, folder) as args:
         check_scheduler_args(cls, args)
-        return make(choice.name, cls, job.job_info, infos, settings, args)
+        return make(PolicyCall(choice.name, job.job_info, infos, settings, args))
 
 
 @contextmanager

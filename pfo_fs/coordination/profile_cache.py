@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import InstructionOrder, safe_name
@@ -25,6 +26,7 @@ Check = Callable[[str, str], None]
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class ProfileCache:
     """One job's view of `profiles/`.
 
@@ -32,15 +34,12 @@ class ProfileCache:
     same instructions in the same order on every stage, on the same kinds of GPUs, with the same software. The
     scheduler then compares the profile with the job's own first measurements. If no job matches, the profile of a job
     of another size on the same kinds of GPUs is given; the scheduler then finds that the times differ.
-
-    Args:
-        folder: The job.
-        monotonic: Returns monotonic time in s.
     """
 
-    def __init__(self, folder: JobFolder, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
-        self._monotonic = monotonic
+    folder: JobFolder
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._key = ""
         self._about = ""
         self._kept = ""
@@ -54,7 +53,7 @@ class ProfileCache:
     @property
     def path(self) -> str:
         """The path of this job's own profile, below the shared directory; empty while there is none."""
-        return self._folder.profiles.path(self._key) if self._kept else ""
+        return self.folder.profiles.path(self._key) if self._kept else ""
 
     def known(
         self,
@@ -68,9 +67,6 @@ class ProfileCache:
         Other users can write these files. One that cannot be used is left out and named in the log.
 
         Args:
-            job: This job.
-            orders: The instructions of each rank.
-            gpu_names: The GPU of each rank.
             check: Whether the policy can use a profile.
         """
         if not orders or not all(orders.values()):
@@ -86,12 +82,12 @@ class ProfileCache:
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
         self._key = f"{safe_name(str(about['model'])) or 'unnamed'}-{digest}"
         self._about = json.dumps(about, indent=1)[:200_000]
-        known = self._folder.read_cached_profile()
-        self._kept = self._folder.profiles.read_own(self._key)
+        known = self.folder.read_cached_profile()
+        self._kept = self.folder.profiles.read_own(self._key)
         if known is None:
-            until = self._monotonic() + _SEARCH_S
+            until = self.monotonic() + _SEARCH_S
             best, csv = self._best(self._key, check, until) or self._of_other_sizes(about, check, until) or ("", "")
-            known = self._folder.claim_cached_profile(bodies.CachedProfileBody(source=best, csv=csv))
+            known = self.folder.claim_cached_profile(bodies.CachedProfileBody(source=best, csv=csv))
         self._consulted = True  # last: if something above fails, the next call asks again
         return known if known.csv else None
 
@@ -103,10 +99,10 @@ class ProfileCache:
             check: Whether the policy can use a profile.
             until: No further profile is checked after this monotonic time, in s.
         """
-        found = self._folder.profiles.read_others(key)
+        found = self.folder.profiles.read_others(key)
         largest = sorted(found, key=lambda job_id: (_rows(found[job_id]), job_id), reverse=True)
         for job_id in largest[:_MOST_CHECKED]:
-            if self._monotonic() > until:
+            if self.monotonic() > until:
                 break
             try:
                 if not _rows(found[job_id]):
@@ -114,7 +110,7 @@ class ProfileCache:
                 check(found[job_id], job_id)
             except PlanError as error:
                 path = layout.profile(key, job_id)
-                log.warning("job %s: %s is left out: %s", self._folder.job_id, path, error)
+                log.warning("job %s: %s is left out: %s", self.folder.job_id, path, error)
                 continue
             return job_id, found[job_id]
         return None
@@ -123,11 +119,11 @@ class ProfileCache:
         """Does the same for jobs with other stages or micro-batches, if possible of the same model, on equal GPUs."""
         alike: list[tuple[bool, str]] = []
         same_name = self._key.rpartition("-")[0]
-        keys = sorted(self._folder.profiles.all_keys(), key=lambda key: (key.rpartition("-")[0] != same_name, key))
+        keys = sorted(self.folder.profiles.all_keys(), key=lambda key: (key.rpartition("-")[0] != same_name, key))
         for key in keys[:_MOST_KEYS]:
-            if self._monotonic() > until:
+            if self.monotonic() > until:
                 break
-            there = self._folder.profiles.read_about(key)
+            there = self.folder.profiles.read_about(key)
             if key != self._key and all(there.get(name) == about[name] for name in ("gpus", "versions")):
                 alike.append((there.get("model") == about["model"], key))
         for _, key in sorted(alike, reverse=True)[:_MOST_KEYS_ALIKE]:
@@ -140,7 +136,6 @@ class ProfileCache:
         """Publishes this job's profile, if it is new; if the directory cannot be written, the job goes on.
 
         Args:
-            csv: The profile.
             measuring: Whether the measurement is not finished.
         """
         if not self._key or csv == self._kept or not _rows(csv):
@@ -148,10 +143,10 @@ class ProfileCache:
         if measuring and _rows(csv) < _rows(self._kept):
             return  # a new measurement that is not complete yet
         try:
-            self._folder.profiles.write(self._key, csv, self._about)
+            self.folder.profiles.write(self._key, csv, self._about)
             self._kept = csv
         except StoreError as error:
-            log.warning("job %s: its profile cannot be kept for later jobs: %s", self._folder.job_id, error.args[-1])
+            log.warning("job %s: its profile cannot be kept for later jobs: %s", self.folder.job_id, error.args[-1])
 
 
 def _rows(csv: str) -> int:

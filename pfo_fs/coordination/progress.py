@@ -16,7 +16,6 @@ class Progress:
     """The steps of one job.
 
     Args:
-        folder: The job.
         pace: Knows how long a new schedule takes to reach all ranks.
         now: Monotonic time, in s.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.history import History
+from pfo_fs.coordination.bounds import MOST_REPLAYED
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
 from pfo_fs.store import JobFolder, bodies
 
@@ -22,6 +23,8 @@ _LONGEST_PLAN_S = 300.0
 to default clocks until the coordinator reports again."""
 MEASURED_WITHIN_S = 30.0
 """The results of a measuring window, and the plan after them, may take this time beyond the window's iterations."""
+_MOST_UNLISTED = 8
+"""A network file system may list a folder as it was some seconds ago, without up to this many of the newest names."""
 
 OnPublish = Callable[[int, list[FrequencySchedule], int], None]
 
@@ -39,26 +42,18 @@ class PaceLease(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """The schedule that ranks are told to follow.
-
-    Attributes:
-        number: Its number; -1 for none.
-        start_step: Its first step.
-        source: Its source; None if there is none, or if it cannot be read any more.
-        kept: Whether a policy had measured it and kept it.
-    """
+    """The schedule that ranks are told to follow: its number, its first step and its source, as in `current.json`."""
 
     number: int = -1
     start_step: int = 0
     source: bodies.Source | None = None
-    kept: bool = False
 
 
+@dataclass
 class Publication:
     """The newest schedule of one job.
 
     Args:
-        folder: The job.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
         pace: Knows how long a new schedule takes to reach all ranks.
         on_publish: Called with (number, schedules, steps) for each new one, to broadcast it in `local` coordination.
@@ -69,39 +64,93 @@ class Publication:
         start_step: The newest schedule's first step.
         steps: The newest schedule holds for at most this many steps; 0: for ever.
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
-        made: The schedules that the policy made, ascending.
+        made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
+            from them.
         kept: The newest schedule, if an earlier coordinator's policy had measured it and kept it; else -1.
+        plan_inputs: What the newest schedule of any policy was made for, as earlier coordinators have committed it.
     """
 
-    def __init__(self, folder: JobFolder, generation: int, pace: PollPace, on_publish: OnPublish | None) -> None:
+    folder: JobFolder
+    generation: int
+    pace: PollPace
+    on_publish: OnPublish | None = None
+
+    def __post_init__(self) -> None:
         self.number = -1
         self.source: bodies.Source | None = None
         self.start_step = self.steps = 0
         self.in_force_step: int | None = None
         self.made: dict[int, bodies.Source] = {}
         self.kept = -1
-        self.generation = generation
+        self.plan_inputs: PlanInputs | None = None
         self._announced_before: Announced | None = None
-        self._folder = folder
-        self._pace = pace
-        self._on_publish = on_publish
 
-    def restore(self, history: History, announced: Announced) -> None:
-        """Goes on from the committed schedules.
+    def restore(self, policy: str) -> list[str]:
+        """Goes on from the schedules that earlier coordinators have committed; returns what is wrong with them.
+
+        If ranks were told to follow an older schedule than the newest, the coordinator that committed the newest died
+        before it announced it, and the step at which all ranks were to switch may have passed. (One that begins with
+        step 0 has no such step: ranks follow it as soon as they have it.)
 
         Args:
-            history: The committed schedules.
-            announced: What ranks were told. If that is an older schedule than the newest, the coordinator that
-                committed the newest died before it announced it, and the step at which all ranks were to switch may
-                have passed. (One that begins with step 0 has no such step: ranks follow it as soon as they have it.)
+            policy: The scheduler and its arguments, as sources name them. Schedules of another policy are not in
+                `made`.
         """
-        self.number, self.source = history.number, history.source
-        self.start_step, self.steps = history.start_step, history.steps
-        self.made = dict(history.made)
-        self.kept = announced.number if announced.kept and announced.number == history.number else -1
+        current, problem = None, False
+        try:
+            current = self.folder.read_current()
+        except RecordError:
+            problem = True
+        announced = Announced(current.number, current.start_step, current.source) if current else Announced()
+        problems = self._read_committed(policy, announced.number)
+        kept = current is not None and current.converged and current.number == self.number
+        self.kept = self.number if kept else -1
         self.in_force_step = None
-        may_have_passed = announced.number < history.number and history.start_step > 0
+        may_have_passed = not problem and announced.number < self.number and self.start_step > 0
         self._announced_before = announced if may_have_passed else None
+        return problems
+
+    def _read_committed(self, policy: str, announced: int) -> list[str]:
+        """Reads the committed schedules; if the directory gives no answer, all stays as it was.
+
+        The schedule with the number `announced` counts even if it is not listed.
+        """
+        problems: list[str] = []
+        number, source, start_step, steps = -1, None, 0, 0
+        made: dict[int, bodies.Source] = {}
+        plan_inputs, replayed = None, 0
+        listed = self.folder.schedule_numbers()
+        after = listed[-1] + 1 if listed else 0
+        for committed in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
+            try:
+                index = self.folder.read_index(committed)
+            except RecordError as error:  # its number is used anyway; the next schedule replaces it
+                problems.append(f"schedule {committed} cannot be read any more: {error}")
+                number, source = committed, None
+                made.clear()
+                continue
+            if index is None:
+                continue
+            number, source, start_step, steps = committed, index.source, index.start_step, index.steps
+            if source.kind != "scheduler":
+                continue
+            plan_inputs = source.plan_inputs
+            if source.policy != policy or source.revision == 0:
+                made.clear()  # revision 0: a scheduler started from nothing
+            if source.policy == policy:
+                made[number] = source
+                inputs = (source.plan_inputs, source.observed_with or PlanInputs())
+                replayed += 1 + sum(len(each.slow_pipelines) for each in inputs)
+                if replayed > MOST_REPLAYED:
+                    problems.append(f"more than {MOST_REPLAYED} schedules: the scheduler starts afresh")
+                    made.clear()
+                    replayed = 0
+        if next((source.revision for source in made.values()), 0) > 0:
+            # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
+            made.clear()
+        self.number, self.source, self.start_step, self.steps = number, source, start_step, steps
+        self.made, self.plan_inputs = made, plan_inputs
+        return problems
 
     @property
     def is_announced(self) -> bool:
@@ -134,10 +183,7 @@ class Publication:
         """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
         Args:
-            source: The schedule's source.
             schedules: The schedules of the ranks; a rank that is left out keeps its default clocks.
-            infos: All ranks.
-            start_step: The schedule's first step.
             steps: The schedule holds for at most this many steps; 0: for ever.
 
         Raises:
@@ -145,10 +191,10 @@ class Publication:
         """
         number = self.number + 1
         try:
-            ours = self._folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
+            ours = self.folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
         except StoreError:
-            if self._on_publish is not None:  # the broadcast does not need the directory
-                self._on_publish(number, schedules, steps)
+            if self.on_publish is not None:  # the broadcast does not need the directory
+                self.on_publish(number, schedules, steps)
             raise
         if not ours:
             return False
@@ -157,10 +203,10 @@ class Publication:
         self._announced_before = None
         if source.kind == "scheduler":
             self.made[number] = source
-        if self._on_publish is not None:
-            self._on_publish(number, schedules, steps)
+        if self.on_publish is not None:
+            self.on_publish(number, schedules, steps)
         what = f"the scheduler's request {source.revision}" if source.kind == "scheduler" else "schedule.yaml"
-        log.info("job %s: schedule %d (%s) from step %d", self._folder.job_id, number, what, start_step)
+        log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         return True
 
     def follow(self, progress: Progress) -> None:
@@ -184,7 +230,7 @@ class Publication:
 
     def results_take_s(self, now: float) -> float:
         """Returns how long results may take after their iterations, in s; `now` is monotonic time."""
-        return MEASURED_WITHIN_S + 4 * self._pace.lead_s(now)
+        return MEASURED_WITHIN_S + 4 * self.pace.lead_s(now)
 
     def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
         """Returns how long ranks may follow the newest schedule without a heartbeat of this coordinator.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS, MOST_INSTRUCTIONS
 from pfo_fs.errors import PlanError, RecordError
@@ -17,30 +18,26 @@ _NAMED = 16
 """At most this many ranks are listed by number."""
 
 
+@dataclass
 class RankRegistry:
     """The ranks of one job.
 
     Args:
-        folder: The job.
         rank_infos: All ranks, if they are not read from the folder.
-        monotonic: Returns monotonic time in s.
 
     Attributes:
         by_rank: The ranks that are known, by number.
     """
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        rank_infos: Sequence[RankInfo] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.by_rank: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
-        self._folder = folder
+    folder: JobFolder
+    rank_infos: Sequence[RankInfo] | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.by_rank: dict[int, RankInfo] = {info.rank: info for info in self.rank_infos or ()}
         self._gpu_names: dict[int, str] = {}
         self._orders: dict[int, InstructionOrder] = {}
         self._clocks: dict[tuple[int, ...], list[int]] = {}
-        self._monotonic = monotonic
         self._not_before = -math.inf
         self._checked = False
 
@@ -77,14 +74,14 @@ class RankRegistry:
             PlanError: All ranks have registered, but their places contradict each other.
         """
         came = False
-        began = self._monotonic()
+        began = self.monotonic()
         if len(self.by_rank) < job.world_size and began >= self._not_before:
-            for body in self._folder.each_rank(known=self.by_rank):
+            for body in self.folder.each_rank(known=self.by_rank):
                 if body.rank_info.rank >= job.world_size:
                     raise RecordError(f"ranks/{body.rank_info.rank}.json: the job has {job.world_size} ranks")
                 self._add(body)
                 came = True
-            now = self._monotonic()
+            now = self.monotonic()
             self._not_before = now + _PAUSE_PER_READING * (now - began)
         if not self._checked and len(self.by_rank) >= job.world_size:
             _check_places(self.infos, job)
@@ -115,18 +112,40 @@ class RankRegistry:
         """Returns product names of GPUs, by rank: for at least one rank of each stage that has registered."""
         named = {self.by_rank[rank].pp_rank for rank in self._gpu_names}
         for info in self.infos:
-            if info.pp_rank not in named and (body := self._folder.read_rank(info.rank)) is not None:
+            if info.pp_rank not in named and (body := self.folder.read_rank(info.rank)) is not None:
                 self._gpu_names[info.rank] = body.gpu_name
                 named.add(info.pp_rank)
         return self._gpu_names
 
-    def orders(self, planned: Sequence[FrequencySchedule]) -> dict[int, InstructionOrder | None]:
+    def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet.
+
+        A rank that has not written its order is assumed to run that of another rank of its stage.
 
         Args:
             planned: Schedules whose order is used for ranks that have not reported theirs yet.
+
+        Raises:
+            PlanError: The job has more different orders than it may have.
         """
-        return known_orders(self._folder, self.infos, planned, self._orders)
+        seen, infos = self._orders, self.infos
+        new = [rank for rank in self.folder.ranks_with_order() if rank not in seen]  # each is written only once
+        # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
+        known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
+        for rank in new:
+            body = self.folder.read_order(rank)
+            if body is not None:
+                seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
+                if sum(map(len, known)) > MOST_INSTRUCTIONS:
+                    raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
+        by_stage = {info.pp_rank: seen[info.rank] for info in infos if info.rank in seen}
+        # Ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
+        shared = {_lists_of(schedule): schedule for schedule in planned}
+        orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}
+        by_plan = {schedule.rank: orders[_lists_of(schedule)] for schedule in planned}
+        return {
+            info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in infos
+        }
 
 
 def list_ranks(ranks: Sequence[int]) -> str:
@@ -134,46 +153,6 @@ def list_ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
-
-
-def known_orders(
-    folder: JobFolder,
-    rank_infos: Sequence[RankInfo],
-    planned: Iterable[FrequencySchedule] = (),
-    seen: dict[int, InstructionOrder] | None = None,
-) -> dict[int, InstructionOrder | None]:
-    """Returns each rank's order, None where nothing is known yet.
-
-    A rank that has not written its order is assumed to run that of another rank of its stage.
-
-    Args:
-        folder: The job.
-        rank_infos: The job's ranks.
-        planned: Schedules whose order is used for ranks that have not reported theirs yet.
-        seen: Orders that were read before; new ones are added. Each is written only once, so it is read only once.
-
-    Raises:
-        PlanError: The job has more different orders than it may have.
-    """
-    seen = {} if seen is None else seen
-    new = [rank for rank in folder.ranks_with_order() if rank not in seen]
-    # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
-    known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
-    for rank in new:
-        body = folder.read_order(rank)
-        if body is not None:
-            seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
-            if sum(map(len, known)) > MOST_INSTRUCTIONS:
-                raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
-    by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
-    # The ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
-    planned = list(planned)
-    shared = {_lists_of(schedule): schedule for schedule in planned}
-    orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}
-    by_plan = {schedule.rank: orders[_lists_of(schedule)] for schedule in planned}
-    return {
-        info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in rank_infos
-    }
 
 
 def _lists_of(schedule: FrequencySchedule) -> tuple[int, int]:

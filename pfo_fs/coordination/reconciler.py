@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.history import read_history
 from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.coordination.publication import Announced, Publication
+from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
-from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
@@ -45,72 +45,40 @@ class Wanted(NamedTuple):
     measures: bool = False
 
 
+@dataclass
 class Reconciler:
     """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
-
-    Args:
-        folder: The job.
-        job: The content of `job.json`.
-        runner: The job's scheduler.
-        ranks: The job's ranks.
-        progress: The job's progress.
-        publication: The job's newest schedule.
-        status: Logs problems.
-        still_leads: Called before each write.
-        reader: Reads how long iterations take.
 
     Attributes:
         override: The job's `schedule.yaml`.
         lost_results: Text for the status about missing results; may be empty.
     """
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        job: bodies.JobBody,
-        runner: PolicyRunner,
-        ranks: RankRegistry,
-        progress: Progress,
-        publication: Publication,
-        status: StatusPublisher,
-        still_leads: Callable[[], bool],
-        reader: IterationTimeReader,
-    ) -> None:
+    folder: JobFolder
+    job: bodies.JobBody
+    runner: PolicyRunner
+    ranks: RankRegistry
+    progress: Progress
+    publication: Publication
+    status: StatusPublisher
+    still_leads: Callable[[], bool]
+    reader: IterationTimeReader
+
+    def __post_init__(self) -> None:
         self.lost_results = ""
         self._repeats = 0  # how often the newest schedule has been measured again for missing results
-        self._folder = folder
-        self._job = job
-        self._runner = runner
-        self._ranks = ranks
-        self._progress = progress
-        self._publication = publication
-        self._status = status
-        self._still_leads = still_leads
-        self._reader = reader
         self._complete_since = math.inf  # when the results of the newest schedule were all there
         self._waits_since = -math.inf  # when this coordinator began, or when it published last
         self.override = self._restore()
 
     def _restore(self) -> YamlOverride:
         """Goes on from the committed schedules."""
-        announced = self._announced()
-        history = read_history(self._folder, self._runner.policy, announced.number if announced is not None else -1)
-        for problem in history.problems:
-            self._status.log(logging.WARNING, problem)
-        self._publication.restore(history, announced or Announced(history.number))
-        source = history.source
+        publication = self.publication
+        for problem in publication.restore(self.runner.policy):
+            self.status.log(logging.WARNING, problem)
+        source = publication.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
-        return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, history.plan_inputs)
-
-    def _announced(self) -> Announced | None:
-        """Returns what ranks were told to follow; None if that cannot be read."""
-        try:
-            current = self._folder.read_current()
-        except RecordError:
-            return None
-        if current is None:
-            return Announced()
-        return Announced(current.number, current.start_step, current.source, current.converged)
+        return YamlOverride(self.folder, self.job.job_info.dp_degree, accepted, publication.plan_inputs)
 
     def reconcile(self, now: float, names: set[str]) -> bool:
         """Does what is due; returns whether a schedule was published.
@@ -121,8 +89,8 @@ class Reconciler:
         """
         if math.isinf(self._waits_since):
             self._waits_since = now
-        if self._runner.scheduler is None and not self._runner.failure and now >= self._runner.start_at:
-            self._runner.start(self._publication.made, self._publication.kept)
+        if self.runner.scheduler is None and not self.runner.failure and now >= self.runner.start_at:
+            self.runner.start(self.publication.made, self.publication.kept)
         self.override.poll(layout.YAML in names, now, self._resolve)
         if not self._update_plan_inputs(now):
             self._observe_results(now)
@@ -134,23 +102,23 @@ class Reconciler:
 
     def _write_rank_files(self) -> None:
         """Writes more files of single ranks, which are for users: the ranks read the plan files."""
-        if self._publication.number >= 0:
+        if self.publication.number >= 0:
             try:
-                self._folder.write_rank_files(self._publication.number, self._ranks.infos)
+                self.folder.write_rank_files(self.publication.number, self.ranks.infos)
             except StoreError as error:
-                self._status.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
+                self.status.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
-        return document.resolve(self._job.job_info, self._ranks.infos, self._runner.orders())
+        return document.resolve(self.job.job_info, self.ranks.infos, self.runner.orders())
 
     # ---- what has happened
 
     def _observe_results(self, now: float) -> None:
         """Passes complete results to the scheduler."""
-        runner, number = self._runner, self._publication.newest_made
+        runner, number = self.runner, self.publication.newest_made
         if not runner.learns or number < 0 or runner.observed.number == number:
             return
-        if self._publication.made[number].revision < 0 or runner.results.missing(number):
+        if self.publication.made[number].revision < 0 or runner.results.missing(number):
             return
         if runner.measures and not all(runner.orders().values()):
             # Orders are written before results. If they are missing here, a listing is old.
@@ -167,14 +135,14 @@ class Reconciler:
         Returns whether it asks for another plan now. Then results of the schedule in force are not passed to it: they
         were measured while something changed.
         """
-        runner = self._runner
+        runner = self.runner
         if not runner.learns:
             return False
         plan_inputs = runner.plan_inputs
         if runner.watches_iteration_times:
-            read = self._reader.read(now, self._ranks.by_rank, self._progress.iteration_s)
-            in_force = [one for one in read if one.number == self._publication.number]
-            source = self._publication.source
+            read = self.reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
+            in_force = [one for one in read if one.number == self.publication.number]
+            source = self.publication.source
             if in_force and source is not None and source.kind == "scheduler":
                 plan_inputs = runner.assess(in_force)
         asked_for = {"target": self.override.target, "straggler": self.override.straggler}
@@ -186,7 +154,7 @@ class Reconciler:
 
     def _wanted(self) -> Wanted | None:
         """Returns the schedule that should be in force; None: the one that is in force stays."""
-        runner = self._runner
+        runner = self.runner
         if self.override.active:
             source = bodies.Source(kind="yaml", sha256=self.override.accepted_sha256)
             # After a restart, the schedules are None until the file that is in force has been read again.
@@ -194,7 +162,7 @@ class Reconciler:
         if runner.failure:
             # The clocks that a failed scheduler has set go back to their default.
             source = bodies.Source(kind="scheduler", policy=runner.policy)
-            return Wanted(source, []) if self._publication.number >= 0 else None
+            return Wanted(source, []) if self.publication.number >= 0 else None
         if runner.scheduler is None:
             return None
         request = runner.ask()
@@ -211,26 +179,26 @@ class Reconciler:
     # ---- what is published
 
     def _publish_if_new(self, wanted: Wanted, now: float) -> bool:
-        publication, progress = self._publication, self._progress
+        publication, progress = self.publication, self.progress
         repeat = not publication.differs(wanted.source)
         lost = repeat and self._results_are_lost(now)
         if repeat and publication.is_announced and not lost:
             return False
-        infos = self._ranks.infos
-        check_schedules(wanted.schedules, self._job.job_info, infos, self._runner.orders())
-        if not self._still_leads():
+        infos = self.ranks.infos
+        check_schedules(wanted.schedules, self.job.job_info, infos, self.runner.orders())
+        if not self.still_leads():
             return False
         waits = progress.step < 0 and now - self._waits_since < _PROGRESS_WITHIN_S
-        if waits and (progress.is_awaited or self._folder.ranks_with_order()):
+        if waits and (progress.is_awaited or self.folder.ranks_with_order()):
             return False  # the ranks run and must switch at the same step, but their step is not known yet
         self._waits_since = now
         steps = 0
         if wanted.measures:
-            steps = publication.steps_to_measure(self._job.profile_steps, progress.iteration_s, now)
+            steps = publication.steps_to_measure(self.job.profile_steps, progress.iteration_s, now)
         start_step = progress.start_step(now)
         if not publication.publish(wanted.source, wanted.schedules, infos, start_step=start_step, steps=steps):
             number = publication.number + 1
-            log.warning("job %s: another coordinator wrote schedule %d; going on from it", self._folder.job_id, number)
+            log.warning("job %s: another coordinator wrote schedule %d; going on from it", self.folder.job_id, number)
             self.override = self._restore()
             return False
         if lost:
@@ -239,8 +207,8 @@ class Reconciler:
             self.forget_lost_results()
         if wanted.source.kind == "yaml":
             self.override.report_published(publication.number, start_step, in_force=False)
-        if self._runner.dump_folder is not None:
-            save_sched(wanted.schedules, self._runner.dump_folder, publication.number)
+        if self.runner.dump_folder is not None:
+            save_sched(wanted.schedules, self.runner.dump_folder, publication.number)
         return True
 
     def _results_are_lost(self, now: float) -> bool:
@@ -248,7 +216,7 @@ class Reconciler:
 
         A helper process that dies loses those that it has not written.
         """
-        runner, publication, progress = self._runner, self._publication, self._progress
+        runner, publication, progress = self.runner, self.publication, self.progress
         waits = runner.learns and (runner.measures or runner.watches_iteration_times)
         if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
             return False
@@ -257,7 +225,7 @@ class Reconciler:
             since = publication.start_step  # the schedule has ended, and ranks no longer report that they follow it
         if since is None or not progress.iteration_s:
             return False
-        windows = 4 * (self._job.profile_steps + 1)
+        windows = 4 * (self.job.profile_steps + 1)
         if progress.step < since + windows + math.ceil(publication.results_take_s(now) / progress.iteration_s):
             return False
         missing = runner.results.missing(publication.number)
@@ -275,10 +243,10 @@ class Reconciler:
         self._repeats, self.lost_results = 0, ""
 
     def _report_on_yaml(self) -> None:
-        publication, override = self._publication, self.override
+        publication, override = self.publication, self.override
         if publication.in_force_step is not None and override.active:
             override.report_published(publication.number, publication.in_force_step, in_force=True)
         elif publication.source is not None and publication.source.kind == "scheduler":
-            plan_inputs = self._runner.plan_inputs
+            plan_inputs = self.runner.plan_inputs
             if (plan_inputs.target, plan_inputs.straggler) == (override.target, override.straggler):
                 override.report_applied(publication.number, publication.start_step)

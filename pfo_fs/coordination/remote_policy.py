@@ -15,63 +15,37 @@ from typing import Any, TypeAlias
 
 from pfo_fs.coordination import policy_process
 from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, POLICY_LIMITS, PolicyLimits
+from pfo_fs.coordination.policy_process import PolicyCall
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.ipc.spawn import start_process, why_no_processes
-from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest, is_light
+from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest, is_light, load_scheduler
 from pfo_fs.scheduler.base import ScheduleGenerator
-from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
 
-MakePolicy: TypeAlias = Callable[
-    [str, type[FrequencyScheduler], JobInfo, Sequence[RankInfo], PFOSettings, Mapping[str, Any]], FrequencyScheduler
-]
-"""Makes a scheduler from its name for `load_scheduler`, its class, and what its class is called with."""
+MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
+"""Makes a scheduler: here (`PolicyCall.make`), or in a process of its own (`PolicyProcesses.make`)."""
 
 _STARTS_WITHIN_S = 120.0
 _TO_DO = "Give the job fewer clocks, stages or instructions, or a plan file (PointSolution)."
 
 
-def make_here(
-    name: str,
-    cls: type[FrequencyScheduler],
-    job_info: JobInfo,
-    infos: Sequence[RankInfo],
-    settings: PFOSettings,
-    args: Mapping[str, Any],
-) -> FrequencyScheduler:
-    """Makes a policy that runs in this process."""
-    return cls(job_info, infos, settings, **args)
-
-
 class PolicyProcesses:
-    """Starts a process for each policy; `make` is a `MakePolicy`.
-
-    Args:
-        limits: What a process may take.
-    """
+    """Starts a process for each policy; `make` is a `MakePolicy`."""
 
     def __init__(self, limits: PolicyLimits = POLICY_LIMITS) -> None:
         self._limits = limits
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
 
-    def make(
-        self,
-        name: str,
-        cls: type[FrequencyScheduler],
-        job_info: JobInfo,
-        infos: Sequence[RankInfo],
-        settings: PFOSettings,
-        args: Mapping[str, Any],
-    ) -> FrequencyScheduler:
+    def make(self, call: PolicyCall) -> FrequencyScheduler:
         """Makes a policy that runs in a process of its own; one that only reads a plan runs here."""
-        if is_light(cls) or why_no_processes():
-            return make_here(name, cls, job_info, infos, settings, args)
-        policy = RemotePolicy(self._connect(), self._limits, cls, job_info, infos, settings)
+        if is_light(load_scheduler(call.name)) or why_no_processes():
+            return call.make()
+        policy = RemotePolicy(self._connect(), self._limits, call)
         try:
-            policy.make(name, args)
+            policy.make(call)
         except BaseException:
             policy.close()
             raise
@@ -118,24 +92,11 @@ class RemotePolicy(FrequencyScheduler):
 
     Every call has limits of memory and time. When it ends by one of them, the process is gone, and the call raises
     `PolicyFailed`; when the process has ended for a reason outside, `PolicyLost`: a replay in another one goes on.
-
-    Args:
-        connection: To the process.
-        limits: What the process may take.
-        cls: The scheduler's class.
-        job_info, rank_infos, pfo_settings: As for the class.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        limits: PolicyLimits,
-        cls: type[FrequencyScheduler],
-        job_info: JobInfo,
-        rank_infos: Sequence[RankInfo],
-        pfo_settings: PFOSettings,
-    ) -> None:
-        super().__init__(job_info, rank_infos, pfo_settings)
+    def __init__(self, connection: Connection, limits: PolicyLimits, call: PolicyCall) -> None:
+        super().__init__(call.job_info, call.rank_infos, call.settings)
+        cls = load_scheduler(call.name)
         self.planning_takes_seconds = cls.planning_takes_seconds
         self.watches_iteration_times = cls.watches_iteration_times
         self._connection = connection
@@ -147,11 +108,11 @@ class RemotePolicy(FrequencyScheduler):
     def _run(self) -> ScheduleGenerator:
         raise NotImplementedError
 
-    def make(self, name: str, args: Mapping[str, Any]) -> None:
+    def make(self, call: PolicyCall) -> None:
         """Waits for the process, and makes the scheduler there."""
         self._pid = self._receive(_STARTS_WITHIN_S)
         self._send(self._limits)
-        self._exchange("make", (name, self.job_info, self.rank_infos, self.pfo_settings, dict(args)))
+        self._exchange("make", (call,))
 
     # ---- what a scheduler does
 

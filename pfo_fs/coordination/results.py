@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 from pydantic import TypeAdapter
@@ -54,27 +55,24 @@ class StoredResults(Sequence[ProfilingResult]):
         return self._read
 
 
+@dataclass
 class Results:
-    """Reads the results of one job, each file once: as soon as it is there, so that the last ones are read at once.
+    """Reads the results of one job, each file once: as soon as it is there, so that the last ones are read at once."""
 
-    Args:
-        folder: The job.
-        ranks: The job's ranks.
-    """
+    folder: JobFolder
+    ranks: RankRegistry
 
-    def __init__(self, folder: JobFolder, ranks: RankRegistry) -> None:
-        self._folder = folder
-        self._ranks = ranks
+    def __post_init__(self) -> None:
         self._number = -1  # of the schedule whose results have been read:
         self._names: set[int] = set()
-        self._late: dict[int, bool] = {}  # the ranks that have a result, and whether it was measured late
+        self._late: dict[int, bool] = {}  # the self.ranks that have a result, and whether it was measured late
         self._stored: dict[int, bytes] = {}  # by the name of the file
-        self._in_file: dict[int, list[int]] = {}  # the ranks whose results these are
+        self._in_file: dict[int, list[int]] = {}  # the self.ranks whose results these are
 
     def missing(self, number: int) -> list[int]:
         """Returns the ranks without a result under schedule `number`; one that cannot be read counts as a result."""
         self._read_new(number)
-        return sorted(self._ranks.by_rank.keys() - self._late.keys() - self._names)
+        return sorted(self.ranks.by_rank.keys() - self._late.keys() - self._names)
 
     def read(self, number: int) -> StoredResults:
         """Returns the results, by rank. If every stage has results in time, late ones are left out.
@@ -83,7 +81,7 @@ class Results:
             number: A schedule with complete results; a result that cannot be read is left out.
         """
         self._read_new(number)
-        by_rank = self._ranks.by_rank
+        by_rank = self.ranks.by_rank
         found = {rank for name in self._stored for rank in self._in_file[name]} & by_rank.keys()
         in_time = {rank for rank in found if not self._late[rank]}
         stages = {info.pp_rank for info in by_rank.values()}
@@ -99,19 +97,19 @@ class Results:
         if number != self._number:
             self.forget()
             self._number = number
-        for name in self._folder.result_names(number):
+        for name in self.folder.result_names(number):
             if name in self._names:
                 continue
             self._names.add(name)
             try:
-                found = self._folder.read_results(number, name)
+                found = self.folder.read_results(number, name)
             except RecordError as error:
-                log.warning("job %s: a result is left out: %s", self._folder.job_id, error)
+                log.warning("job %s: a result is left out: %s", self.folder.job_id, error)
                 continue
             if found is None:
                 self._names.discard(name)  # it is listed, but not there: a listing is old
                 continue
-            wanted = self._ranks.by_rank.keys() - self._late.keys()
+            wanted = self.ranks.by_rank.keys() - self._late.keys()
             new = {body.result.rank: body for body in reversed(found) if body.result.rank in wanted}
             self._late.update((rank, body.late) for rank, body in new.items())
             self._in_file[name] = list(new)
@@ -122,9 +120,9 @@ class Results:
         """Drops results of the pipelines with the highest numbers, so that no job takes all memory."""
         while sum(map(len, self._stored.values())) > MOST_RESULT_BYTES:
             last = max(self._stored, key=self._place)
-            log.warning("job %s: results %d are left out: there are too many bytes", self._folder.job_id, last)
+            log.warning("job %s: results %d are left out: there are too many bytes", self.folder.job_id, last)
             del self._stored[last]
 
     def _place(self, name: int) -> tuple[int, int, int]:
-        info = self._ranks.by_rank.get(name)
+        info = self.ranks.by_rank.get(name)
         return (info.dp_rank, info.tp_rank, name) if info is not None else (1 << 30, 0, name)

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from queue import Empty, SimpleQueue
 
 from pfo_fs.coordination.coordinator import Coordinator
@@ -38,35 +38,27 @@ class _Entry:
     changed: bool = False
 
 
+@dataclass
 class ServedJobs:
     """Serves jobs in the time of one leadership. No method waits for a poll.
 
     Args:
-        folders: The folders in `jobs/`.
         max_idle_s: A job whose processes have done nothing for this time is ended and archived.
         interval_s: Returns the longest time between two polls of a job that this daemon schedules; None where
             file-system events report changes.
         follow: Called with a job's id and whether file-system events of its folder are wanted.
         wake: Called from another thread when a poll has ended, so that `turn` is due.
-        monotonic: Returns monotonic time in s.
     """
 
-    def __init__(
-        self,
-        folders: JobFolders,
-        *,
-        max_idle_s: float,
-        interval_s: Callable[[], float | None],
-        follow: Callable[[str, bool], None],
-        wake: Callable[[], None],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._folders = folders
-        self._max_idle_s = max_idle_s
-        self._interval_s = interval_s
-        self._follow = follow
-        self._wake = wake
-        self._monotonic = monotonic
+    folders: JobFolders
+    _: KW_ONLY
+    max_idle_s: float
+    interval_s: Callable[[], float | None]
+    follow: Callable[[str, bool], None]
+    wake: Callable[[], None]
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._ended: SimpleQueue[tuple[str, float | Found]] = SimpleQueue()  # polls that have ended, and their results
         self._ended_lock = threading.Lock()
@@ -94,7 +86,7 @@ class ServedJobs:
 
     def turn(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
-        now = self._monotonic()
+        now = self.monotonic()
         while True:
             try:
                 job_id, outcome = self._ended.get_nowait()
@@ -122,7 +114,7 @@ class ServedJobs:
     def restart_timers(self) -> None:
         """Restarts the timing of the jobs' silence: during an outage of the file system no activity is seen."""
         for entry in self._entries.values():
-            entry.coordinator.last_alive = self._monotonic()
+            entry.coordinator.last_alive = self.monotonic()
 
     def close(self) -> None:
         """Ends the threads that are free, and the schedulers; running polls go on, but may not write any more."""
@@ -136,7 +128,7 @@ class ServedJobs:
     def _poll_folders(self, list_now: bool) -> None:
         outcome = Found(again_in_s=AFTER_FAILURE_S)
         try:
-            outcome = self._folders.poll(list_now=list_now)
+            outcome = self.folders.poll(list_now=list_now)
         except StoreError as error:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
             outcome = Found()
@@ -147,11 +139,11 @@ class ServedJobs:
         delay_s = AFTER_FAILURE_S
         try:
             delay_s = coordinator.poll()
-            idle_s = self._monotonic() - coordinator.last_alive
-            if coordinator.state != "ended" and idle_s > self._max_idle_s:
+            idle_s = self.monotonic() - coordinator.last_alive
+            if coordinator.state != "ended" and idle_s > self.max_idle_s:
                 coordinator.end("idle", f"no activity for {idle_s:.0f} s")
                 log.warning("job %s: no activity for %.0f s; ended and archived", job_id, idle_s)
-                self._folders.over(job_id, -math.inf)
+                self.folders.over(job_id, -math.inf)
                 delay_s = -1.0
         except StoreError as error:
             log.warning("job %s: %s", job_id, error.args[-1])
@@ -163,7 +155,7 @@ class ServedJobs:
             self._ended.put((job_id, outcome))
             is_first = self._ended.qsize() == 1
         if is_first:  # otherwise the loop has been woken already, and has not used the results yet
-            self._wake()
+            self.wake()
 
     # ---- in the loop
 
@@ -180,7 +172,7 @@ class ServedJobs:
             entry = self._entries.pop(job_id, None)
             if entry is not None:
                 log.warning("job %s: its folder has been removed", job_id)
-                self._follow(job_id, False)
+                self.follow(job_id, False)
                 entry.coordinator.close()
 
     def _poll_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
@@ -188,14 +180,14 @@ class ServedJobs:
         entry.polling = False
         if coordinator.state == "ended" or delay_s < 0:
             del self._entries[job_id]
-            self._follow(job_id, False)
+            self.follow(job_id, False)
             coordinator.close()
             if delay_s >= 0:
-                self._folders.over(job_id, now + self._max_idle_s)
+                self.folders.over(job_id, now + self.max_idle_s)
             return
-        interval_s = self._interval_s()
+        interval_s = self.interval_s()
         if coordinator.is_mine and interval_s is not None and not coordinator.is_calm:
             delay_s = min(delay_s, interval_s)
         entry.due = -math.inf if entry.changed else now + delay_s
         entry.not_before = entry.due - _EARLY * delay_s
-        self._follow(job_id, not coordinator.is_quiet)
+        self.follow(job_id, not coordinator.is_quiet)

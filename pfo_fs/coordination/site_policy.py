@@ -47,7 +47,6 @@ def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> Si
     `problem` says what is wrong, and the mended file counts when it is read next.
 
     Args:
-        shared: The shared directory.
         last: What this process has read before.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from pfo_fs.coordination.log_once import LogOnce
@@ -18,29 +19,26 @@ _CHECK_EVERY_S = 2.0
 State = Literal["waiting", "running", "broken", "ended"]
 
 
+@dataclass
 class StatusPublisher:
     """Publishes the state of one coordinator's job.
-
-    Args:
-        folder: The job.
-        still_leads: Called before each write.
-        monotonic: Returns monotonic time in s.
 
     Attributes:
         state: The state of the job.
         message: Text for the status about a problem; may be empty.
     """
 
-    def __init__(self, folder: JobFolder, still_leads: Callable[[], bool], monotonic: Callable[[], float]) -> None:
+    folder: JobFolder
+    still_leads: Callable[[], bool]
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self.state: State = "waiting"
         self.message = ""
-        self._folder = folder
-        self._still_leads = still_leads
-        self._monotonic = monotonic
         self._published: bodies.CurrentBody | None = None
         self._status_text = ""
         self._checked = -math.inf
-        self._log = LogOnce(log, monotonic)
+        self._log = LogOnce(log, self.monotonic)
 
     def set(self, state: State, message: str) -> None:
         """Sets the job's state, and logs a new message."""
@@ -54,23 +52,23 @@ class StatusPublisher:
         Raises:
             StoreError: The file cannot be written.
         """
-        if (body == self._published and not force and self._still_there()) or not self._still_leads():
+        if (body == self._published and not force and self._still_there()) or not self.still_leads():
             return
         if body.status_text != self._status_text:
             self._status_text = body.status_text
-            log.info("job %s: %s", self._folder.job_id, body.status_text)
-        self._folder.write_current(body)
+            log.info("job %s: %s", self.folder.job_id, body.status_text)
+        self.folder.write_current(body)
         self._published = body
 
     def _still_there(self) -> bool:
         """Checks every two seconds that what was published is still there: an older coordinator that was
         suspended before may have replaced it, or another user, whose file may name any generation."""
-        now = self._monotonic()
+        now = self.monotonic()
         if now - self._checked < _CHECK_EVERY_S:
             return True
         self._checked = now
         try:
-            return self._folder.read_current() == self._published
+            return self.folder.read_current() == self._published
         except StoreUnavailable:
             raise
         except (RecordError, StoreError):  # of a user who is not trusted, or no record at all
@@ -82,4 +80,4 @@ class StatusPublisher:
 
     def log(self, level: int, text: str) -> None:
         """Logs a problem that every poll may find: once, until its cause has been gone for a while (`LogOnce`)."""
-        self._log.log(level, f"job {self._folder.job_id}: {text}")
+        self._log.log(level, f"job {self.folder.job_id}: {text}")

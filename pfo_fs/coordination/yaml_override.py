@@ -6,6 +6,7 @@ import errno
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal, TypeAlias
 
@@ -70,13 +71,12 @@ class SettledFile:
         return True
 
 
+@dataclass
 class YamlOverride:
     """Follows one job's `schedule.yaml`.
 
     Args:
-        folder: The job.
         accepted_sha256: After a restart, the hash of the YAML that is in force already; empty if none is.
-        pipelines: The number of the job's pipelines.
         plan_inputs: After a restart, the plan inputs of the newest schedule.
 
     Attributes:
@@ -84,14 +84,14 @@ class YamlOverride:
         straggler: The straggler that the file announces; None if it announces none.
     """
 
-    def __init__(
-        self, folder: JobFolder, pipelines: int, accepted_sha256: str = "", plan_inputs: PlanInputs | None = None
-    ) -> None:
-        self._folder = folder
-        self._pipelines = pipelines
-        self.accepted_sha256 = accepted_sha256
-        self.target = plan_inputs.target if plan_inputs else None
-        self.straggler = plan_inputs.straggler if plan_inputs else None
+    folder: JobFolder
+    pipelines: int
+    accepted_sha256: str = ""
+    plan_inputs: PlanInputs | None = None
+
+    def __post_init__(self) -> None:
+        self.target = self.plan_inputs.target if self.plan_inputs else None
+        self.straggler = self.plan_inputs.straggler if self.plan_inputs else None
         self.schedules: list[FrequencySchedule] | None = None
         self.problem = ""
         self._before = ""  # text for the status: what was accepted before this file
@@ -121,13 +121,13 @@ class YamlOverride:
         content: bytes | None = None
         if present:
             try:
-                content = self._folder.read_yaml()
+                content = self.folder.read_yaml()
             except StoreError as error:
                 if error.errno in _REFUSED:
                     self.problem = str(error.args[-1])
                     if error.errno == errno.EACCES:
                         self.problem += "; let the daemon's user read it (chmod a+r schedule.yaml)"
-                    self._report("rejected", "", [(None, self.problem)])
+                    self._write_status("rejected", "", [(None, self.problem)])
                 return
             if content is None:
                 return  # listed, but not there: an editor is replacing it
@@ -140,21 +140,21 @@ class YamlOverride:
             self._decide(content, resolve)
 
     def _remove(self) -> None:
-        log.info("job %s: schedule.yaml was removed; the scheduler decides again", self._folder.job_id)
+        log.info("job %s: schedule.yaml was removed; the scheduler decides again", self.folder.job_id)
         self.accepted_sha256, self.schedules, self.problem = "", None, ""
         self.target = self.straggler = None
         self._decided = self._before = ""
-        self._report("removed", "", [])
+        self._write_status("removed", "")
 
     def _decide(self, content: bytes, resolve: Resolve) -> None:
         """Accepts or rejects content that has stopped changing; waits while the instruction order is not known."""
         sha256 = self._file.sha256
         try:
             document = parse_schedule_yaml(content)
-            document.check_straggler(self._pipelines)
+            document.check_straggler(self.pipelines)
             schedules = resolve(document) if document.has_clocks else None
         except OrderUnknown as error:
-            self._report("waiting", sha256, [(error.line, str(error))])
+            self._write_status("waiting", sha256, [(error.line, str(error))])
             return
         except ScheduleProblems as error:
             self._reject([(problem.line, problem.reason) for problem in error.problems])
@@ -168,14 +168,14 @@ class YamlOverride:
         if not document.has_clocks:
             self._before = ""
         self.target, self.straggler = document.target, document.straggler
-        self._report("accepted" if document.has_clocks else "accepted, the scheduler applies it", sha256, [])
+        self._write_status("accepted" if document.has_clocks else "accepted, the scheduler applies it", sha256)
 
     def _reject(self, problems: list[Problem]) -> None:
         self._decided = self._file.sha256
         self.problem = _first(problems)
         for line, reason in problems:
-            log.warning("job %s: schedule.yaml%s: %s", self._folder.job_id, f" line {line}" if line else "", reason)
-        self._report("rejected", self._file.sha256, problems)
+            log.warning("job %s: schedule.yaml%s: %s", self.folder.job_id, f" line {line}" if line else "", reason)
+        self._write_status("rejected", self._file.sha256, problems)
 
     def report_published(self, number: int, start_step: int, *, in_force: bool) -> None:
         """Completes the status: the accepted YAML is schedule `number`; `in_force`: rank 0 follows it."""
@@ -191,17 +191,11 @@ class YamlOverride:
             more = {"schedule_number": number, "from_step": start_step}
             self._write_status("applied by the scheduler", self._file.sha256, more=more)
 
-    def _report(self, state: str, sha256: str, problems: list[Problem]) -> None:
-        before = (self._before or "the scheduler's own schedule") if state == "rejected" and problems else ""
-        self._write_status(state, sha256, problems, in_force_meanwhile=before)
-
     def _write_status(
         self,
         state: str,
         sha256: str,
         problems: Sequence[Problem] = (),
-        *,
-        in_force_meanwhile: str = "",
         more: Mapping[str, int] | None = None,
     ) -> None:
         """Writes `schedule.status.yaml`, unless it has not changed; an error of the directory is logged.
@@ -210,7 +204,6 @@ class YamlOverride:
             state: The state in words.
             sha256: The hash of the `schedule.yaml` that the status is about; empty for none.
             problems: What is wrong with that file.
-            in_force_meanwhile: What the ranks follow in place of a rejected file; empty to leave it out.
             more: Further entries.
         """
         document: dict[str, object] = {"state": state}
@@ -221,18 +214,18 @@ class YamlOverride:
             document["problems"] = [
                 {"line": line, "reason": reason} if line else {"reason": reason} for line, reason in problems
             ]
-        if in_force_meanwhile:
-            document["in_force_meanwhile"] = in_force_meanwhile
+            if state == "rejected":
+                document["in_force_meanwhile"] = self._before or "the scheduler's own schedule"
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
         if text == self._written:
             return
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         head = f"# Written by pfo-fs at {stamp}: the status of schedule.yaml. Edits here have no effect.\n"
         try:
-            self._folder.write_yaml_status(head + text)
+            self.folder.write_yaml_status(head + text)
             self._written = text
         except StoreError as error:
-            log.warning("job %s: schedule.status.yaml cannot be written: %s", self._folder.job_id, error.args[-1])
+            log.warning("job %s: schedule.status.yaml cannot be written: %s", self.folder.job_id, error.args[-1])
 
 
 def _first(problems: list[Problem]) -> str:

@@ -33,7 +33,6 @@ class SharedDirectory:
     """The whole directory; jobs are opened with `job`.
 
     Args:
-        files: The files of the directory.
         writer: The name of this process in its records: `daemon@login1:4242`.
 
     Attributes:

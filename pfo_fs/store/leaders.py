@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass
 
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import layout
@@ -21,21 +22,19 @@ _AGAIN_EVERY = 16
 NFS server that did not know its owner for a while, and then its daemon leads."""
 
 
+@dataclass
 class Leaders:
     """The generations of daemons: each daemon that becomes the leader claims the next number.
 
     A file name alone proves nothing: any member of the directory's group can put `leaders/999999999.json` there. A
     generation counts only if its record is valid and says the same number, and if no more than 1,000 numbers are
     missing below it. Names of bad records are skipped when a daemon claims the next generation.
-
-    Args:
-        files: The shared directory.
-        writer: The name of this process in its records.
     """
 
-    def __init__(self, files: Files, writer: str) -> None:
-        self._files = files
-        self._writer = writer
+    files: Files
+    writer: str
+
+    def __post_init__(self) -> None:
         self._valid: set[int] = set()
         self._bad_reads: dict[int, int] = {}
         self._polls = 0
@@ -54,7 +53,7 @@ class Leaders:
         self._polls += 1
         most_bad_reads = _TRIES if self._polls % _AGAIN_EVERY else math.inf
         reads = 0
-        listed = layout.without_jumps(layout.numbered_files(self._files.names(layout.LEADERS)))
+        listed = layout.without_jumps(layout.numbered_files(self.files.names(layout.LEADERS)))
         next_free = max(listed, default=0) + 1
         for generation in reversed(listed):
             bad_reads = self._bad_reads.get(generation, 0)
@@ -67,15 +66,15 @@ class Leaders:
 
     def claim(self, body: LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""
-        data = encode(Header("leader", "", self._writer, body.generation), body)
-        claimed = self._files.claim(layout.leader(body.generation), data)
+        data = encode(Header("leader", "", self.writer, body.generation), body)
+        claimed = self.files.claim(layout.leader(body.generation), data)
         if claimed:
             self._valid.add(body.generation)
         return claimed
 
     def _judge(self, generation: int) -> None:
         try:
-            data = self._files.read(layout.leader(generation), layout.RECORD_LIMIT)
+            data = self.files.read(layout.leader(generation), layout.RECORD_LIMIT)
             if data is not None and decode(data, "leader", LeaderBody)[1].generation == generation:
                 self._valid.add(generation)
                 return

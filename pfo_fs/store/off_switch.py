@@ -45,15 +45,11 @@ class SwitchedOff:
         return self.everything or job_id in self.names
 
 
+@dataclass
 class OffSwitch:
-    """Reads and sets the switch.
+    """Reads and sets the switch."""
 
-    Args:
-        files: The shared directory.
-    """
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    files: Files
 
     def read(self) -> SwitchedOff:
         """Returns what is off now.
@@ -62,7 +58,7 @@ class OffSwitch:
             StoreError: The directory gives no answer.
         """
         try:
-            names = self._files.names_if_there(layout.OFF)
+            names = self.files.names_if_there(layout.OFF)
         except StoreError as error:
             if error.errno in _COUNTS_AS_OFF:
                 return SwitchedOff(frozenset({layout.EVERY_JOB}))
@@ -77,10 +73,10 @@ class OffSwitch:
         """
         if name in self.read().names:
             return
-        self._files.make_folder(layout.OFF)
+        self.files.make_folder(layout.OFF)
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         text = f"off since {stamp}, by {_user()} on {socket.gethostname()}{f': {why}' if why else ''}\n"
-        self._files.claim(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
+        self.files.claim(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
 
     def turn_on(self, name: str) -> bool:
         """Removes a switch; returns whether there was one.
@@ -90,13 +86,13 @@ class OffSwitch:
         """
         if name not in self.read().names:
             return False
-        self._files.remove(layout.off(name))
+        self.files.remove(layout.off(name))
         return True
 
     def about(self, name: str) -> str:
         """Returns what the switch says about who turned it, and when; empty if it says nothing that can be read."""
         try:
-            text = (self._files.read(layout.off(name), _MOST_BYTES) or b"").decode("utf-8", "replace")
+            text = (self.files.read(layout.off(name), _MOST_BYTES) or b"").decode("utf-8", "replace")
         except StoreError:
             return ""
         return plain_text(text.strip(), 300)

@@ -26,11 +26,7 @@ class _Place(NamedTuple):
 
 @dataclass
 class Presence:
-    """The folders from the shared directory upwards, to the top of its mount, as they were while all was well.
-
-    Args:
-        files: The shared directory.
-    """
+    """The folders from the shared directory upwards, to the top of its mount, as they were while all was well."""
 
     files: Files
     _places: list[_Place] | None = None

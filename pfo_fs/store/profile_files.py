@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import is_safe_job_id
@@ -13,52 +14,46 @@ _MOST_PROFILES = 16
 _MOST_KEYS = 10_000
 
 
+@dataclass
 class ProfileFiles:
-    """One job's view of the profiles of all jobs.
+    """One job's view of the profiles of all jobs."""
 
-    Args:
-        files: The shared directory.
-        job_id: The job.
-    """
-
-    def __init__(self, files: Files, job_id: str) -> None:
-        self._files = files
-        self._job_id = job_id
+    files: Files
+    job_id: str
 
     def path(self, key: str) -> str:
         """Returns the path of this job's profile, below the shared directory."""
-        return layout.profile(key, self._job_id)
+        return layout.profile(key, self.job_id)
 
     def write(self, key: str, csv: str, about: str) -> None:
         """Publishes what this job has measured.
 
         Args:
             key: A plain name, the same for all jobs that can use this profile.
-            csv: The profile.
             about: What the key stands for, as JSON.
         """
         for folder in (layout.PROFILES, f"{layout.PROFILES}/{key}"):
-            self._files.make_folder(folder)
-        self._files.claim(layout.profile_about(key), about.encode())
-        self._files.publish(self.path(key), csv.encode())
+            self.files.make_folder(folder)
+        self.files.claim(layout.profile_about(key), about.encode())
+        self.files.publish(self.path(key), csv.encode())
 
     def read_own(self, key: str) -> str:
         """Returns the profile that this job wrote last; empty if none."""
         try:
-            return (self._files.read(self.path(key), layout.PROFILE_LIMIT) or b"").decode()
+            return (self.files.read(self.path(key), layout.PROFILE_LIMIT) or b"").decode()
         except (StoreError, UnicodeDecodeError):
             return ""
 
     def read_others(self, key: str) -> dict[str, str]:
         """Returns the profiles of the latest jobs with this key, by job id, except those too large or not text."""
         found: dict[str, str] = {}
-        for name in reversed(self._files.names(f"{layout.PROFILES}/{key}")):
+        for name in reversed(self.files.names(f"{layout.PROFILES}/{key}")):
             if len(found) == _MOST_PROFILES:
                 break
             job_id = name.removesuffix(".csv")
-            if name.endswith(".csv") and job_id != self._job_id and is_safe_job_id(job_id):
+            if name.endswith(".csv") and job_id != self.job_id and is_safe_job_id(job_id):
                 try:
-                    data = self._files.read(f"{layout.PROFILES}/{key}/{name}", layout.PROFILE_LIMIT)
+                    data = self.files.read(f"{layout.PROFILES}/{key}/{name}", layout.PROFILE_LIMIT)
                     found[job_id] = (data or b"").decode()
                 except (StoreError, UnicodeDecodeError):
                     continue
@@ -66,12 +61,12 @@ class ProfileFiles:
 
     def all_keys(self) -> list[str]:
         """Returns the keys of all profiles, in no order; at most 10,000."""
-        return self._files.names(layout.PROFILES)[:_MOST_KEYS]
+        return self.files.names(layout.PROFILES)[:_MOST_KEYS]
 
     def read_about(self, key: str) -> dict[str, object]:
         """Returns what a key stands for; empty if its file is missing or cannot be read."""
         try:
-            about = json.loads(self._files.read(layout.profile_about(key), layout.ABOUT_LIMIT) or b"{}")
+            about = json.loads(self.files.read(layout.profile_about(key), layout.ABOUT_LIMIT) or b"{}")
         except (StoreError, ValueError, RecursionError):
             return {}
         return about if isinstance(about, dict) else {}
@@ -94,7 +89,7 @@ class ProfileFiles:
         else:
             paths = [self.path(key) for key in self.all_keys()]
         for one in paths:
-            data = self._files.read(one, layout.PROFILE_LIMIT)
+            data = self.files.read(one, layout.PROFILE_LIMIT)
             if data is not None:
                 try:
                     return data.decode()

@@ -5,11 +5,10 @@ With one file for each rank, a job of many ranks costs the file server several t
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from pfo_fs.errors import AlreadyClaimed, RecordError
+from pfo_fs.errors import RecordError
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.locks import courtesy_lock
@@ -48,15 +47,6 @@ class RankFiles(RecordFolder):
                     who = f"process {other.pid} on {other.host}" if other else "another process"
                     taken[rank] = f"rank {rank} of job {self.location.name} is registered already, by {who}"
         return taken
-
-    def register_rank(self, body: b.RankBody) -> None:
-        """Registers one rank.
-
-        Raises:
-            AlreadyClaimed: Another process registered as this rank; the message says which.
-        """
-        for text in self.register_ranks([body]).values():
-            raise AlreadyClaimed(errno.EEXIST, text)
 
     def registered_ranks(self) -> list[int]:
         """Ranks that have a file in `ranks/`, ascending."""
@@ -130,10 +120,6 @@ class RankFiles(RecordFolder):
         except RecordError:
             return {name}
 
-    def write_result(self, number: int, body: b.ResultBody) -> None:
-        """Writes what one rank measured under schedule `number`, once."""
-        self.write_results(number, [body])
-
     def result_names(self, number: int) -> list[int]:
         """Ranks after which files of results under schedule `number` are named, ascending."""
         return self._numbers(layout.results(number))
@@ -149,16 +135,3 @@ class RankFiles(RecordFolder):
         if all(one.result.rank != name for one in results):
             raise RecordError(f"{self.location / path}: it is not that rank's result")
         return results
-
-    def ranks_with_result(self, number: int) -> list[int]:
-        """Ranks that have a result under schedule `number`, ascending; reads all files of results."""
-        return sorted({body.result.rank for body in self._all_results(number, self.result_names(number))})
-
-    def read_result(self, number: int, rank: int) -> b.ResultBody | None:
-        """Reads what a rank measured under schedule `number`."""
-        names = [name for name in self.result_names(number) if name <= rank]
-        return next((one for one in self._all_results(number, reversed(names)) if one.result.rank == rank), None)
-
-    def _all_results(self, number: int, names: Iterator[int] | Sequence[int]) -> Iterator[b.ResultBody]:
-        for name in names:
-            yield from self.read_results(number, name) or ()

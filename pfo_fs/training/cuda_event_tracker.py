@@ -66,7 +66,6 @@ class CudaEventTracker(InstructionTracker):
     """An instruction tracker whose marks of instructions carry the device's own times.
 
     Args:
-        clocks: The clock process.
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
         options: Other arguments of `InstructionTracker`.
     """

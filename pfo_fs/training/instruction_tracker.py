@@ -34,7 +34,6 @@ from pfo_fs.device.shared_page import (
     WORDS,
 )
 from pfo_fs.training.mark_check import MarkCheck
-from pfo_fs.training.measured_steps import MeasuredSteps
 from pfo_fs.training.progress_marker import ProgressMarker
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ class InstructionTracker:
     order of the first complete step is kept in `observed_order`.
 
     Args:
-        clocks: The clock process.
         profile_steps: The clock process makes a result of this many complete steps. Instructions are marked until it
             has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
@@ -104,7 +102,9 @@ class InstructionTracker:
         self._target_mhz = 0
         self._turn: int | None = None  # of a step with one clock that the device follows
         self._measuring = False
-        self._measured_steps = MeasuredSteps(10 * (profile_steps + 1))
+        self._measured_number: int | None = None
+        self._measured_steps = 0  # that have begun under this number
+        self._most_measured_steps = 10 * (profile_steps + 1)
         self._head = clocks.words[HEAD]
         self._step_head = self._head
         self._in_step = False
@@ -182,7 +182,11 @@ class InstructionTracker:
         one_clock = clock_mhz is not None and self._schedule is None
         number = -1 if one_clock else min(max(number, -1), _MAX_NUMBER)  # the schedule says nothing of its clock
         self._step_head = self._head
-        self._measuring = measuring = self._measured_steps.begin_step(number, words[MEASURED_NUMBER])
+        if number != self._measured_number:
+            self._measured_number, self._measured_steps = number, 0
+        self._measured_steps += 1
+        has_result, too_many = words[MEASURED_NUMBER] == number, self._measured_steps > self._most_measured_steps
+        self._measuring = measuring = not has_result and not too_many
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:

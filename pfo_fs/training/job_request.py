@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pfo_fs.device.clock_backends.interface import NAMES
 from pfo_fs.errors import ConfigError, plain_text
 from pfo_fs.settings import PFOSettings, load_settings
+from pfo_fs.training.switching import Switching
 
 _MAX_TEXT_CHARS = 2_000_000
 Coordination = Literal["auto", "daemon", "local"]
@@ -26,6 +27,8 @@ class JobRequest:
     model_key: str | None
     device: int | None
     wait_for_schedule_s: float
+    device_events: bool | None = None
+    switching: Switching = "auto"
     clock_backend: str = "auto"
     max_clock_calls_per_s: float | None = None
     broadcasts: bool = True

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, TypedDict
 
@@ -35,7 +35,7 @@ from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts
 
@@ -67,40 +67,28 @@ class JoinedJob:
     parts: StepParts
 
 
+@dataclass
 class JobJoiner:
     """Joins one rank to its job; making one and calling `join` is a collective call.
 
     Args:
-        dims: This process's place in the job.
-        request: What the user requests.
-        collectives: The collective calls of all ranks.
         link: The link to the helper, still without a client.
-        switcher: Gets the schedules.
-        warn: Logs warnings.
     """
 
-    def __init__(
-        self,
-        dims: ParallelDims,
-        request: JobRequest,
-        collectives: Collectives,
-        link: HelperLink,
-        switcher: ScheduleSwitcher,
-        warn: WarnOnce,
-        *,
-        strict: bool,
-    ) -> None:
-        self._dims = dims
-        self._request = request
-        self._collectives = collectives
-        self._link = link
-        self._switcher = switcher
-        self._warn = warn
-        self._strict = strict
+    dims: ParallelDims
+    request: JobRequest
+    collectives: Collectives
+    link: HelperLink
+    switcher: ScheduleSwitcher
+    warn: WarnOnce
+    _: KW_ONLY
+    strict: bool
+
+    def __post_init__(self) -> None:
         self._problem: Problem | None = None
         self._noted: list[str] = []
         self._clocks: ClockProcess | None = None
-        self._feed = ScheduleFeed(dims.rank, switcher)
+        self._feed = ScheduleFeed(self.dims.rank, self.switcher)
 
     def join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
         """Joins the job.
@@ -114,44 +102,44 @@ class JobJoiner:
         try:
             return self._join(make_parts)
         except BaseException as error:
-            reason = "finished" if isinstance(error, Exception) and not self._strict else "crashed"
+            reason = "finished" if isinstance(error, Exception) and not self.strict else "crashed"
             with suppress(Exception):
                 self._feed.close()
             if self._clocks is not None:
                 self._clocks.leave()
-            self._link.send(messages.Goodbye(reason=reason, message=f"{type(error).__name__}: {error}"[:300]))
-            self._link.close()
+            self.link.send(messages.Goodbye(reason=reason, message=f"{type(error).__name__}: {error}"[:300]))
+            self.link.close()
             raise
 
     def _join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
-        token = self._collectives.from_rank_0(secrets.token_hex(16))
+        token = self.collectives.from_rank_0(secrets.token_hex(16))
         job: _Job | None = None
         with self._alone():
             self._clocks = self._start_clocks(token)
-            if self._dims.rank == 0:
+            if self.dims.rank == 0:
                 job = self._create_job(token)
-        reports = self._collectives.all_gather((self._problem, job))
-        raise_first([problem for problem, _ in reports], strict=self._strict)
+        reports = self.collectives.all_gather((self._problem, job))
+        raise_first([problem for problem, _ in reports], strict=self.strict)
         job = reports[0][1]
         clocks = self._clocks
         assert job is not None
         assert clocks is not None
         if job["coordination"] == "off":
-            where = self._request.shared_dir
+            where = self.request.shared_dir
             self._note(f"no job could be made in {where}: {job['why']}; training goes on at default clocks")
-            self._link.close()
+            self.link.close()
         else:
             self._problem = None
             self._take_part(job, token, clocks)
         with self._alone():
             parts = make_parts(clocks)
-        raise_first(self._collectives.all_gather(self._problem), strict=self._strict)
+        raise_first(self.collectives.all_gather(self._problem), strict=self.strict)
         if self._noted:
-            self._warn(f"rank {self._dims.rank}: {'; '.join(self._noted)}")
-        if self._dims.rank == 0 and job["job_id"]:
+            self.warn(f"rank {self.dims.rank}: {'; '.join(self._noted)}")
+        if self.dims.rank == 0 and job["job_id"]:
             who = "a daemon" if job["coordination"] == "daemon" else "rank 0"
             how = f"by {clocks.info.clock_backend}" if clocks.info.clocks_mhz else f"are not set: {clocks.message}"
-            _say(f"pfo-fs: job {job['job_id']} in {self._request.shared_dir}, scheduled by {who}; clocks {how}")
+            _say(f"pfo-fs: job {job['job_id']} in {self.request.shared_dir}, scheduled by {who}; clocks {how}")
         return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
 
     @contextmanager
@@ -166,7 +154,7 @@ class JobJoiner:
         except Exception as error:
             if what_fails:
                 self._note(f"{what_fails}: {reason_of(error)}", error)
-            elif self._collectives.world_size == 1:
+            elif self.collectives.world_size == 1:
                 raise
             else:
                 self._problem = problem_of(error, fatal=True)
@@ -182,18 +170,18 @@ class JobJoiner:
     def _start_clocks(self, token: str) -> ClockProcess:
         spec = "none"
         try:
-            spec = find_gpu_spec(self._request.device)
+            spec = find_gpu_spec(self.request.device)
         except PfoError as error:
             self._note(str(error), error)
         options = ClockOptions(
-            rank=self._dims.rank,
+            rank=self.dims.rank,
             report_to=_address(token),
             token=token,
-            profile_steps=self._request.settings.profile_steps,
-            profile_s=self._request.settings.profile_seconds,
-            clock_backend=self._request.clock_backend,
-            max_clock_calls_per_s=self._request.max_clock_calls_per_s,
-            tp_degree=self._dims.tp_degree,
+            profile_steps=self.request.settings.profile_steps,
+            profile_s=self.request.settings.profile_seconds,
+            clock_backend=self.request.clock_backend,
+            max_clock_calls_per_s=self.request.max_clock_calls_per_s,
+            tp_degree=self.dims.tp_degree,
         )
         return ClockProcess(spec, options, measured=self._measured_switching())
 
@@ -226,7 +214,7 @@ class JobJoiner:
         return job
 
     def _job_body(self) -> dict[str, Any]:
-        dims, request = self._dims, self._request
+        dims, request = self.dims, self.request
         try:
             info = JobInfo(
                 pp_degree=dims.pp_degree,
@@ -256,13 +244,13 @@ class JobJoiner:
     def _connect(self, token: str) -> HelperClient:
         client = HelperClient(
             _address(token),
-            self._request.shared_dir,
+            self.request.shared_dir,
             token,
-            self._dims.rank,
-            self._request.given_settings,
+            self.dims.rank,
+            self.request.given_settings,
             sigterm_trace=trace_sigterm(),
         )
-        self._link.client = client
+        self.link.client = client
         return client
 
     # ---- this rank
@@ -274,32 +262,31 @@ class JobJoiner:
         info: RankInfo | None = None
         with self._alone(f"could not join job {job['job_id']}"):
             info = self._register(job, token, clocks)
-        rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
+        rank, wait_s = self.dims.rank, self.request.wait_for_schedule_s
         if job["coordination"] == "daemon":
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank, self._switcher)
             return
-        infos = self._collectives.gather_to_rank_0(None if info is None else info.model_dump())
-        broadcaster = self._make_broadcaster() if self._request.broadcasts else None
+        infos = self.collectives.gather_to_rank_0(None if info is None else info.model_dump())
+        alone = self.collectives.world_size == 1
+        broadcaster = self._make_broadcaster() if self.request.broadcasts and not alone else None
         if rank == 0 and all(infos):
             with self._alone("rank 0's helper cannot schedule"):
-                self._link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
-        if self._collectives.world_size == 1:
+                self.link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
+        if alone:
             self._await_first_schedule(wait_s)
-            self._feed = HelperFeed(rank, self._switcher, at_once=True)
+            self._feed = ScheduleFeed(rank, self.switcher, at_once=True)
             return
-        self._feed = feed = BroadcastFeed(rank, self._switcher, broadcaster, self._warn)
+        self._feed = feed = BroadcastFeed(rank, self.switcher, broadcaster, self.warn)
         if broadcaster is None:
             return
         packet: bytes | None = None
         with self._alone("there is no first schedule"):
-            if rank == 0 and (schedule := self._link.wait_for_schedule(wait_s)) is not None:
+            if rank == 0 and (schedule := self.link.wait_for_schedule(wait_s)) is not None:
                 packet = transport.encode(schedule)
-        with self._alone("torch.distributed cannot broadcast the first schedule"):
-            feed.start_with(broadcaster.first(packet))
+        feed.start_with(self.collectives.from_rank_0(packet))
 
     def _register(self, job: _Job, token: str, clocks: ClockProcess) -> RankInfo:
-        dims = self._dims
+        dims = self.dims
         info = RankInfo(
             rank=dims.rank,
             dp_rank=dims.dp_rank,
@@ -326,29 +313,27 @@ class JobJoiner:
             coordination=job["coordination"],
             rank_body=body,
         )
-        self._link.keep(join)
-        client = self._link.client
+        self.link.keep(join)
+        client = self.link.client
         if client is None:
             client = self._connect(token)
-        self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
+        self.link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         return info
 
     def _await_first_schedule(self, wait_s: float) -> None:
         with self._alone("there is no first schedule"):
-            schedule = self._link.wait_for_schedule(wait_s)
+            schedule = self.link.wait_for_schedule(wait_s)
             if schedule is not None:
-                self._link.put_back(schedule)
+                self.link.put_back(schedule)
 
     def _make_broadcaster(self) -> ScheduleBroadcaster | None:
         """Returns a broadcaster on all ranks or on none: if one rank had none, the others would wait for it."""
-        if self._collectives.world_size == 1:
-            return None
         broadcaster, problem = None, ""
         try:
-            broadcaster = ScheduleBroadcaster(self._dims.rank)
+            broadcaster = ScheduleBroadcaster(self.dims.rank)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
-            problem = f"rank {self._dims.rank}: {reason_of(error)}"
-        problems = [text for text in self._collectives.all_gather(problem) if text]
+            problem = f"rank {self.dims.rank}: {reason_of(error)}"
+        problems = [text for text in self.collectives.all_gather(problem) if text]
         if problems:
             self._note(f"torch.distributed cannot broadcast schedules, so clocks stay at their default: {problems[0]}")
             return None

@@ -11,7 +11,9 @@ The optimizer only connects parts: `joining.py` joins the job, a `ScheduleFeed` 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -36,7 +38,7 @@ from pfo_fs.training.job_request import (
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
 from pfo_fs.training.schedule_feed import ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
-from pfo_fs.training.step_parts import IterationTimer, StepParts
+from pfo_fs.training.step_parts import StepParts
 from pfo_fs.training.switching import Switching, checked_switching
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class PFOFileOptimizer(InTraining):
         self._guard = Guard(self.go_without, strict=strict)
         self._warn = WarnOnce()
         self._link = HelperLink(self._warn)
-        self._iteration = IterationTimer()
+        self._step_began_s = math.nan
         self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: log.warning("%s", text))
         self._feed = ScheduleFeed(0, self._switcher)
         self._loads: StepLoads | None = None
@@ -177,25 +179,22 @@ class PFOFileOptimizer(InTraining):
                     model_key=text_of(model_key),
                     device=device,
                     wait_for_schedule_s=wait_for_schedule_s,
+                    device_events=device_events,
+                    switching=checked_switching(switching),
                     clock_backend=checked_clock_backend(clock_backend),
                     max_clock_calls_per_s=checked_clock_calls(max_clock_calls_per_s),
                     broadcasts=self._broadcasts,
                 )
                 collectives = Collectives.of_job(dims.rank, dims.world_size)
-                checked_switching(switching)
             except Exception as found:  # noqa: BLE001  the other ranks must hear of it
                 error = found
             agree(all_ranks, error, self._guard)
             self.parallel_dims = dims
             make_parts = partial(
                 StepParts.make,
-                rank=dims.rank,
-                stages=dims.pp_degree,
-                switching=switching,
-                device=device,
-                device_events=device_events,
+                request=request,
+                dims=dims,
                 on_problem=self._problem,
-                profile_steps=request.settings.profile_steps,
                 on_mismatch=self._on_mismatch,
                 takes_error=self._guard.takes,
             )
@@ -231,7 +230,8 @@ class PFOFileOptimizer(InTraining):
             return
         with self._guard:
             self.step += 1
-            iter_time_s = self._iteration.begin()
+            began_s, self._step_began_s = self._step_began_s, time.monotonic()
+            iter_time_s = self._step_began_s - began_s if self.step else None
             if self._only_exchanges:
                 self._feed.step_begin(self.step, iter_time_s, ())
             else:

@@ -19,7 +19,6 @@ from pfo_fs.device.shared_page import (
     LAUNCHED,
     ONE_CLOCK,
     POINT_MASK,
-    PROGRESS,
     SLEEPING,
     TARGET,
     TURN_MASK,
@@ -38,7 +37,6 @@ class ProgressMarker:
     """Marks the points of each step.
 
     Args:
-        clocks: The clock process.
         enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
         on_problem: Called with a text, once, if points cannot be marked.
         waits: Whether `enqueue` waits for the device (`sync`).
@@ -71,7 +69,6 @@ class ProgressMarker:
         """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
 
         Args:
-            clocks_mhz: The clocks.
             kinds: For each instruction, a number below 65,536 that is the same for the same work.
         """
         if not clocks_mhz:
@@ -162,21 +159,3 @@ class ProgressMarker:
             self._words[TARGET] = 0
             self._clocks.ring_doorbell()
             self._on_problem(f"the device's progress cannot be marked any more ({reason}); clocks follow the callbacks")
-
-
-class SynchronizedMarks:
-    """Writes a point at once, after the device has done all that was launched before.
-
-    Args:
-        words: The page that is shared with the clock process.
-        synchronize: Waits for the device, as `torch.cuda.synchronize` does.
-    """
-
-    def __init__(self, words: memoryview, synchronize: Callable[[], object]) -> None:
-        self._words = words
-        self._synchronize = synchronize
-
-    def write(self, point: int) -> None:
-        """Waits for the device, then writes the point."""
-        self._synchronize()
-        self._words[PROGRESS] = point

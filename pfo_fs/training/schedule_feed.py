@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
@@ -46,20 +47,27 @@ _LEASE_OVER_TEXT = (
 )
 
 
+@dataclass
 class ScheduleFeed:
-    """What all sources have in common; by itself the source of a job that could not be made, without schedules.
+    """Schedules from the host's helper; see the module's docstring. A job that could not be made gets none.
 
     Args:
         rank: Global rank of this process.
         switcher: Gets the schedules, and the reasons for default clocks.
         monotonic: Returns the time, in seconds.
+        at_once: Follow a schedule from the step at which it is received; for a job of one rank that its own helper
+            schedules.
     """
 
-    def __init__(self, rank: int, switcher: ScheduleSwitcher, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._rank = rank
-        self._switcher = switcher
-        self._monotonic = monotonic
+    rank: int
+    switcher: ScheduleSwitcher
+    _: KW_ONLY
+    monotonic: Callable[[], float] = time.monotonic
+    at_once: bool = False
+
+    def __post_init__(self) -> None:
         self._lease_until_s = math.inf
+        self._received: set[int] = set()  # numbers of schedules that have not started
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
         """Gives the switcher what is new at this step. Never raises, and waits for a limited time at most.
@@ -73,111 +81,69 @@ class ScheduleFeed:
             if isinstance(message, ClocksHeld):
                 self._hold(message)
             elif isinstance(message, PaceLeaseRenewed):
-                self._lease_until_s = self._monotonic() + message.lease_s if message.lease_s else math.inf
+                self._lease_until_s = self.monotonic() + message.lease_s if message.lease_s else math.inf
                 self._lease_renewed()
             else:
                 self._take(message, step)
-        if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
+        if self._lease_until_s != math.inf and self.monotonic() >= self._lease_until_s:
             self._lease_until_s = math.inf
             self._lease_ended()
+        self._look_for_gaps(step)
 
     def _hold(self, message: ClocksHeld) -> None:
         if message.why:
-            self._switcher.suspend(_HELD, _HELD_TEXTS[message.why])
+            self.switcher.suspend(_HELD, _HELD_TEXTS[message.why])
         else:
-            self._switcher.resume(_HELD)
+            self.switcher.resume(_HELD)
 
     def _take(self, message: ToTraining, step: int) -> None:
-        """Uses another message."""
+        """Uses a schedule, or that all are withdrawn."""
+        if isinstance(message, SchedulesWithdrawn):
+            self._received.clear()
+            self.switcher.withdraw()
+        elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
+            if self.at_once:
+                message = msgspec.structs.replace(message, start_step=step)
+            self.switcher.expect(message)
+            self._received.add(message.number)
+            if len(self._received) > MOST_PENDING:
+                self._received.remove(min(self._received))
+
+    def _look_for_gaps(self, step: int) -> None:
+        """Requests default clocks while other ranks may follow a schedule that this rank has not received."""
+        started = self.switcher.number_at(step)
+        self._received = {number for number in self._received if number > started}
+        # Numbers have no gaps: if none is missed, the newest number is the started one plus the count of newer ones.
+        if started >= 0 and max(self._received, default=started) - started > len(self._received):
+            text = f"rank {self.rank} has missed a schedule after number {started}"
+            self.switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
+        else:
+            self.switcher.resume(_SCHEDULE_MISSED)
 
     def _lease_renewed(self) -> None:
-        self._switcher.resume(_LEASE_OVER)
+        self.switcher.resume(_LEASE_OVER)
 
     def _lease_ended(self) -> None:
-        self._switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT)
+        self.switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT)
 
     def close(self) -> None:
         """Ends the feed, at the end of training; the optimizer closes the link to the helper."""
 
 
-class HelperFeed(ScheduleFeed):
-    """Schedules from the host's helper; see the module's docstring.
-
-    Args:
-        rank, switcher, monotonic: As for `ScheduleFeed`.
-        at_once: Follow a schedule from the step at which it is received; for a job of one rank that its own helper
-            schedules.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        switcher: ScheduleSwitcher,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        at_once: bool = False,
-    ) -> None:
-        super().__init__(rank, switcher, monotonic)
-        self._at_once = at_once
-        self._started = -1  # the newest schedule that was received and has started
-        self._pending: dict[int, int] = {}  # number and start step of newer ones
-        self._missed = False
-
-    def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
-        """See `ScheduleFeed`."""
-        super().step_begin(step, iter_time_s, messages)
-        if self._pending or self._missed:
-            self._look_for_gaps(step)
-
-    def _take(self, message: ToTraining, step: int) -> None:
-        if isinstance(message, SchedulesWithdrawn):
-            self._started, self._pending = -1, {}
-            self._switcher.withdraw()
-        elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
-            if self._at_once:
-                message = msgspec.structs.replace(message, start_step=step)
-            self._switcher.expect(message)
-            if message.number > self._started:
-                self._pending[message.number] = message.start_step
-                if len(self._pending) > MOST_PENDING:
-                    del self._pending[min(self._pending)]
-
-    def _look_for_gaps(self, step: int) -> None:
-        """Requests default clocks while other ranks may follow a schedule that this rank has not received."""
-        due = [number for number, start_step in self._pending.items() if start_step <= step]
-        if due:
-            self._started = max(due)
-            self._pending = {number: start for number, start in self._pending.items() if number > self._started}
-        # Numbers have no gaps: if none is missed, the highest pending number is the started one plus the count pending.
-        known = not self._pending or max(self._pending) - self._started == len(self._pending)
-        self._missed = self._started >= 0 and not known
-        if self._missed:
-            text = f"rank {self._rank} has missed a schedule after number {self._started}"
-            self._switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
-        else:
-            self._switcher.resume(_SCHEDULE_MISSED)
-
-
+@dataclass
 class BroadcastFeed(ScheduleFeed):
     """Schedules that rank 0 broadcasts; see the module's docstring.
 
     Args:
-        rank, switcher, monotonic: As for `ScheduleFeed`.
         broadcaster: Sends packets from rank 0 to all ranks; None if there is none, then clocks stay at their default.
         warn: Logs warnings.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        switcher: ScheduleSwitcher,
-        broadcaster: ScheduleBroadcaster | None,
-        warn: WarnOnce,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(rank, switcher, monotonic)
-        self._broadcaster = broadcaster
-        self._warn = warn
+    broadcaster: ScheduleBroadcaster | None
+    warn: WarnOnce
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._schedule: NewSchedule | None = None  # rank 0: the newest that its helper has sent
         self._lease_over = False
         self._first: bytes | None = None
@@ -189,7 +155,7 @@ class BroadcastFeed(ScheduleFeed):
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
         """See `ScheduleFeed`."""
         super().step_begin(step, iter_time_s, messages)
-        broadcaster = self._broadcaster
+        broadcaster = self.broadcaster
         if broadcaster is None:
             return
         first, self._first = self._first, None
@@ -197,17 +163,17 @@ class BroadcastFeed(ScheduleFeed):
             if packet is not None:
                 self._unpack(packet, step)
         if broadcaster.lost:
-            text = f"rank {self._rank}: schedules can no longer be broadcast; default clocks from here on"
-            self._switcher.suspend(_BROADCAST_LOST, text)
+            text = f"rank {self.rank}: schedules can no longer be broadcast; default clocks from here on"
+            self.switcher.suspend(_BROADCAST_LOST, text)
 
     def close(self) -> None:
         """Drops the broadcaster's group."""
-        if self._broadcaster is not None:
-            self._broadcaster.close()
+        if self.broadcaster is not None:
+            self.broadcaster.close()
 
     def _take(self, message: ToTraining, step: int) -> None:
         # The helper of rank 0's host sends to all ranks there; only rank 0 broadcasts for the job.
-        if self._rank == 0 and isinstance(message, NewSchedule) and message.number >= 0:
+        if self.rank == 0 and isinstance(message, NewSchedule) and message.number >= 0:
             self._schedule, self._lease_over = message, False
             self._offer(message)
 
@@ -217,24 +183,24 @@ class BroadcastFeed(ScheduleFeed):
             self._offer(self._schedule)
 
     def _lease_ended(self) -> None:
-        if self._rank == 0 and self._schedule is not None:
+        if self.rank == 0 and self._schedule is not None:
             self._lease_over = True
             self._offer(NewSchedule(number=-1))
 
     def _offer(self, schedule: NewSchedule) -> None:
-        if self._broadcaster is not None:
-            self._broadcaster.offer(transport.encode(schedule))
+        if self.broadcaster is not None:
+            self.broadcaster.offer(transport.encode(schedule))
 
     def _unpack(self, packet: bytes, step: int) -> None:
         try:
             schedule: NewSchedule = transport.decode(packet, NewSchedule)
         except ValueError as error:  # on all ranks alike, because all have the same bytes
-            self._warn(f"a broadcast schedule is dropped: {error}", "broadcast packet")
+            self.warn(f"a broadcast schedule is dropped: {error}", "broadcast packet")
             return
         if schedule.number < 0:
-            self._switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT if self._rank == 0 else "")
+            self.switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT if self.rank == 0 else "")
             return
         if self._schedule is None:
             self._schedule = schedule  # the one that all ranks began with
-        self._switcher.resume(_LEASE_OVER)
-        self._switcher.expect(msgspec.structs.replace(schedule, start_step=step))
+        self.switcher.resume(_LEASE_OVER)
+        self.switcher.expect(msgspec.structs.replace(schedule, start_step=step))

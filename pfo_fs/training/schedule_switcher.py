@@ -9,6 +9,7 @@ started; it is in force until the newer one starts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pfo_fs.ipc.messages import NewSchedule
 
@@ -18,6 +19,7 @@ MOST_PENDING = 64
 """Most schedules that wait for their start step: far more than are published while one travels to the ranks."""
 
 
+@dataclass
 class ScheduleSwitcher:
     """Brings schedules into force, each at its step, and suspends them while there is a reason for default clocks.
 
@@ -29,10 +31,11 @@ class ScheduleSwitcher:
         number: The number of the schedule in force, suspended or not; -1 for none.
     """
 
-    def __init__(self, set_schedule: Callable[[NewSchedule | None], None], warn: Callable[[str], object]) -> None:
+    set_schedule: Callable[[NewSchedule | None], None]
+    warn: Callable[[str], object]
+
+    def __post_init__(self) -> None:
         self.number = -1
-        self._set_schedule = set_schedule
-        self._warn = warn
         self._pending: dict[int, NewSchedule] = {}
         self._in_force: NewSchedule | None = None
         self._reasons: set[str] = set()
@@ -52,6 +55,12 @@ class ScheduleSwitcher:
     def measured_number(self) -> int:
         """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
         return -1 if self._reasons else self.number
+
+    def number_at(self, step: int) -> int:
+        """Returns the number of the schedule that is in force at the next step, if that is `step`."""
+        return max(
+            (number for number, coming in self._pending.items() if coming.start_step <= step), default=self.number
+        )
 
     def expect(self, coming: NewSchedule) -> None:
         """Adds a schedule. One that can never be in force, or that is known already, is ignored."""
@@ -73,20 +82,18 @@ class ScheduleSwitcher:
         """Drops all schedules, the one in force too: default clocks until another one comes, whatever its number."""
         self.number, self._in_force, self._pending = -1, None, {}
         self._reasons.discard(_OVER)
-        self._set_schedule(None)
+        self.set_schedule(None)
 
     def step_begin(self, step: int) -> NewSchedule | None:
         """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
         started = None
-        if self._pending:
-            due = [number for number, coming in self._pending.items() if coming.start_step <= step]
-            if due:
-                started = self._pending[max(due)]
-                for number in due:
-                    del self._pending[number]
-                self._in_force, self.number = started, started.number
-                self._reasons.discard(_OVER)
-                self._set_schedule(None if self._reasons else started)
+        number = self.number_at(step)
+        if number > self.number:
+            started = self._pending[number]
+            self._pending = {number: coming for number, coming in self._pending.items() if coming.start_step > step}
+            self._in_force, self.number = started, number
+            self._reasons.discard(_OVER)
+            self.set_schedule(None if self._reasons else started)
         in_force = self._in_force
         if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
             text = f"no new schedule has come for {in_force.steps} steps; default clocks until one comes"
@@ -103,9 +110,9 @@ class ScheduleSwitcher:
         """
         if reason not in self._reasons:
             self._reasons.add(reason)
-            self._set_schedule(None)
+            self.set_schedule(None)
             if text:
-                self._warn(text)
+                self.warn(text)
 
     def resume(self, reason: str) -> None:
         """Ends a suspension; when no reason is left, the schedule in force is followed again.
@@ -120,4 +127,4 @@ class ScheduleSwitcher:
         if self._in_force.steps:
             self._reasons.add(_OVER)
         else:
-            self._set_schedule(self._in_force)
+            self.set_schedule(self._in_force)

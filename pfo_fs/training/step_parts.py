@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,8 @@ from pfo_fs.training.switching import ChosenSwitching, choose_switching
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
     from pfo_fs.device.simulated.gpu import SimulatedKernels
+    from pfo_fs.training.job_request import JobRequest
+    from pfo_fs.training.parallel_dims import ParallelDims
 
 log = logging.getLogger("pfo_fs")
 
@@ -41,58 +42,43 @@ class StepParts:
     def make(
         cls,
         clocks: ClockProcess,
+        request: JobRequest,
+        dims: ParallelDims,
         *,
-        rank: int,
-        stages: int,
-        switching: str,
-        device: int | None,
-        device_events: bool | None,
         on_problem: Callable[[str], None],
-        **for_tracker: Any,
+        on_mismatch: Callable[[int, str, str], None],
+        takes_error: Callable[[BaseException], bool],
     ) -> StepParts:
         """Makes the parts.
 
         Args:
-            clocks: The clock process.
-            rank: Global rank, for messages.
-            stages: Number of stages of the pipeline.
-            switching: When clocks are switched, as the user asks for it.
-            device: CUDA device index of this process; the current one if None.
-            device_events: As for `PFOFileOptimizer`.
             on_problem: Called with a text if something does not work as asked.
-            for_tracker: Arguments of the tracker.
+            on_mismatch, takes_error: As for `InstructionTracker`.
         """
-        kernels = _open_kernels(clocks.spec, stages)
+        asked, spec = request.switching, clocks.spec
+        kernels = _open_kernels(spec, dims.pp_degree)
         chosen = ChosenSwitching("launch", None, "")
         if clocks.info.clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
-            chosen = choose_switching(switching, clocks, clocks.spec, kernels, device=device, on_problem=on_problem)
+            chosen = choose_switching(asked, clocks, spec, kernels, device=request.device, on_problem=on_problem)
             if chosen.note:
-                log.info("rank %d switches clocks at %s time: %s", rank, chosen.mode, chosen.note)
-            if chosen.mode != switching != "auto":
-                on_problem(f"switching={switching!r} does not work here, clocks follow the callbacks: {chosen.note}")
-        for_tracker = {**for_tracker, "on_wrong_marks": on_problem, "marker": chosen.marker}
-        make_event = _event_maker(clocks.spec, kernels, device_events)
-        if make_event is None:
-            tracker = InstructionTracker(clocks, **for_tracker)
-        else:
+                log.info("rank %d switches clocks at %s time: %s", dims.rank, chosen.mode, chosen.note)
+            if chosen.mode != asked != "auto":
+                on_problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
+        make_event = _event_maker(spec, kernels, request.device_events)
+        make_tracker: Callable[..., InstructionTracker] = InstructionTracker
+        if make_event is not None:
             from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
-            tracker = CudaEventTracker(clocks, make_event, **for_tracker)
+            make_tracker = partial(CudaEventTracker, make_event=make_event)
+        tracker = make_tracker(
+            clocks,
+            profile_steps=request.settings.profile_steps,
+            on_mismatch=on_mismatch,
+            on_wrong_marks=on_problem,
+            takes_error=takes_error,
+            marker=chosen.marker,
+        )
         return cls(kernels, chosen, tracker, StepMetrics([clocks.words]))
-
-
-class IterationTimer:
-    """Times iterations from the begin of one step to the begin of the next."""
-
-    def __init__(self) -> None:
-        self._began_s = 0.0
-
-    def begin(self) -> float | None:
-        """Begins an iteration; returns how long the one before took, in s; None for the first."""
-        now_s = time.monotonic()
-        took_s = now_s - self._began_s if self._began_s else None
-        self._began_s = now_s
-        return took_s
 
 
 def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:

@@ -187,50 +187,37 @@ def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.
     Returns:
         Why it does not work; empty if it does.
     """
-    last = before = read()
-    reason = ""
+    before = read()
     deadline_s = time.monotonic() + timeout_s
+    one_by_one = [[value] for value in range(_SINGLE_WRITES + 1)]
+    burst = list(range(_SINGLE_WRITES + 1, _SINGLE_WRITES + _BURST + 1))
+    reason = ""
     marks.current_stream()
     try:
         with marks.side_stream() as stream:
-            for value in range(_SINGLE_WRITES + 1):
-                marks.write_on(stream, value)
-                reason = _wait_for(read, value, last, deadline_s)
-                if reason:
-                    break
-                last = value
-            if not reason:
-                reason = _write_burst(marks, stream, read, deadline_s)
-            marks.write_on(stream, before)
-            return reason or _wait_for(read, before, _SINGLE_WRITES + _BURST, deadline_s)
+            for values in (*one_by_one, burst):
+                reason = reason or _arrive(marks, stream, read, values, deadline_s)
+            back = _arrive(marks, stream, read, [before], deadline_s)
+            return reason or back
     except DeviceError as error:
         return str(error)
 
 
-def _write_burst(marks: DriverMarks, stream: int, read: Callable[[], int], deadline_s: float) -> str:
-    """Writes many numbers at once; returns what was wrong in how they arrived, or nothing."""
-    seen = _SINGLE_WRITES
-    last = seen + _BURST
-    for value in range(seen + 1, last + 1):
+def _arrive(marks: DriverMarks, stream: int, read: Callable[[], int], values: list[int], deadline_s: float) -> str:
+    """Writes numbers at once; returns what was wrong in how they arrived, or nothing."""
+    last = read()
+    places = {value: place for place, value in enumerate([last, *values])}
+    for value in values:
         marks.write_on(stream, value)
-    while seen < last:
-        value = read()
-        if not seen <= value <= last:
-            return f"after {seen}, the number {value} arrived, although numbers up to {last} were written in order"
-        seen = value
-        if seen < last and time.monotonic() > deadline_s:
-            return f"of the numbers up to {last}, only those up to {seen} arrived in time"
-    return ""
-
-
-def _wait_for(read: Callable[[], int], value: int, before: int, deadline_s: float) -> str:
-    """Returns an empty text when the number has arrived, or what went wrong."""
-    while (seen := read()) != value:
-        if seen != before:
-            return f"the number {seen} arrived instead of {value}"
+    while True:
+        seen = read()
+        if places.get(seen, -1) < places[last]:
+            return f"after {last}, the number {seen} arrived, although numbers up to {values[-1]} were written in order"
+        last = seen
+        if last == values[-1]:
+            return ""
         if time.monotonic() > deadline_s:
-            return f"the number {value} did not arrive in time"
-    return ""
+            return f"the number {values[-1]} did not arrive in time"
 
 
 def _torch_stream(device: int) -> Callable[[], int]:

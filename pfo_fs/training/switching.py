@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pfo_fs.device import shared_page
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.training.progress_marker import ProgressMarker, SynchronizedMarks
+from pfo_fs.training.progress_marker import ProgressMarker
 
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
@@ -56,7 +56,7 @@ class ChosenSwitching:
             self.marker.stop()
 
 
-def checked_switching(asked: str) -> str:
+def checked_switching(asked: Switching) -> Switching:
     """Returns the mode that is asked for.
 
     Raises:
@@ -80,7 +80,6 @@ def choose_switching(
 
     Args:
         asked: One of `MODES`; `auto` is `device` where that passes its self-test, otherwise `launch`.
-        clocks: The clock process.
         spec: The GPU, as `find_gpu_spec` names it.
         kernels: The simulated GPU; None on a real one.
         device: CUDA device index of this process; None for torch's current device.
@@ -90,12 +89,20 @@ def choose_switching(
         return ChosenSwitching("launch", None, "")
     try:
         if asked == "sync":
-            marks = SynchronizedMarks(clocks.words, _synchronize_of(kernels, device))
-            return ChosenSwitching("sync", ProgressMarker(clocks, marks.write, on_problem, waits=True), "")
+            write = _synchronized_marks(clocks, _synchronize_of(kernels, device))
+            return ChosenSwitching("sync", ProgressMarker(clocks, write, on_problem, waits=True), "")
         write, how = _device_marks(clocks, spec, kernels, device)
         return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
         return ChosenSwitching("launch", None, f"not at device time: {error}")
+
+
+def _synchronized_marks(clocks: ClockProcess, synchronize: Callable[[], object]) -> Callable[[int], None]:
+    def write(point: int) -> None:
+        synchronize()  # the device has done all that was launched before
+        clocks.words[shared_page.PROGRESS] = point
+
+    return write
 
 
 def _synchronize_of(kernels: SimulatedKernels | None, device: int | None) -> Callable[[], object]:

@@ -174,7 +174,7 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(tmp_path: Path, cl
     poll(coordinator, clock, 2)
     for rank, (time_s, late) in enumerate([(1.0, False), (9.0, True)]):
         result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
-        folder.write_result(0, bodies.ResultBody(result=result, late=late))
+        folder.write_results(0, [bodies.ResultBody(result=result, late=late)])
     poll(coordinator, clock, 2)
     schedule = schedules_of(folder, infos)[0]
     assert schedule is not None

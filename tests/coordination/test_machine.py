@@ -24,11 +24,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jobs import make_job, rank_infos, register, write_step
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.coordination.history import read_history, replay
 from pfo_fs.coordination.leader import Leader
 from pfo_fs.coordination.leader_lease import LEASES_WITH_LOCK
 from pfo_fs.coordination.policy_start import PolicyChoice
+from pfo_fs.coordination.poll_pace import PollPace
+from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
+from pfo_fs.coordination.replay import replay
 from pfo_fs.coordination.results import Results
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -237,7 +239,7 @@ class Cluster(RuleBasedStateMachine):
         if current is None or current.number < 0 or rank in self.folder.result_names(current.number):
             return  # a result is written once: a file that a daemon has read does not change
         result = ProfilingResult(rank=rank, iter_time=[current.number + 1 + rank / 10], iter_energy=[1.0])
-        self.folder.write_result(current.number, bodies.ResultBody(result=result))
+        self.folder.write_results(current.number, [bodies.ResultBody(result=result)])
         if damaged:
             (self.root / self.folder.path / "prof" / str(current.number) / f"{rank}.json").write_text("junk")
 
@@ -280,8 +282,10 @@ class Cluster(RuleBasedStateMachine):
         assert not self.written or generation >= self.written[-1][1], "an older leader does not publish after a newer"
         self.written.append((number, generation))
 
-    def history(self) -> Any:
-        return read_history(self.folder, PolicyChoice(self.settings.scheduler, {}, from_job=False).policy)
+    def made_schedules(self) -> dict[int, bodies.Source]:
+        publication = Publication(self.folder, 0, PollPace(1.0, remote=False, adapts=False, now=0.0))
+        publication.restore(PolicyChoice(self.settings.scheduler, {}, from_job=False).policy)
+        return publication.made
 
     @invariant()
     def check_that_each_generation_has_one_leader(self) -> None:
@@ -300,8 +304,8 @@ class Cluster(RuleBasedStateMachine):
     def check_that_a_replayed_scheduler_asks_for_what_the_one_before_published(self) -> None:
         if self.away or self.job is None:
             return
-        history = self.history()
-        if not history.made:
+        made = self.made_schedules()
+        if not made:
             return
         ranks = RankRegistry(self.folder)
         ranks.by_rank = {info.rank: info for info in INFOS}
@@ -309,8 +313,8 @@ class Cluster(RuleBasedStateMachine):
         scheduler.request()
         results = Results(self.folder, ranks)
         # Without what was published: the scheduler has to come to it by itself.
-        replay(scheduler, history.made, lambda one, number: one.observe(results.read(number)), lambda number: None)
-        number, source = list(history.made.items())[-1]
+        replay(scheduler, made, lambda one, number: one.observe(results.read(number)), lambda number: None)
+        number, source = list(made.items())[-1]
         request = scheduler.request()
         assert request.revision == source.revision
         index = self.folder.read_index(number)

@@ -13,6 +13,7 @@ import pytest
 from scheduler_jobs import make_job, result_of
 
 from pfo_fs.coordination.bounds import PolicyLimits
+from pfo_fs.coordination.policy_process import PolicyCall
 from pfo_fs.coordination.remote_policy import PolicyProcesses, RemotePolicy
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.models import FrequencySchedule, PlanInputs, Target
@@ -39,7 +40,7 @@ def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
 
     def make(name: str, metadata: str = "") -> RemotePolicy:
         job = JOB.model_copy(update={"job_metadata": metadata})
-        policy = processes.make(name, load_scheduler(name), job, INFOS, PFOSettings(), {})
+        policy = processes.make(PolicyCall(name, job, INFOS, PFOSettings(), {}))
         started.append(policy)
         assert isinstance(policy, RemotePolicy)
         return policy
@@ -95,7 +96,7 @@ def test_a_policy_gets_plan_inputs_and_goes_on_from_a_revision(start: Callable[.
 
 
 def test_a_policy_that_only_reads_a_plan_needs_no_process(processes: PolicyProcesses) -> None:
-    made = processes.make("Manual", load_scheduler("Manual"), JOB, INFOS, PFOSettings(), {})
+    made = processes.make(PolicyCall("Manual", JOB, INFOS, PFOSettings(), {}))
     assert not isinstance(made, RemotePolicy)
 
 

@@ -12,7 +12,9 @@ from jobs import make_job, rank_infos, write_results
 from test_coordinator import coordinate as coordinate_any
 from test_coordinator import use
 
-from pfo_fs.coordination.history import read_history
+from pfo_fs.coordination.poll_pace import PollPace
+from pfo_fs.coordination.publication import Publication
+from pfo_fs.errors import StoreUnavailable
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
 from pfo_fs.store import JobFolder, bodies
@@ -155,9 +157,34 @@ def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     for number in range(8):
         source = bodies.Source(kind="scheduler", policy="p", revision=number, plan_inputs=slow)
         folder.write_schedule(number, 1, 0, source, [], infos)
-    assert len(read_history(folder, "p").made) == 8
-    monkeypatch.setattr("pfo_fs.coordination.history.MOST_REPLAYED", 500)
-    history = read_history(folder, "p")
-    assert history.made == {}
-    assert history.number == 7
-    assert any("starts afresh" in problem for problem in history.problems)
+    publication = Publication(folder, 1, PollPace(1.0, remote=False, adapts=False, now=0.0))
+    assert publication.restore("p") == []
+    assert len(publication.made) == 8
+    monkeypatch.setattr("pfo_fs.coordination.publication.MOST_REPLAYED", 500)
+    problems = publication.restore("p")
+    assert publication.made == {}
+    assert publication.number == 7
+    assert any("starts afresh" in problem for problem in problems)
+
+
+def test_a_publication_stays_as_it_was_when_the_directory_gives_no_answer_while_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_job(tmp_path, 1)
+    for number in range(3):
+        source = bodies.Source(kind="scheduler", policy="p", revision=number)
+        folder.write_schedule(number, 1, 0, source, [], rank_infos(1))
+    publication = Publication(folder, 1, PollPace(1.0, remote=False, adapts=False, now=0.0))
+    publication.restore("p")
+    read = folder.read_index
+
+    def read_some(number: int) -> bodies.IndexBody | None:
+        if number == 2:
+            raise StoreUnavailable(116, "stale")
+        return read(number)
+
+    monkeypatch.setattr(folder, "read_index", read_some)
+    with pytest.raises(StoreUnavailable):
+        publication.restore("p")
+    assert publication.number == 2
+    assert list(publication.made) == [0, 1, 2]

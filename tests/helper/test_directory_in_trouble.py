@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helper_host import Host
-from jobs import rank_infos
+from jobs import rank_infos, results_by_rank
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import CoordinationError, RecordError
@@ -90,7 +90,7 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
         assert plans.wait(10)
         host.join(client, job, info)
         client.send(measurement(0, 0))
-        wait_for(lambda: host.folder(job).ranks_with_result(0) == [0], what="the result")
+        wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
     finally:
         may_go_on.set()
 
@@ -109,20 +109,20 @@ def test_a_registration_that_finds_a_damaged_record_is_refused_and_the_helper_go
             host.join(client, job, info)
     host.join(client, job, info)
     client.send(measurement(0, 0))
-    wait_for(lambda: host.folder(job).ranks_with_result(0) == [0], what="the result")
+    wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
 
 
 def test_a_rank_that_another_process_has_taken_does_not_block_the_records_behind_it(host: Host, wait_for: Wait) -> None:
     first, second = host.client(0), host.client(1)
     infos = rank_infos(2)
     job = host.create(first, ranks=2)
-    host.folder(job).register_rank(bodies.RankBody(rank_info=infos[1], nonce="another process"))
+    host.folder(job).register_ranks([bodies.RankBody(rank_info=infos[1], nonce="another process")])
     away = host.root.with_name(f"{host.root.name}.away")
     host.root.rename(away)
     host.join(second, job, infos[1])  # answered at once, written when the directory is back
     second.send(measurement(1, 0))
     away.rename(host.root)
-    wait_for(lambda: host.folder(job).ranks_with_result(0) == [1], what="the result behind the registration")
+    wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [1], what="the result behind the registration")
     refused = wait_for(second.poll, what="the refusal")
     assert isinstance(refused, messages.Refused)
     assert refused.taken

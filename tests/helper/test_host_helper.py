@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helper_host import Host
-from jobs import one_f_one_b, rank_infos
+from jobs import one_f_one_b, rank_infos, results_by_rank
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
@@ -129,9 +129,8 @@ def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host
         result = {"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]}
         client.send(messages.MeasurementReport(number=0, first_step=3, result=result))
     folder = host.folder(job)
-    wait_for(lambda: folder.ranks_with_result(0) == [0, 1], what="both results")
-    late = [folder.read_result(0, rank).late for rank in range(2)]  # type: ignore[union-attr]
-    assert late == [False, True]
+    wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], what="both results")
+    assert [body.late for body in results_by_rank(folder, 0).values()] == [False, True]
 
 
 def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) -> None:
@@ -145,7 +144,7 @@ def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) 
     client.send(messages.ProgressReport(step=3, number=0))
     time.sleep(0.5)  # long enough for several refusals
     away.rename(host.root)
-    wait_for(lambda: host.folder(job).ranks_with_result(0) == [0], what="the result")
+    wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
 
 
 def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_a_finished_one(
@@ -231,7 +230,7 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     wait_for(lambda: host.state._job.early_results)
     job = host.create(client)
     host.join(client, job, info)
-    assert wait_for(lambda: host.folder(job).ranks_with_result(3)) == [0]
+    assert wait_for(lambda: list(results_by_rank(host.folder(job), 3))) == [0]
 
 
 def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(

@@ -99,7 +99,7 @@ def test_a_job_with_thousands_of_clocks_takes_little_memory(
         if current is not None and current.number > answered:
             answered = current.number
             for info in infos:
-                folder.write_result(answered, bodies.ResultBody(result=windowed(info.rank)))
+                folder.write_results(answered, [bodies.ResultBody(result=windowed(info.rank))])
             write_step(folder, 10 + 20 * answered, number=answered)
         time.sleep(0.02)
     assert memory_mb(daemon) < 700
@@ -146,7 +146,7 @@ def test_results_that_wait_for_a_rank_take_little_memory_of_a_daemon(
     other = make_job(tmp_path, 1, attempt="other")
     register(other, rank_infos(1))
     wait_for(lambda: number_of(other) == 0, what="the other job's schedule")
-    folder.write_result(0, bodies.ResultBody(result=ProfilingResult(rank=5, iter_time=[1], iter_energy=[1])))
+    folder.write_results(0, [bodies.ResultBody(result=ProfilingResult(rank=5, iter_time=[1], iter_energy=[1]))])
     wait_for(lambda: number_of(folder) == 1, timeout_s=60, what="the next schedule, after all results were read")
     current = folder.read_current()
     assert current is not None
@@ -203,7 +203,7 @@ def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_fir
     monkeypatch.setattr(results, "MOST_RESULT_BYTES", 8 * len(one.model_dump_json()))
     reader = results.Results(folder, ranks)
     for info in reversed(infos[1:]):  # those of the last pipelines come first
-        folder.write_result(0, bodies.ResultBody(result=windowed(info.rank)))
+        folder.write_results(0, [bodies.ResultBody(result=windowed(info.rank))])
         assert info.rank not in reader.missing(0)
         assert sum(map(len, reader._stored.values())) <= results.MOST_RESULT_BYTES
     assert reader.missing(0) == [0]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from jobs import make_job, rank_infos, register
+from jobs import make_job, rank_infos, register, results_by_rank
 from record_corpus import Place, damaged_records, make_directory, places, plant
 from running import Processes
 from training_job import Job, all_made, told_on_failure
@@ -114,7 +114,7 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
         wait_for(lambda: job.of(number=0, step=5), what="steps")
         job.put_yaml("all: 1200\n")
         wait_for(lambda: len(job.first_steps_of(1)) == 2, what="the switch")
-        wait_for(lambda: job.folder.ranks_with_result(1) == [0, 1], what="results")
+        wait_for(lambda: list(results_by_rank(job.folder, 1)) == [0, 1], what="results")
         shutil.copytree(root, snapshot)
         damage = Damage(root, snapshot, job.folder, number=1)
         helpers = [line["helper_pid"] for line in job.having("helper_pid") if line["helper_pid"]]

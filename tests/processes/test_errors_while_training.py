@@ -16,7 +16,7 @@ from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.schedule_feed import HelperFeed
+from pfo_fs.training.schedule_feed import ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 Make = Callable[..., PFOFileOptimizer]
@@ -52,7 +52,7 @@ def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
 @pytest.mark.parametrize(
     ("kind", "method"),
     [
-        (HelperFeed, "step_begin"),
+        (ScheduleFeed, "step_begin"),
         (ScheduleSwitcher, "step_begin"),
         (InstructionTracker, "step_begin"),
         (InstructionTracker, "_begin_slowly"),

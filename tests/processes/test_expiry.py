@@ -32,7 +32,7 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOpti
         tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", switching="launch", **place
     ) as opt:
         opt._link.close()
-        opt._feed._at_once = False  # type: ignore[attr-defined]
+        opt._feed.at_once = False
         opt._link.client = FakeClient()  # what the helper sends, the tests send
         assert step_mhz(opt) == 0
         yield opt

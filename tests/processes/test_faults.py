@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from jobs import results_by_rank
 from running import Gluster, Processes
 from training_job import HERE, Job, all_made, told_on_failure
 
@@ -61,7 +62,7 @@ class Faulty:
 
     def ends_with_all_results(self) -> None:
         folder = self.job.folder
-        self._wait_for(lambda: folder.ranks_with_result(0) == [0, 1], 60, "what was measured")
+        self._wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], 60, "what was measured")
         self.ends()
         assert self._wait_for(folder.read_end, 60, "the end").reason == "finished"
 

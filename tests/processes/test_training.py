@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs import results_by_rank
 from running import Gluster, Processes
 from training_job import Job, all_made, told_on_failure
 
@@ -40,7 +41,7 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     assert folder.schedule_numbers() == [0, 1]
     ways = wait_for(lambda: [rank.clock_backend for rank in folder.read_progress(0).ranks], 10, "progress")  # type: ignore[union-attr]
     assert ways == ["simulated", "simulated"]
-    wait_for(lambda: folder.ranks_with_result(0) == [0, 1], 10, "what was measured")
+    wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], 10, "what was measured")
     locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
     assert sorted(map(sorted, locked)) == [[1110], [1200]]
     assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
@@ -290,7 +291,7 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
     shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     folder = shared.job(shared.job_ids()[0])
     assert folder.read_job() is not None
-    wait_for(lambda: len(folder.ranks_with_result(0)) == 8, 10, "results of all stages")
+    wait_for(lambda: len(results_by_rank(folder, 0)) == 8, 10, "results of all stages")
     assert len({path.name for path in sim_dir.glob("*.log")}) == 8
 
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from jobs import make_job, one_f_one_b, rank_infos, register, write_results, write_step
+from jobs import make_job, one_f_one_b, rank_infos, register, results_by_rank, write_results, write_step
 from pydantic import ValidationError
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -167,7 +167,7 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     for rank in range(2):
         times = {"forward": [[0.1] * 3] * 2, "backward": [[0.2] * 3] * 2}
         result = ProfilingResult(rank=rank, iter_time=[1.25] * 2, iter_energy=[79.0, 81.0], time_breakdown=times)
-        folder.write_result(1, bodies.ResultBody(result=result, first_step=12))
+        folder.write_results(1, [bodies.ResultBody(result=result, first_step=12)])
     folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
     write_step(folder, 40, 1.25)
     text = Reader(render_page(collect_job(folder))).text
@@ -227,8 +227,7 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
         update=dict.fromkeys(("power_drift_factor", "delay_s", "full_time_s", "full_energy_j"), figure)
     )
     newest, start_step = [(window.number, window.index.start_step) for window in data.windows if window.measured][-1]
-    body = played.read_result(newest, 0)
-    assert body is not None
+    body = results_by_rank(played, newest)[0]
     result = body.result.model_copy(
         update={
             "time_breakdown": {"forward": [[figure] * 4] * 5, "backward": [[figure] * 4] * 5},
@@ -238,7 +237,7 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     )
     path = played.files.root / played.path / "prof" / str(newest) / "0.json"
     path.unlink()
-    played.write_result(newest, body.model_copy(update={"result": result}))
+    played.write_results(newest, [body.model_copy(update={"result": result})])
     spoiled = collect_job(played)
     text = Reader(render_page(replace(spoiled, model=model), points=2)).text
     assert "nan" not in text["headline"]

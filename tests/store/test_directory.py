@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from jobs import make_job, rank_infos
 
-from pfo_fs.errors import AlreadyClaimed, FolderAway, RecordError, StoreError, StoreUnavailable
+from pfo_fs.errors import FolderAway, RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, filesystem_type
 from pfo_fs.store.locks import courtesy_lock, try_lock
 
@@ -45,10 +46,10 @@ def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
 def test_a_rank_that_registers_twice_gets_an_error_that_names_the_first_process(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1)
     body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first", host="node7", pid=42)
-    folder.register_rank(body)
-    folder.register_rank(body)  # the same process again, after a reply that was lost
-    with pytest.raises(AlreadyClaimed, match=r"rank 0 .* by process 42 on node7"):
-        folder.register_rank(body.model_copy(update={"nonce": "second"}))
+    assert folder.register_ranks([body]) == {}
+    assert folder.register_ranks([body]) == {}  # the same process again, after a reply that was lost
+    (refused,) = folder.register_ranks([body.model_copy(update={"nonce": "second"})]).values()
+    assert re.search(r"rank 0 .* by process 42 on node7", refused)
 
 
 def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +57,8 @@ def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
     folder = make_job(tmp_path, 1)
     body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first")
-    folder.register_rank(body)
-    with pytest.raises(AlreadyClaimed):
-        folder.register_rank(body.model_copy(update={"nonce": "second"}))
+    assert folder.register_ranks([body]) == {}
+    assert list(folder.register_ranks([body.model_copy(update={"nonce": "second"})])) == [0]
 
 
 @pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])

@@ -92,7 +92,7 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
     yield from (folder.registered_ranks, folder.ranks_with_order, folder.progress_names)
     for rank in (0, 1):
         yield from (lambda rank=rank: folder.read_rank(rank), lambda rank=rank: folder.read_order(rank))  # type: ignore[misc]
-        yield lambda rank=rank: folder.read_result(0, rank)  # type: ignore[misc]
+        yield lambda rank=rank: folder.read_results(0, rank)  # type: ignore[misc]
     yield from (lambda: folder.read_progress(0), lambda: folder.read_iteration_times(0))
     for info in rank_infos(2):
         yield lambda info=info: read_schedule(folder, info)  # type: ignore[misc]

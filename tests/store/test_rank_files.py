@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from jobs import make_job, rank_infos
+from jobs import make_job, rank_infos, results_by_rank
 
 from pfo_fs.models import ProfilingResult
 from pfo_fs.store import Files, JobFolder, bodies
@@ -65,12 +65,8 @@ def test_results_of_a_host_are_one_file_and_a_second_writer_adds_only_what_is_mi
     folder.write_results(0, [result(2), result(1)])
     folder.write_results(0, [result(1, 9.0), result(2, 9.0), result(3, 9.0)])  # a helper that replaces a dead one
     assert folder.result_names(0) == [1, 3]
-    assert folder.ranks_with_result(0) == [1, 2, 3]
-    assert [body.result.iter_time for rank in (1, 2, 3) if (body := folder.read_result(0, rank))] == [
-        [1.0],
-        [1.0],
-        [9.0],
-    ]
+    found = results_by_rank(folder, 0)
+    assert {rank: body.result.iter_time for rank, body in found.items()} == {1: [1.0], 2: [1.0], 3: [9.0]}
 
 
 def test_results_too_large_for_one_file_become_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,4 +74,4 @@ def test_results_too_large_for_one_file_become_several(tmp_path: Path, monkeypat
     monkeypatch.setattr("pfo_fs.store.layout.PLAN_LIMIT", 800)
     folder.write_results(0, [result(rank) for rank in range(16)])
     assert len(folder.result_names(0)) > 1
-    assert folder.ranks_with_result(0) == list(range(16))
+    assert list(results_by_rank(folder, 0)) == list(range(16))

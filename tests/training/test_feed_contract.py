@@ -28,7 +28,7 @@ from pfo_fs.ipc.messages import (
     SchedulesWithdrawn,
     ToTraining,
 )
-from pfo_fs.training.schedule_feed import BroadcastFeed, HelperFeed, ScheduleFeed
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RANKS = 3
@@ -200,7 +200,7 @@ class HelperFeedMachine(FeedContract):
     """Each rank hears from the helper of its host."""
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
-        return HelperFeed(rank.number, rank.switcher, self.now)
+        return ScheduleFeed(rank.number, rank.switcher, monotonic=self.now)
 
     def readers(self) -> list[int]:
         return list(range(RANKS))
@@ -266,7 +266,7 @@ class BroadcastFeedMachine(FeedContract):
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
         broadcaster: Any = FakeBroadcaster(rank.number, self.medium)
-        return BroadcastFeed(rank.number, rank.switcher, broadcaster, rank.warn, self.now)
+        return BroadcastFeed(rank.number, rank.switcher, broadcaster, rank.warn, monotonic=self.now)
 
     def readers(self) -> list[int]:
         return [0]
@@ -289,9 +289,9 @@ class BroadcastFeedMachine(FeedContract):
     @invariant()
     def after_a_failure_of_the_exchange_all_ranks_end_at_default_clocks(self) -> None:
         for number in self.medium.failed:
-            if self.ranks[number].feed._broadcaster.lost:  # type: ignore[attr-defined]
+            if self.ranks[number].feed.broadcaster.lost:  # type: ignore[attr-defined]
                 assert self.ranks[number].runs is None
-        if all(rank.feed._broadcaster.lost for rank in self.ranks):  # type: ignore[attr-defined]
+        if all(rank.feed.broadcaster.lost for rank in self.ranks):  # type: ignore[attr-defined]
             assert {rank.runs for rank in self.ranks} == {None}
 
 
@@ -316,8 +316,8 @@ class Follower:
     def _set(self, schedule: NewSchedule | None) -> None:
         self.runs = None if schedule is None else schedule.number
 
-    def helper_feed(self, **options: Any) -> HelperFeed:
-        return HelperFeed(0, self.switcher, **options)
+    def helper_feed(self, **options: Any) -> ScheduleFeed:
+        return ScheduleFeed(0, self.switcher, **options)
 
     def broadcast_feed(self, rank: int = 0, medium: Medium | None = None, **options: Any) -> BroadcastFeed:
         broadcaster: Any = FakeBroadcaster(rank, medium or Medium())

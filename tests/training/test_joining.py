@@ -95,7 +95,7 @@ def join_all(
             link, request = HelperLink(warn), JobRequest(**given)
             joiner = JobJoiner(dims, request, collectives, link, switcher, warn, strict=guard.strict)
             results[rank] = joiner.join(lambda _: make_parts(rank))
-            joiner._link.close()
+            joiner.link.close()
             results[rank].clocks.close()
         except BaseException as error:
             results[rank] = error

@@ -13,7 +13,7 @@ from pfo_fs.device.gpu.pauses import NEVER
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TARGET, TURN_SHIFT, TURNS
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.progress_marker import ProgressMarker, SynchronizedMarks
+from pfo_fs.training.progress_marker import ProgressMarker
 
 MS = 1_000_000
 
@@ -337,14 +337,6 @@ def test_a_forked_child_marks_nothing(tracker: InstructionTracker, queue: Queue,
     tracker.step_end()
     run(tracker, F)
     assert queue == before
-
-
-def test_a_synchronized_mark_is_written_after_the_device_has_caught_up(clocks: FakeClocks) -> None:
-    seen = []
-    marks = SynchronizedMarks(clocks.words, lambda: seen.append(clocks.words[PROGRESS]))
-    marks.write(7)
-    assert seen == [IDLE]
-    assert clocks.words[PROGRESS] == 7
 
 
 def test_after_the_clock_process_was_lost_nothing_is_marked_from_the_next_step_on(

@@ -86,9 +86,10 @@ def test_in_mode_sync_training_waits_for_the_device_at_each_mark(clocks: FakeClo
     marker.set_plan([900], [0])
     done: list[int] = []
     kernels.stream.launch("backward")
-    kernels.stream.call(lambda: done.append(1))
+    kernels.stream.call(lambda: done.append(clocks.words[PROGRESS]))
     marker.begin_step()
-    assert done == [1]
+    assert done == [IDLE]
+    assert clocks.words[PROGRESS] != IDLE
 
 
 def test_in_mode_sync_a_device_that_cannot_be_waited_for_ends_the_marks_and_not_training(
