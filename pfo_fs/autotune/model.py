@@ -35,7 +35,7 @@ Array = Any
 _PLANNED_FOR, _JUDGED_BY = 16, 48
 """Plans are made for at most 16 of the measured iterations, and judged by at most 48 others."""
 _RECOMBINED, _MOST_VALUES = 192, 2_000_000
-"""Plans are judged by 192 further iterations, or by as many as hold 2 million durations: with micro-batches of different
+"""Plans are judged by 192 further iterations, or by as many as hold 2 million durations: with micro-batches of several
 iterations, combined otherwise than those that the planner adds. With many pipelines, a plan can be late by 4 % in one
 iteration of 25, which a few dozen iterations may not hold."""
 _OWN_GROUP = 0.05
