@@ -67,6 +67,7 @@ def test_a_plan_is_on_time_though_clocks_act_late(seed: int, acts_late_s: float,
     assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(small_problems(), st.sampled_from([0.003, 0.01, 0.05]), st.floats(1.0, 1.2))
 def test_bound_optimum_and_plan_are_in_order(problem: Problem, acts_late_s: float, slowdown: float) -> None:

@@ -358,6 +358,7 @@ def test_a_limit_that_another_user_has_invented_stays_for_one_window(
     victim.close()
 
 
+@pytest.mark.slow
 def test_jobs_at_the_same_time_share_the_work_and_end_alike(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_for: WaitFor
 ) -> None:

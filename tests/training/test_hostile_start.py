@@ -117,6 +117,7 @@ needs_filter = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_filter
 def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_path: Path) -> None:
     assert not list(complaints(COMMON, run(tmp_path, COMMON)))
