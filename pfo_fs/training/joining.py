@@ -266,12 +266,11 @@ class JobJoiner:
             self._await_first_schedule(wait_s)
             return
         infos = self.collectives.gather_to_rank_0(None if info is None else info.model_dump())
-        alone = self.collectives.world_size == 1
-        broadcaster = self._make_broadcaster() if self.request.broadcasts and not alone else None
+        broadcaster = self._make_broadcaster() if self.request.broadcasts else None
         if rank == 0 and all(infos):
             with self._alone("rank 0's helper cannot schedule"):
                 self.link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
-        if alone:
+        if self.collectives.world_size == 1:
             self._await_first_schedule(wait_s)
             self._feed = ScheduleFeed(rank, self.switcher, at_once=True)
             return
@@ -282,7 +281,8 @@ class JobJoiner:
         with self._alone("there is no first schedule"):
             if rank == 0 and (schedule := self.link.wait_for_schedule(wait_s)) is not None:
                 packet = transport.encode(schedule)
-        feed.start_with(self.collectives.from_rank_0(packet))
+        with self._alone("torch.distributed cannot broadcast the first schedule"):
+            feed.start_with(broadcaster.first(packet))
 
     def _register(self, job: _Job, token: str, clocks: ClockProcess) -> RankInfo:
         dims = self.dims
@@ -327,6 +327,8 @@ class JobJoiner:
 
     def _make_broadcaster(self) -> ScheduleBroadcaster | None:
         """Returns a broadcaster on all ranks or on none: if one rank had none, the others would wait for it."""
+        if self.collectives.world_size == 1:
+            return None
         broadcaster, problem = None, ""
         try:
             broadcaster = ScheduleBroadcaster(self.dims.rank)

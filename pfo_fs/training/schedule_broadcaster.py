@@ -58,6 +58,12 @@ class ScheduleBroadcaster:
         self._payload: Any = None
         self._work: Any = None
 
+    def first(self, packet: bytes | None) -> bytes | None:
+        """Sends rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""
+        box = [packet]
+        self._dist.broadcast_object_list(box, src=0, group=self._group, device=self._torch.device("cpu"))
+        return box[0]
+
     def offer(self, packet: bytes) -> None:
         """On rank 0: gives the packet to send next; it replaces one that is not under way yet."""
         if len(packet) <= _MAX_PACKET_BYTES:

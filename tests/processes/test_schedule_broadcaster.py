@@ -39,6 +39,7 @@ def play(**given: Any) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins() -> None:
     lines = play(steps=40, offers={"1": "x", "2": "y", "20": "z" * 100_000})
+    assert [line["first"] for line in lines if "first" in line] == ["first"] * RANKS
     arrived = [(line["step"], line["packet"][:3]) for line in lines if "packet" in line]
     assert len(arrived) % RANKS == 0
     assert {packet for _, packet in arrived} >= {"y", "zzz"}

@@ -156,7 +156,8 @@ def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: 
     assert "No profile" in text["profile"]
 
 
-def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measured(tmp_path: Path) -> None:
+def make_job_by_hand(tmp_path: Path) -> JobFolder:
+    """A job that was measured at max clocks; since step 10 a schedule by hand is in force, not measured yet."""
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
     folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [], infos)
@@ -164,11 +165,16 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
     source = bodies.Source(kind="yaml", sha256="0" * 64)
     folder.write_schedule(1, 1, 10, source, schedules, infos)
+    folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
+    return folder
+
+
+def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measured(tmp_path: Path) -> None:
+    folder = make_job_by_hand(tmp_path)
     for rank in range(2):
         times = {"forward": [[0.1] * 3] * 2, "backward": [[0.2] * 3] * 2}
         result = ProfilingResult(rank=rank, iter_time=[1.25] * 2, iter_energy=[79.0, 81.0], time_breakdown=times)
         folder.write_results(1, [bodies.ResultBody(result=result, first_step=12)])
-    folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
     write_step(folder, 40, 1.25)
     text = Reader(render_page(collect_job(folder))).text
     assert "−20.0 %" in text["headline"]
@@ -179,14 +185,7 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
 
 
 def test_a_schedule_without_results_or_model_is_not_compared_with_max_clocks(tmp_path: Path) -> None:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
-    folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [], infos)
-    write_results(folder, 0, infos, 1.0)
-    schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
-    source = bodies.Source(kind="yaml", sha256="0" * 64)
-    folder.write_schedule(1, 1, 10, source, schedules, infos)
-    folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
+    folder = make_job_by_hand(tmp_path)
     text = Reader(render_page(collect_job(folder))).text
     assert "No energies of the schedule in force yet" in text["headline"]
 
