@@ -205,7 +205,7 @@ _AUTOTUNE_LOOP = (
         "first low clocks",
         "low clocks are measured where there is slack before the first plan",
         "autotune.pareto_scheduler:probe_plan",
-        lambda model, _beliefs: model.highest,
+        lambda model, _beliefs: model.max_clocks,
     ),
     ("effects", "what runs of an iteration or place share", "autotune.load_rows:Effect.update", _no_effect),
     ("loads", "instructions of a micro-batch vary together", "autotune.loads:_FIRST_SHARE", 0.0),

@@ -18,7 +18,7 @@ from pfo_fs.autotune.measured_switching import late_switching, measured_switchin
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
-from pfo_fs.autotune.windows import SETTLES_WITHIN_S, UNKNOWN_WITHIN_S, Window, window_of
+from pfo_fs.autotune.windows import CLOCK_UNKNOWN_S, LATENCY_UNKNOWN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
 
@@ -33,15 +33,15 @@ _FIRST_WINDOWS = 2
 _MOST_INSTRUCTIONS = 6000
 """About this many measured instructions are enough to calibrate with."""
 _LEAST_OFF, _FAR = 0.02, 4.0
-"""Instructions take another time than before, or at default clocks, if they differ by so much, relative, and by so many
-standard errors."""
+"""Durations of instructions differ, from before or from those at default clocks, if they do by 2 % and by four standard
+errors."""
 _BLOCKING_SHARE = 0.2
 """Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
 (A100), 70 of 299 W (A40)."""
 _USABLE_WAITING_POWER_ERROR = 0.2
 """Relative: a measured blocking power with a larger error is not used."""
 _LESS_SURE = 10.0
-"""What was measured before a change counts with so many times its error."""
+"""What was measured before a change counts with ten times its error."""
 _NOTHING = Point()
 
 
@@ -110,13 +110,13 @@ class Beliefs:
         latest: What the latest one has told of each kind and clock.
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current.
-        elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
+        earlier_job: Points of another job on the same kind of GPUs, whose curves may be alike.
         trials: What was measured of plans that were in force, by their keys.
         reference: The window of max clocks that savings are told against; None: none was measured yet.
         reference_drift: `power_drift_factor` at that time.
         refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
-            The times of plans that were not measured are so many times more uncertain.
-        settles_within_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
+            The times of plans that were not measured are `1 + refuted` times as uncertain.
+        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
             where clock processes have learned when each clock acts that they had to set in the latest window.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
@@ -128,12 +128,12 @@ class Beliefs:
         self.windows: list[Window] = []
         self.latest: list[Found] = []
         self.power_drift_factor = 1.0
-        self.elsewhere: dict[Kind, dict[int, Point]] = {}
+        self.earlier_job: dict[Kind, dict[int, Point]] = {}
         self.trials: dict[object, Trial] = {}
         self.reference: Window | None = None
         self.reference_drift = 1.0
         self.refuted = 0
-        self.settles_within_s = SETTLES_WITHIN_S
+        self.clock_unknown_s = CLOCK_UNKNOWN_S
         self.slow_pipelines: frozenset[int] = frozenset()
         self._pipeline: Pipeline | None = None
         self._switching: SwitchCosts | None = None
@@ -162,7 +162,7 @@ class Beliefs:
         self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
         learns = any(one.switching is not None and one.switching.mode != "launch" for one in taken)
         are_known = bool(schedules) and not (window and window.or_mhz.any())
-        self.settles_within_s = SETTLES_WITHIN_S if not learns else 0.0 if are_known else UNKNOWN_WITHIN_S
+        self.clock_unknown_s = CLOCK_UNKNOWN_S if not learns else 0.0 if are_known else LATENCY_UNKNOWN_S
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
@@ -205,7 +205,7 @@ class Beliefs:
         if len(alike) < 2:
             return
         # The work of each iteration, as a logarithm, by window.
-        logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=1)).mean(axis=1) for window in alike]
+        logs = [np.log(self.loads.at_max_clocks_s(window, ratios).sum(axis=1)).mean(axis=1) for window in alike]
         before, now = np.concatenate(logs[:-1]), logs[-1]
         off = abs(float(now.mean() - before.mean()))
         # What is not known of the ratios may be common to all instructions of the latest window.
@@ -280,7 +280,7 @@ class Beliefs:
         assert self.loads is not None
         first, latest = self.windows[0], self.windows[-1]
         kinds, top_mhz = self.loads.kind_of_node, self.ratios().top_mhz
-        at_top = (latest.clocks_mhz >= top_mhz[kinds][:, None]) & latest.settled
+        at_top = (latest.clocks_mhz >= top_mhz[kinds][:, None]) & latest.at_clock
         total = weight = 0.0
         for number in range(len(self.loads.kinds)):
             nodes = kinds == number
@@ -320,7 +320,7 @@ class Beliefs:
         """Returns what is believed of each instruction at each clock."""
         if self._curves is None:
             layout = self.layout
-            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz, self.elsewhere)
+            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz, self.earlier_job)
         return self._curves
 
     def ratios(self) -> Ratios:
@@ -336,11 +336,11 @@ class Beliefs:
         z = np.maximum(0.0, np.log(top_mhz[:, None] / np.array(clocks, float)))
         return Ratios(np.array(clocks, float), TIME.slope * z, TIME.slope_error * z, top_mhz)
 
-    def full_speed_s(self) -> list[Array]:
+    def at_max_clocks_s(self) -> list[Array]:
         """Returns, for each window, what its instructions would have taken at max clocks, in s."""
         assert self.loads is not None
         ratios = self.ratios()
-        return [self.loads.full_speed_s(window, ratios) for window in self.windows]
+        return [self.loads.at_max_clocks_s(window, ratios) for window in self.windows]
 
     def level_error(self) -> float:
         """Returns the relative error of what all durations at max clocks have in common.
@@ -353,7 +353,7 @@ class Beliefs:
         assert self.loads is not None
         tops = top_mhz[self.loads.kind_of_node][:, None]
         at_top = sum(window.iterations * float((window.clocks_mhz >= tops).mean()) for window in self.windows)
-        scatters = [float(np.log(full_s.sum(axis=(1, 2))).std()) for full_s in self.full_speed_s()]
+        scatters = [float(np.log(full_s.sum(axis=(1, 2))).std()) for full_s in self.at_max_clocks_s()]
         return max(scatters) / math.sqrt(max(1.0, at_top))
 
     def switching(self) -> SwitchCosts:

@@ -32,16 +32,18 @@ _ROUGHNESS = (0.3, 1.0, 3.0)
 """Multiples of the usual roughness that may be that of the job."""
 _OF_EQUAL_NAMES = 0.6
 """Share of what is common that instructions of another name do not have."""
-_PLATEAU_ENDS, _LEAST_LIKELY = (0.5, 0.95), 0.003
+_PLATEAU_ENDS = (0.5, 0.95)
 """Plateaus end between these shares of the highest clock: real GPUs are often fastest a little below it, which a
-shorter plateau would hide. Ends that are less likely than the second number are left out."""
+shorter plateau would hide."""
+_LEAST_LIKELY = 0.003
+"""Ends of a plateau that are less likely than this are left out."""
 _ENDS = (0.0, 0.25, 0.5)
 """Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
 _LEVEL_DEVIATION = 1.0
 """Of the logarithm at the highest clock, around what was measured there."""
 _MOST_POINTS_TOGETHER, _COMPANION_POINTS = 600, 12
-"""With more measured points, each instruction has enough of its own, and a common fit would take too long. Beside an
-instruction that is fitted alone, so many points of another one are enough to show the shape of its curve."""
+"""With more than 600 measured points, each instruction has enough of its own, and a common fit would take too long.
+Beside an instruction that is fitted alone, 12 points of another one are enough to show the shape of its curve."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Estimate:
     power_error: float
 
 
-class Sites:
+class GridPoints:
     """Instructions at clocks, as the rows of the arrays.
 
     Args:
@@ -100,7 +102,7 @@ class Sites:
     def covariance(
         self, prior: Prior, own_share: float, roughness: float, end: float, rows: Array, columns: Array
     ) -> Array:
-        """Returns the covariance of the logarithms at two sets of sites before anything is measured.
+        """Returns the covariance of the logarithms at two sets of points before anything is measured.
 
         Curves are flat for z up to `end`.
         """
@@ -123,7 +125,7 @@ class Sites:
 
 
 class Belief:
-    """The logarithm of time or of power at some sites, as a normal distribution.
+    """The logarithm of time or of power at some points of the grid, as a normal distribution.
 
     Attributes:
         mean: Its mean at each site.
@@ -147,22 +149,22 @@ class _Curves:
 
     Args:
         prior: What is known beforehand.
-        sites: All sites.
+        grid: All instructions at all clocks.
         values, errors: As for `believe`.
         end: The curves are flat for z up to this.
     """
 
-    def __init__(self, prior: Prior, sites: Sites, values: Array, errors: Array, end: float) -> None:
+    def __init__(self, prior: Prior, grid: GridPoints, values: Array, errors: Array, end: float) -> None:
         import numpy as np
 
-        self._prior, self._sites, self._end = prior, sites, end
+        self._prior, self._grid, self._end = prior, grid, end
         self._known = known = np.flatnonzero(np.isfinite(values))
-        self._mean = prior.slope * sites.below(end)
-        for kind in range(int(sites.kinds.max()) + 1):
-            own = known[sites.kinds[known] == kind]
+        self._mean = prior.slope * grid.below(end)
+        for kind in range(int(grid.kinds.max()) + 1):
+            own = known[grid.kinds[known] == kind]
             if len(own):
-                first = own[np.argmin(sites.z[own])]  # the highest clock that was measured gives the level
-                self._mean[sites.kinds == kind] += values[first] - self._mean[first]
+                first = own[np.argmin(grid.z[own])]  # the highest clock that was measured gives the level
+                self._mean[grid.kinds == kind] += values[first] - self._mean[first]
         self._rest = (values - self._mean)[known]
         self._noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
 
@@ -174,7 +176,7 @@ class _Curves:
         return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
 
     def belief(self, own_share: float, roughness: float, wanted: int) -> Belief:
-        """Returns what is believed at the first sites after the measurements."""
+        """Returns what is believed at the first rows of the grid after the measurements."""
         import numpy as np
 
         rows = np.arange(wanted)
@@ -191,28 +193,28 @@ class _Curves:
         return lower, np.linalg.solve(lower, self._rest)
 
     def _covariance(self, own_share: float, roughness: float, rows: Array, columns: Array) -> Array:
-        return self._sites.covariance(self._prior, own_share, roughness, self._end, rows, columns)
+        return self._grid.covariance(self._prior, own_share, roughness, self._end, rows, columns)
 
 
-def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: int) -> Belief:
-    """Returns what is believed at the first sites after measurements at some of all sites.
+def believe(prior: Prior, grid: GridPoints, values: Array, errors: Array, wanted: int) -> Belief:
+    """Returns what is believed at the first rows of the grid after measurements at some of its points.
 
     Args:
         prior: What is known beforehand.
-        sites: All sites.
+        grid: All instructions at all clocks.
         values: Logarithm measured at each site; nan where nothing was measured.
         errors: Relative error of each measured value.
-        wanted: The belief is about this many sites.
+        wanted: The belief is about this number of points.
     """
     import numpy as np
 
-    sloped = _Curves(prior, sites, values, errors, 0.0)
+    sloped = _Curves(prior, grid, values, errors, 0.0)
     choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
     # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
     likely = _likely([sloped.log_likelihood(*choice) for choice in choices])
     own_share, roughness = np.average(np.array(choices), axis=0, weights=likely).tolist()
-    ends = _plateaus(sites.z[np.isfinite(values)].tolist()) if prior.plateau else []
-    curves = [[sloped], *([_Curves(prior, sites, values, errors, end) for end in each] for each in ends)]
+    ends = _plateaus(grid.z[np.isfinite(values)].tolist()) if prior.plateau else []
+    curves = [[sloped], *([_Curves(prior, grid, values, errors, end) for end in each] for each in ends)]
     before = [1 - prior.plateau, *[prior.plateau / len(ends) for _ in ends]]
     likely = _likely(
         [each[0].log_likelihood(own_share, roughness) + math.log(p) for each, p in zip(curves, before, strict=True)]
@@ -284,7 +286,7 @@ class ClockCurves:
 def fit_curves(
     points: Mapping[Kind, Mapping[int, Point]],
     clocks_mhz: Mapping[Kind, Sequence[int]],
-    elsewhere: Mapping[Kind, Mapping[int, Point]] | None = None,
+    earlier_job: Mapping[Kind, Mapping[int, Point]] | None = None,
     most_together: int = _MOST_POINTS_TOGETHER,
 ) -> list[ClockCurves]:
     """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
@@ -292,7 +294,7 @@ def fit_curves(
     Args:
         points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
         clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
-        elsewhere: Points of other instructions that may be alike, such as those of another job on equal GPUs.
+        earlier_job: Points of other instructions that may be alike, such as those of another job on equal GPUs.
         most_together: With more measured points than this, each instruction is fitted alone, beside some points of the
             best measured one of each name: the time of a fit grows with the cube of their number.
     """
@@ -303,9 +305,9 @@ def fit_curves(
     fitted = []
     for kinds in groups.values():
         if sum(len(measured[kind]) for kind in kinds) <= most_together:
-            fitted.append(_fit(measured, clocks_mhz, kinds, elsewhere or {}))
+            fitted.append(_fit(measured, clocks_mhz, kinds, earlier_job or {}))
             continue
-        alone = {kind: {**_companions(measured, kinds, kind), **(elsewhere or {})} for kind in kinds}
+        alone = {kind: {**_companions(measured, kinds, kind), **(earlier_job or {})} for kind in kinds}
         fitted += [_fit(measured, clocks_mhz, [kind], others) for kind, others in alone.items()]
     return fitted
 
@@ -329,17 +331,17 @@ def _fit(
     points: Mapping[Kind, Mapping[int, Point]],
     clocks_mhz: Mapping[Kind, Sequence[int]],
     kinds: Sequence[Kind],
-    elsewhere: Mapping[Kind, Mapping[int, Point]],
+    earlier_job: Mapping[Kind, Mapping[int, Point]],
 ) -> ClockCurves:
     import numpy as np
 
     wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
-    others = [((-1 - stage, name), mhz) for (stage, name), curve in elsewhere.items() for mhz in curve]
+    others = [((-1 - stage, name), mhz) for (stage, name), curve in earlier_job.items() for mhz in curve]
     top_mhz = {kind: max(clocks_mhz[kind]) for kind in kinds}
     highest_mhz = max(top_mhz.values())
-    sites = Sites([*wanted, *others], {**{kind: highest_mhz for kind, _ in others}, **top_mhz})
+    grid = GridPoints([*wanted, *others], {**{kind: highest_mhz for kind, _ in others}, **top_mhz})
     found = [points[kind].get(mhz) for kind, mhz in wanted]
-    found += [elsewhere[-1 - stage, name][mhz] for (stage, name), mhz in others]
+    found += [earlier_job[-1 - stage, name][mhz] for (stage, name), mhz in others]
     nothing = math.nan
     times = np.array([math.log(p.time_s) if p else nothing for p in found])
     powers = np.array([math.log(p.power_w) if p and p.power_w > 0 else nothing for p in found])
@@ -347,6 +349,6 @@ def _fit(
     power_errors = np.array([min(p.power_error, 0.3) if p else 0.0 for p in found])
     return ClockCurves(
         wanted,
-        believe(TIME, sites, times, time_errors, len(wanted)),
-        believe(POWER, sites, powers, power_errors, len(wanted)),
+        believe(TIME, grid, times, time_errors, len(wanted)),
+        believe(POWER, grid, powers, power_errors, len(wanted)),
     )

@@ -17,8 +17,8 @@ Array = Any
 """An array of numpy, which is not typed here."""
 LOWEST = 0.35
 """As a share of the highest clock: the energy of any instruction rises again below about this clock."""
-_MOST_SITES = 1200
-"""At most so many instructions times clocks are estimated together (the estimates' covariance then takes 12 MB)."""
+_MOST_GRID_POINTS = 1200
+"""At most 1,200 pairs of instruction and clock are estimated together: their covariance then takes 12 MB."""
 
 
 _MOST_TOGETHER = 100
@@ -61,7 +61,7 @@ class Curves:
         samples: What was measured.
         kinds: The kinds of instructions that the job runs.
         clocks_mhz: For each stage, the clocks that its GPUs offer.
-        elsewhere: Points of other instructions that may be alike, such as those of an earlier job.
+        earlier_job: Points of other instructions that may be alike, such as those of an earlier job.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Curves:
         samples: Samples,
         kinds: Sequence[Kind],
         clocks_mhz: Mapping[int, Sequence[int]],
-        elsewhere: Mapping[Kind, Mapping[int, Point]],
+        earlier_job: Mapping[Kind, Mapping[int, Point]],
     ) -> None:
         self._measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
-        self._unchecked = bool(elsewhere) or samples.borrows
+        self._unchecked = bool(earlier_job) or samples.borrows
         self._top_mhz = {kind: max(clocks_mhz[kind[0]]) for kind in kinds}
         wanted = {kind: self._offered(kind, clocks_mhz[kind[0]], len(kinds)) for kind in self._measured}
-        self._groups = fit_curves(self._measured, wanted, elsewhere, _MOST_TOGETHER)
+        self._groups = fit_curves(self._measured, wanted, earlier_job, _MOST_TOGETHER)
         self._table: dict[Kind, dict[int, Estimate]] = {}
         self._rows: dict[tuple[Kind, int], tuple[ClockCurves, int]] = {}
         for group in self._groups:
@@ -85,7 +85,7 @@ class Curves:
     def _offered(self, kind: Kind, clocks_mhz: Sequence[int], kinds: int) -> list[int]:
         """The clocks to be estimated: those that are worth it, evenly thinned out if there are many."""
         useful = [mhz for mhz in sorted(clocks_mhz, reverse=True) if mhz >= LOWEST * self._top_mhz[kind]]
-        return useful[:: math.ceil(len(useful) * kinds / _MOST_SITES)]
+        return useful[:: math.ceil(len(useful) * kinds / _MOST_GRID_POINTS)]
 
     @property
     def kinds(self) -> list[Kind]:

@@ -22,19 +22,19 @@ TOLERANCE = 0.0008
 """Relative: iterations of a plan may be longer than the target by this much on average. It takes 150 iterations
 to measure that of a job whose iterations scatter by 1 %."""
 SURE = 1.0
-"""A plan is in time if it is late by less than the tolerance even if it is later than expected by so many standard
-errors: 84 % of all such plans are."""
+"""A plan is in time if it is late by less than the tolerance even if it is later than expected by one standard error:
+84 % of all such plans are."""
 LEAST_GAIN = 0.003
 """Relative to the energy at max clocks: another plan takes the place of the one in force if it saves this much
 more. A smaller difference is within the error of what is believed of two plans."""
 HORIZON = 300
-"""What a trial may win counts for so many iterations, or as many as have been, if they are more: most jobs that have
-run for n iterations run for n more (Lindy's law)."""
+"""What a trial may win counts for 300 iterations, or for as many as the job has run, if they are more: most jobs that
+have run for n iterations run for n more (Lindy's law)."""
 LOST_TIME = 0.0005
-"""Relative: trials together may take so much of the time of the iterations so far and those of the horizon, each at
-first as much as is expected of it, then as much as it took."""
+"""Relative: all trials together may take 0.05 % of the time of the iterations so far and those of the horizon. A trial
+counts with what is expected of it, and later with what it took."""
 TRIAL_ITERATIONS = 10
-"""A trial lasts for about so many iterations, until its results have arrived."""
+"""A trial lasts for about 10 iterations, until its results have arrived."""
 MOST_LATE_TRIAL = LOST_TIME * HORIZON / TRIAL_ITERATIONS
 """Relative: a plan is not tried if it is expected to be later than this, 1.5 %: one trial takes no more time than all
 together may take at first."""
@@ -52,12 +52,12 @@ closely an instruction follows its clock, so that the next step can be larger.""
 _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
 _MOST_WINDOWS = 3
-"""A trial goes on for so many windows at most while it is neither surely in time nor surely late."""
+"""A trial goes on for three windows at most while it is neither surely in time nor surely late."""
 TRIALS_IN_VAIN = 2
-"""After so many trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
+"""After two trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
 these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
-_AIMS = 4
-"""A plan is made again for an earlier end at most so often until it is surely in time."""
+_MOST_MADE = 4
+"""A plan is made again for an earlier end, four times at most, until it is surely in time."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Choice:
     Attributes:
         plan: The plan.
         judgement: What is believed of it.
-        aim: Relative: by how much the planner was asked for another time than the target.
+        margin: Relative: by how much the planner was asked for another time than the target.
         stays: The plan that runs if a trial is no better; None: there is none yet.
         trial: Whether it is tried because it may save more than is expected of it.
-        settled: Whether nothing is worth another window.
+        converged: Whether nothing is worth another window.
         in_vain: How many trials in a row have won nothing.
         windows: How many windows of the plan were measured before, if its trial goes on; else 0.
         steady: Whether plans have one clock per rank so far.
@@ -79,10 +79,10 @@ class Choice:
 
     plan: ClockPlan
     judgement: Judgement
-    aim: float = 0.0
+    margin: float = 0.0
     stays: ClockPlan | None = None
     trial: bool = False
-    settled: bool = False
+    converged: bool = False
     in_vain: int = 0
     windows: int = 0
     steady: bool = False
@@ -116,19 +116,19 @@ class _Planned:
     """The plans that were made for a target.
 
     Attributes:
-        aim: By how much the planner was asked for another time than the target at last, relative.
+        margin: By how much the planner was asked for another time than the target at last, relative.
         sure: Of those that keep to it nearly surely, the one that saves most; None: there is none.
         likely: Of those that may keep to it, the one that saves most; None: there is none.
     """
 
-    aim: float
+    margin: float
     sure: ClockPlan | None
     likely: ClockPlan | None
 
 
 def _planned(
     model: JobModel,
-    aim: float,
+    margin: float,
     least_saved: float,
     refuted: Collection[object],
     near: ClockPlan | None,
@@ -141,7 +141,7 @@ def _planned(
 
     Args:
         model: What is believed.
-        aim: Relative: by how much the planner is asked for another time than the target at first.
+        margin: Relative: by how much the planner is asked for another time than the target at first.
         least_saved: A plan that saves less than this is of no interest.
         refuted: Keys of plans that were late as soon as they were in force.
         near: The plan that runs; None: there is none.
@@ -149,24 +149,24 @@ def _planned(
     """
     made: list[tuple[float, Judgement, ClockPlan]] = []
     # A plan may hardly be faster than max clocks, so the aim nears that in steps.
-    least_aim = min(0.0, model.full_s / model.target_s - 1)
-    aim = aim if aim > least_aim else least_aim + TOLERANCE / 2
-    for _ in range(_AIMS):
-        plan = model.plan(1 + aim, near=near, steady=steady)
+    least_margin = min(0.0, model.full_s / model.target_s - 1)
+    margin = margin if margin > least_margin else least_margin + TOLERANCE / 2
+    for _ in range(_MOST_MADE):
+        plan = model.plan(1 + margin, near=near, steady=steady)
         found = model.judge(plan)
         over = found.late + SURE * found.late_error - TOLERANCE
         if plan.key in refuted:
             over = max(over, MOST_LATE_TRIAL)  # it was later than that, whatever the model makes of it
         else:
-            made.append((aim, found, plan))
+            made.append((margin, found, plan))
         # Where there is no room for an earlier end, only a measurement tells.
-        is_unsure = found.late <= TOLERANCE < SURE * found.late_error and aim - over < least_aim
+        is_unsure = found.late <= TOLERANCE < SURE * found.late_error and margin - over < least_margin
         if found.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
             break
-        aim = max(aim - over - TOLERANCE / 4, least_aim + (aim - least_aim) / 4)
+        margin = max(margin - over - TOLERANCE / 4, least_margin + (margin - least_margin) / 4)
     sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
     likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
-    return _Planned(sure[0] if sure else aim, sure[2] if sure else None, likely[2] if likely else None)
+    return _Planned(sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None)
 
 
 def choose(
@@ -194,7 +194,7 @@ def choose(
     """
     if model.one_stretch and (last is None or last.steady):
         found = _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=True)
-        if not found.settled:
+        if not found.converged:
             return replace(found, steady=True)
     return _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=False)
 
@@ -234,10 +234,12 @@ def _choose(
         is_open = found is not None and not in_time(found) and not is_late(found)
         if found is not None and is_open and found.saved > least and may_be_tried(found):
             return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
-    planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0], steady)
+    planned = _planned(
+        model, last.margin if last is not None else TOLERANCE / 2, least, refuted, run and run[0], steady
+    )
     note = ""
     if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
-        plan = planned.sure or model.highest
+        plan = planned.sure or model.max_clocks
         run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
     plan, judgement = run
     stays = plan if plan.key in tried else None
@@ -248,9 +250,9 @@ def _choose(
         is_new = likely.key not in tried and likely.key not in refuted
         if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
             note = "measuring a plan that is likely in time"
-            return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
+            return Choice(likely, found, planned.margin, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
-        return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
+        return Choice(plan, judgement, planned.margin, plan, in_vain=in_vain, note=note)
     # Half of the time that is left, so that there is some for the next trial.
     hoped = _hopeful_plan(model, plan, {*tried, *refuted}, left / 2, steady) if left > 0 else None
     if hoped is not None:
@@ -260,8 +262,8 @@ def _choose(
         may_win = LUCK * more * max(HORIZON, iterations)
         if more > LEAST_GAIN and may_win > energy:
             note = "trying clocks that may take less energy"
-            return Choice(trial, expected, planned.aim, plan, trial=True, in_vain=in_vain, note=note)
-    return Choice(plan, judgement, planned.aim, plan, settled=True, in_vain=in_vain, note=note)
+            return Choice(trial, expected, planned.margin, plan, trial=True, in_vain=in_vain, note=note)
+    return Choice(plan, judgement, planned.margin, plan, converged=True, in_vain=in_vain, note=note)
 
 
 def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:

@@ -75,7 +75,7 @@ class EarlierProfile:
                 odd,
             )
             clocks_mhz = [mhz for clocks in beliefs.layout.clocks_of_stage for mhz in clocks]
-            beliefs.elsewhere = thinned(self._points, {name for _, name in kinds}, clocks_mhz)
+            beliefs.earlier_job = thinned(self._points, {name for _, name in kinds}, clocks_mhz)
             return False
         merge_profile(beliefs.samples, profile, kinds, beliefs.layout.clocks_mhz)
         self._merged = profile

@@ -23,7 +23,7 @@ from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator, Schedul
 from pfo_fs.settings import PFOSettings
 
 _CLOCKS = 21
-"""About so many clocks are measured, evenly spread over those on offer: 60 MHz apart on an A100, where curves are
+"""About 21 clocks are measured, evenly spread over those on offer: 60 MHz apart on an A100, where curves are
 straight between two of them within the noise."""
 _RISEN = 0.03
 """Relative: once the energy of each instruction is this far above its minimum, lower clocks are of no use: they take

@@ -13,7 +13,7 @@ RunInstruction = tuple[str, int, int]
 """(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
 
 
-class Run(NamedTuple):
+class RunSample(NamedTuple):
     """One run of an instruction.
 
     Attributes:
@@ -33,13 +33,15 @@ def steps_of(result: ProfilingResult) -> Sequence[int]:
     return result.iter_step if len(result.iter_step) == count else range(count)
 
 
-def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[Run]]:
+def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[RunSample]]:
     """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each instruction in order."""
     for _, runs in numbered_iterations(result, ran):
         yield runs
 
 
-def numbered_iterations(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[tuple[int, list[Run]]]:
+def numbered_iterations(
+    result: ProfilingResult, ran: Sequence[RunInstruction]
+) -> Iterator[tuple[int, list[RunSample]]]:
     """Yields the place in the window, and the runs, of each iteration that ran `ran`."""
     counts: dict[str, int] = {}
     place = []
@@ -59,7 +61,7 @@ def numbered_iterations(result: ProfilingResult, ran: Sequence[RunInstruction]) 
         yield (
             number,
             [
-                Run(
+                RunSample(
                     lists[name][n],
                     energies[name][number][n] if has_energy else 0.0,
                     clocks[name][number][n] if has_clocks else 0,

@@ -12,11 +12,23 @@ from pfo_fs.planner import SwitchCosts
 Array = Any
 """An array of numpy, which is not typed here."""
 
-MODEL_OF_SAVING = 0.02, 0.005
-"""Savings by the model are off by about the first number for all plans of a job, as on nodes that cannot make all clock
-changes in time, and by the second one for a single plan."""
-MODEL_OF_TIME = 0.001, 0.0003
-"""The same of times of iterations, relative, where everything that was measured of instructions is known."""
+
+class ModelError(NamedTuple):
+    """By how much the model of a job is wrong, relative, beside the errors of its curves; standard deviations.
+
+    Attributes:
+        of_all: What all plans of a job have in common.
+        of_one: What a single plan has of its own.
+    """
+
+    of_all: float
+    of_one: float
+
+
+ERROR_OF_SAVING = ModelError(of_all=0.02, of_one=0.005)
+"""Of the energy that a plan saves. Nodes that cannot make all clock changes in time take 2 % from all plans alike."""
+ERROR_OF_TIME = ModelError(of_all=0.001, of_one=0.0003)
+"""Of the times of iterations, where everything that was measured of instructions is known."""
 
 _LEAST_VARIANCE = 1e-10
 """Nothing is measured more exactly than to 0.001 %."""
@@ -77,16 +89,16 @@ class Offset(NamedTuple):
     """By how much a plan was measured to differ from its model, with standard errors; infinite if it was not.
 
     Attributes:
-        whole, whole_error: In all, as iterations simply took.
-        part, part_error: Beside the model of the same iterations, in which the errors of the curves are the same.
-        of_all: A further error of `whole`, which those of other plans have in common: that of the iterations at max
+        plain, plain_error: In all, as iterations simply took.
+        paired, paired_error: Beside the model of the same iterations, in which the errors of the curves are the same.
+        of_all: A further error of `plain`, which those of other plans have in common: that of the iterations at max
             clocks that all of them are compared with.
     """
 
-    whole: float
-    whole_error: float
-    part: float = 0.0
-    part_error: float = math.inf
+    plain: float
+    plain_error: float
+    paired: float = 0.0
+    paired_error: float = math.inf
     of_all: float = 0.0
 
 
@@ -113,7 +125,7 @@ def expected_offset(
         (number, *figure)
         for number, each in enumerate(measured)
         if each is not None
-        for figure in ((each.whole, each.whole_error, each.of_all, 1.0), (each.part, each.part_error, 0.0, 0.0))
+        for figure in ((each.plain, each.plain_error, each.of_all, 1.0), (each.paired, each.paired_error, 0.0, 0.0))
     ]
     for number, value, error, error_of_all, with_curves in figures:
         if math.isfinite(error):
@@ -147,7 +159,7 @@ def error_of_mean(values: Array) -> float:
 
 
 def highest_scatter(scatter: float, count: int) -> float:
-    """The standard deviation that is exceeded with a probability of 5 %, if so many values scatter by `scatter`.
+    """The standard deviation that is exceeded with a probability of 5 %, if `count` values scatter by `scatter`.
 
     The quantile of chi square is that of Wilson and Hilferty (1931).
     """

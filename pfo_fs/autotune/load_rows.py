@@ -70,7 +70,7 @@ class Rows:
                 "own_logs": np.broadcast_to(
                     ratios.at(np.broadcast_to(kinds[:, None], shape[1:]), window.clocks_mhz)[0], shape
                 ),
-                "settled": window.settled,
+                "at_clock": window.at_clock,
                 "seen": (window.times_s > 0) & (window.or_mhz == 0),
                 "from_mhz": np.where(window.since_s == 0, window.from_mhz, 0.0),
                 "late": (window.from_mhz > 0) & (window.since_s < ratios.late_s),
@@ -93,11 +93,11 @@ class Rows:
         self.from_mhz = np.vstack(parts["from_mhz"])
         # By how much longer a run would have taken at the clock of its schedule than at the one at which it ran.
         self.shifts = np.where(np.vstack(parts["late"]), 0.0, np.vstack(parts["own_logs"]) - self.ratio_logs)
-        settled = np.vstack(parts["settled"])
-        self.settled = settled
+        at_clock = np.vstack(parts["at_clock"])
+        self.at_clock = at_clock
         self.top_mhz = ratios.top_mhz
         self.at_top = (
-            (self.mhz >= ratios.top_mhz) & (np.vstack(parts["ran_mhz"]) >= _SAME_CLOCK * ratios.top_mhz) & settled
+            (self.mhz >= ratios.top_mhz) & (np.vstack(parts["ran_mhz"]) >= _SAME_CLOCK * ratios.top_mhz) & at_clock
         )
         self.pipelines = np.concatenate(parts["pipelines"])
         self.latest = np.concatenate(parts["latest"])

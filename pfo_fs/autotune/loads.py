@@ -25,8 +25,8 @@ Array = Any
 _ROUNDS = 12
 """Loads and sensitivities are estimated in turn; after this many rounds they change by less than their errors."""
 _FIRST_SHARE = 0.7
-"""Of the standard deviation of a kind, so much is taken to be due to loads before anything is estimated: half of its
-variance."""
+"""This share of the standard deviation of a kind, half of its variance, is taken to be due to loads before anything is
+estimated."""
 _FREEDOM = 4.0
 """Degrees of freedom of Student's distribution of the noise: a few runs are paused by something else."""
 _LEAST_FREE = 0.2
@@ -226,7 +226,7 @@ class LoadModel:
                     found.append(Found(kind, mhz, count, top_s * float(np.exp(log)), error))
         return found
 
-    def full_speed_s(self, window: Window, ratios: Ratios) -> Array:
+    def at_max_clocks_s(self, window: Window, ratios: Ratios) -> Array:
         """Returns what the instructions of a window would have taken at the highest clock, in s.
 
         That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
@@ -245,7 +245,7 @@ class LoadModel:
         acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
         apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
         has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _NEARER * apart)
-        unknown = np.where(window.settled | has_acted, 0.0, error**2 / (error**2 + variance))
+        unknown = np.where(window.at_clock | has_acted, 0.0, error**2 / (error**2 + variance))
         logs = np.where(has_acted, acted, logs)
         return np.exp(logs - unknown * (logs - explained).mean(axis=0))
 
@@ -265,7 +265,7 @@ class _Cells:
 
         self.known: dict[tuple[int, int], tuple[int, float, float]] = {}
         self._cells: list[tuple[tuple[int, int], Array, float, float]] = []
-        wanted = rows.settled & rows.latest[:, None] & rows.seen & (rows.mhz < rows.top_mhz)
+        wanted = rows.at_clock & rows.latest[:, None] & rows.seen & (rows.mhz < rows.top_mhz)
         for number in range(rows.mhz.shape[1]):
             for clock in np.unique(rows.mhz[wanted[:, number], number]).tolist():
                 at = np.flatnonzero(wanted[:, number] & (rows.mhz[:, number] == clock))

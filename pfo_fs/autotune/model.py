@@ -41,13 +41,13 @@ iteration of 25, which a few dozen iterations may not hold."""
 _OWN_GROUP = 0.05
 """Relative: a pipeline of which a rank differs by more from the median rank of its stage runs clocks of its own."""
 _MOST_GROUPS = 8
-"""At most so many pipelines run clocks of their own; the others share one plan."""
+"""At most 8 pipelines run clocks of their own; the others share one plan."""
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
-"""A clock that is tried stays for so many latencies, or for one instruction: then most of that time it has acted."""
+"""A clock that is tried stays for four times its latency, or for one instruction: so it acts for most of that time."""
 _LEAST_DEADLINE = 0.01
 """Relative to max clocks: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
-"""Plans for a cap on power take at most so many times as long as max clocks: the lowest clocks take less."""
+"""Plans for a cap on power take at most three times as long as max clocks: the lowest clocks take less."""
 _BISECTIONS = 12
 """Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
 
@@ -160,7 +160,7 @@ class JobModel:
         import numpy as np
 
         parts: list[Array] = []
-        for window, full_s in zip(self._beliefs.windows, self._beliefs.full_speed_s(), strict=True):
+        for window, full_s in zip(self._beliefs.windows, self._beliefs.at_max_clocks_s(), strict=True):
             if set(self._pipelines) <= set(window.pipelines):
                 parts.append(full_s[:, :, [window.pipelines.index(each) for each in self._pipelines]])
         found = np.concatenate(parts)
@@ -180,7 +180,7 @@ class JobModel:
     # ---- plans
 
     @property
-    def highest(self) -> ClockPlan:
+    def max_clocks(self) -> ClockPlan:
         """The plan with all instructions at the highest clock."""
         top = {kind: max(m.frequency_mhz for m in rows) for kind, rows in self.problem.profile.measurements.items()}
         nodes = tuple(top[i.stage, i.name] for i in self.problem.pipeline.instructions)
@@ -242,7 +242,7 @@ class JobModel:
     def _planned(
         self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
     ) -> list[list[int]]:
-        """Clocks of each group, in MHz, with which iterations take so many times as long as at max clocks.
+        """Clocks of each group, in MHz, with which iterations take `slowdown` times as long as at max clocks.
 
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
         """
@@ -270,7 +270,7 @@ class JobModel:
             self.problem.pipeline.first_nodes,
             self.judged.full_s.mean(axis=(0, 2)).tolist(),
             _LATENCIES * latency_s,
-            self._beliefs.settles_within_s,
+            self._beliefs.clock_unknown_s,
         )
 
     @property
@@ -279,7 +279,10 @@ class JobModel:
         return len(set(self.stretches)) == len(self.problem.pipeline.orders)
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
-        """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""
+        """Returns a plan in which stretches of each rank have clocks of another plan.
+
+        These are stretch `first`, and from there every second one, every third one, as `every` says.
+        """
         rows = []
         for group, own in enumerate(self.for_groups(plan)):
             there = other.clocks_mhz[group]
@@ -330,14 +333,14 @@ class JobModel:
         """Returns how late iterations of a plan can be, relative to the target: if all times follow the clock fully."""
         import numpy as np
 
-        clocks, columns, tops = self.for_groups(plan), self._columns(), self.highest.clocks_mhz[0]
+        clocks, columns, tops = self.for_groups(plan), self._columns(), self.max_clocks.clocks_mhz[0]
         longer = np.array([[top / clocks[group][node] for group in columns] for node, top in enumerate(tops)])
         longest = Scenarios(self.everything, self.judged.full_s * longer, columns)
         return float(longest.iteration_times_s(None).mean()) / self.target_s - 1
 
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
-        first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.highest.clocks_mhz[0]
+        first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.max_clocks.clocks_mhz[0]
         return plan_of(schedules, self._beliefs.layout, first_nodes, highest_mhz, self.group_of)
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:

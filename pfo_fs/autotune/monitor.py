@@ -23,14 +23,14 @@ LEAST_CHANGE = 0.02
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0
-"""Where an alarm takes several iterations, each counts for at most so many standard deviations: the operating system
-pauses some."""
+"""Where an alarm takes several iterations, each counts for four standard deviations at most: the operating system
+pauses some of them."""
 _LEAST_ITERATIONS = 2
 """No alarm comes from fewer iterations in a row; from one if a GPU reports that it runs below its clock."""
 _SAME = 0.01
 """Relative: a slowdown that differs by less from the known one changes nothing."""
 _KEPT = 8
-"""The latest so many iterations of a sum tell how large the change is."""
+"""The latest 8 iterations of a sum tell how large the change is."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
 from pfo_fs.autotune.plan_schedules import changes_of
 from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.profile_exchange import profile_csv
-from pfo_fs.autotune.question_backoff import QuestionBackoff
+from pfo_fs.autotune.remeasure_backoff import RemeasureBackoff
 from pfo_fs.autotune.status_text import believed_text, figures_of, goal_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 _EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
 """Jobs that an earlier release has started may name these."""
 _LATE_IN_A_ROW = 2
-"""A trial ends when so many iterations in a row were later than a trial may be: one may be late by chance. The plan
-before runs again after one more."""
+"""A trial ends when two iterations in a row were later than a trial may be: one may be late by chance. The plan before
+runs again after one more."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40
-"""The plan in force is measured again when the job has run for this many times as many iterations as at the last
-measurement, and for so many more at least: what its data is like changes with time, and a measurement costs nothing."""
+"""The plan in force is measured again when the job has run for 1.5 times as many iterations as at the last measurement,
+and for 40 more at least: what its data is like changes with time, and a measurement costs nothing."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -104,7 +104,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._measured_at = 0  # the iteration of the latest measurement
         self._epoch = 0  # that of the latest decision
         self._monitor = Monitor(job_info.dp_degree)
-        self._backoff = QuestionBackoff()
+        self._backoff = RemeasureBackoff()
 
     # ---- the phases
 
@@ -176,7 +176,7 @@ class ParetoScheduler(FrequencyScheduler):
         """
         assert self._choice is not None
         plan, window = self._choice.plan, self._beliefs.windows[-1]
-        yield from self._window(self._highest_clocks(), "measuring max clocks again")
+        yield from self._window(self._at_max_clocks(), "measuring max clocks again")
         latest = self._beliefs.windows[-1]
         if latest is not window:
             self._beliefs.refer_to_latest()
@@ -190,7 +190,7 @@ class ParetoScheduler(FrequencyScheduler):
         lower: then both are measured again, since plans are compared with max clocks.
         """
         if self._new_model().one_stretch:
-            yield from self._window(self._highest_clocks(), "measuring max clocks")
+            yield from self._window(self._at_max_clocks(), "measuring max clocks")
             self._beliefs.refer_to_latest()
         for _ in range(2):
             model = self._new_model()
@@ -201,10 +201,10 @@ class ParetoScheduler(FrequencyScheduler):
             log.info("default clocks are lower than max clocks: measuring max clocks")
             self._beliefs.forget()
             while self._beliefs.problem():
-                yield from self._window(self._highest_clocks(), "measuring at max clocks")
+                yield from self._window(self._at_max_clocks(), "measuring at max clocks")
             self._beliefs.refer_to_latest()
 
-    def _highest_clocks(self) -> list[FrequencySchedule]:
+    def _at_max_clocks(self) -> list[FrequencySchedule]:
         """The schedules with all instructions at max clocks."""
         layout = self._layout
         return [
@@ -246,7 +246,7 @@ class ParetoScheduler(FrequencyScheduler):
         model = self._model = self._new_model()
         before = self._choice
         epoch = self.plan_inputs.remeasure_epoch
-        is_regular, self._epoch = epoch != self._epoch and before is not None and before.settled, epoch
+        is_regular, self._epoch = epoch != self._epoch and before is not None and before.converged, epoch
         choice = choose(model, before, self._iterations, self._tried, self._refuted, self._lost, is_regular)
         if choice.trial:
             self._lost += trial_time(choice.judgement)
@@ -268,7 +268,7 @@ class ParetoScheduler(FrequencyScheduler):
         changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         message = "; ".join(filter(None, [about, believed, how_often, self._choice.note]))
-        return ScheduleRequest(self._schedules, "run", message, self._choice.settled)
+        return ScheduleRequest(self._schedules, "run", message, self._choice.converged)
 
     def _impossibility(self) -> str:
         """Why no plan keeps to the target, for the status; empty if one does."""
@@ -334,16 +334,18 @@ class ParetoScheduler(FrequencyScheduler):
         announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
         known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
         alarm = self._monitor.add(iteration_times, known, MOST_LATE_TRIAL, announced)
-        is_trial = choice.plan.key not in self._tried and self._model is not None and choice.plan != self._model.highest
+        is_trial = (
+            choice.plan.key not in self._tried and self._model is not None and choice.plan != self._model.max_clocks
+        )
         if is_trial and self._monitor.late_in_a_row >= _LATE_IN_A_ROW and self._may_be_late(self._monitor.late):
             late = UsualTime(time_s=iteration_times[-1].span_s, error=min(1.0, self._monitor.late), iterations=1)
             return self.plan_inputs.model_copy(update={"late_time": late})
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
         since = self._seen - self._measured_at
-        is_due = choice.settled and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
+        is_due = choice.converged and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
         goes_on = choice.windows > 0 and self.plan_inputs.remeasure_epoch == self._epoch
-        if is_due or goes_on or (alarm is not None and self._backoff.is_over()):
+        if is_due or goes_on or (alarm is not None and self._backoff.take_turn()):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})

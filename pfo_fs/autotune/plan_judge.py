@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.judgements import (
-    MODEL_OF_SAVING,
-    MODEL_OF_TIME,
+    ERROR_OF_SAVING,
+    ERROR_OF_TIME,
     ClockPlan,
     Judgement,
     Offset,
@@ -89,7 +89,7 @@ class PlanJudge:
         busy_s = judged.by_group(played.times_s)
         shares: dict[tuple[Kind, int], float] = {}
         power_shares: dict[tuple[Kind, int], float] = {}
-        tops, powers_w = model.highest.clocks_mhz[0], self._powers_w
+        tops, powers_w = model.max_clocks.clocks_mhz[0], self._powers_w
         for node, instruction in enumerate(model.problem.pipeline.instructions):
             kind, top_mhz = (instruction.stage, instruction.name), tops[node]
             for group, row in enumerate(clocks):
@@ -118,7 +118,7 @@ class PlanJudge:
         import numpy as np
 
         model, own = self._model, self._alone(plan)
-        if plan.key == model.highest.key:
+        if plan.key == model.max_clocks.key:
             return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)
         trials = [each for each in self._beliefs.trials.values() if model.knows(each.plan)][-_MOST_TRIALS:]
         others = [each for each in trials if each.plan.key != plan.key]
@@ -134,12 +134,12 @@ class PlanJudge:
             None if each is None else Offset(each.saved - alone.saved, each.saved_error)
             for each, alone in zip(measured, plans, strict=True)
         ]
-        late, late_error = expected_offset(later, of_times, *MODEL_OF_TIME)
+        late, late_error = expected_offset(later, of_times, *ERROR_OF_TIME)
         if mine is None:  # the model is more uncertain than it says
             more = (1 + self._beliefs.refuted) ** 2 - 1
-            known = float(of_times[-1, -1]) + sum(each**2 for each in MODEL_OF_TIME)
+            known = float(of_times[-1, -1]) + sum(each**2 for each in ERROR_OF_TIME)
             late_error = math.sqrt(late_error**2 + more * known)
-        more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
+        more_saved, saved_error = expected_offset(saved, of_powers, *ERROR_OF_SAVING)
         late_error = math.hypot(late_error, _LEAST_ERROR)
         saved_error = math.hypot(saved_error, trials[-1].saved_of_all if trials else 0.0)
         # No plan is faster than max clocks: where it looks so, those were measured with more work.
@@ -149,20 +149,20 @@ class PlanJudge:
     def is_contradicted(self, plan: ClockPlan) -> bool:
         """Returns whether iterations of a measured plan took another time than the model makes of them."""
         trial = self._beliefs.trials.get(plan.key)
-        if trial is None or plan.key == self._model.highest.key:
+        if trial is None or plan.key == self._model.max_clocks.key:
             return False
         alone = self._alone(plan)
         shares = alone.times
         variance = float(self._model.curves.covariance_of([shares])[0, 0]) + alone.level**2 + alone.sampling**2
-        return self._disagrees(trial, self._whole(trial, alone), variance)
+        return self._disagrees(trial, self._plainly_later(trial, alone), variance)
 
-    def _whole(self, trial: Trial, alone: _ByModel) -> float:
+    def _plainly_later(self, trial: Trial, alone: _ByModel) -> float:
         """By how much iterations of a plan simply took longer than its model says."""
         return (1 + trial.slower) * self._model.full_s / self._model.target_s - 1 - alone.late
 
-    def _disagrees(self, trial: Trial, whole: float, variance: float) -> bool:
+    def _disagrees(self, trial: Trial, plain: float, variance: float) -> bool:
         error2 = variance + trial.later_error**2 + trial.slower_error**2 + trial.slower_of_all**2
-        return abs(whole - trial.later) > _AGREE * math.sqrt(error2)
+        return abs(plain - trial.later) > _AGREE * math.sqrt(error2)
 
     def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
         """By how much iterations of a plan were later than its model says.
@@ -173,12 +173,12 @@ class PlanJudge:
         """
         if trial is None:
             return None
-        whole = self._whole(trial, alone)
-        if not self._disagrees(trial, whole, variance):
-            return Offset(whole, trial.slower_error, trial.later, trial.later_error, trial.slower_of_all)
+        plain = self._plainly_later(trial, alone)
+        if not self._disagrees(trial, plain, variance):
+            return Offset(plain, trial.slower_error, trial.later, trial.later_error, trial.slower_of_all)
         if trial.is_checked:
-            return Offset(whole, trial.slower_error, of_all=trial.slower_of_all)
-        return Offset(whole, math.inf, trial.later, trial.later_error)
+            return Offset(plain, trial.slower_error, of_all=trial.slower_of_all)
+        return Offset(plain, math.inf, trial.later, trial.later_error)
 
     @cached_property
     def _powers_w(self) -> dict[tuple[Kind, int], float]:

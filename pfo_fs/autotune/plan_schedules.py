@@ -71,24 +71,24 @@ def changes_of(plan: ClockPlan, first_nodes: Sequence[int]) -> int:
 
 
 def stretches_of(
-    first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, settles_within_s: float
+    first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, clock_unknown_s: float
 ) -> list[int]:
     """Returns for each node the number of its stretch of the iteration; those of a rank begin with the rank's number.
 
-    A stretch is an instruction, or as many short ones as last so long that a clock acts meanwhile; its last one begins
+    A stretch is one instruction, or several short ones that together last until a new clock acts; its last one begins
     when the clock is known to act.
 
     Args:
         first_nodes: As for `schedules_of`.
         times_s: Mean duration of each node, in s.
-        long_enough_s: A stretch lasts at least so long, in s.
-        settles_within_s: For how long after a change it is unknown which clock an instruction has run at, in s.
+        long_enough_s: Least duration of a stretch, in s.
+        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s.
     """
     found: list[int] = []
     for rank, (first, last) in enumerate(pairwise(first_nodes)):
         number, lasted_s, last_began_s, left_s = rank, 0.0, 0.0, sum(times_s[first:last])
         for node in range(first, last):
-            if lasted_s >= long_enough_s <= left_s and last_began_s >= settles_within_s:
+            if lasted_s >= long_enough_s <= left_s and last_began_s >= clock_unknown_s:
                 number, lasted_s = number + 1, 0.0
             found.append(number)
             last_began_s = lasted_s

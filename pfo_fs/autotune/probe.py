@@ -56,8 +56,8 @@ def _in_time(model: JobModel, plan: ClockPlan) -> ClockPlan:
 
     Iterations differ: where ranks have waited in the few measured ones, they may not wait in those that come.
     """
-    nearer = (model.nearer(model.highest, plan, part) for part in PARTS)
-    return next((each for each in nearer if may_be_tried(model.judge(each))), model.highest)
+    nearer = (model.nearer(model.max_clocks, plan, part) for part in PARTS)
+    return next((each for each in nearer if may_be_tried(model.judge(each))), model.max_clocks)
 
 
 def _busy_s(beliefs: Beliefs, kind: Kind, count: int) -> float:

@@ -16,15 +16,17 @@ _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
 _MEAN_POWER_ERROR = 0.05
 """Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
-_MIXED_POWER_ERROR, _POWER_FALLS = 0.1, 1.6
-"""The same error where an iteration had several clocks, and the power of each over the clock to the second number."""
+_MIXED_POWER_ERROR = 0.1
+"""The same error where an iteration had several clocks."""
+_POWER_FALLS = 1.6
+"""There, power is taken to follow the clock to the power of 1.6, the mean slope of `clock_curves.POWER`."""
 _USABLE_ERROR = 0.2
 """Relative: with a larger error, the power of a waiting GPU is not used, and a point is not in the job's profile."""
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
 _UNCHECKED = 1.25
-"""An instruction may take so many times as long as another job's profile makes believe, until this job has checked."""
+"""Until this job has measured an instruction itself, it may take 1.25 times as long as another job's profile says."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel
 
 TIMES_THE_ERROR = 2.0
-"""Figures are given with so many standard errors: the true one is within that in 95 % of all cases."""
+"""Figures are given with two standard errors: the true one is within that in 95 % of all cases."""
 
 
 def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) -> str:

@@ -30,7 +30,7 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window)
     """
     assert beliefs.reference is not None
     own = _beside_the_model(model, beliefs, plan, window, beliefs.power_drift_factor)
-    reference = _beside_the_model(model, beliefs, model.highest, beliefs.reference, beliefs.reference_drift)
+    reference = _beside_the_model(model, beliefs, model.max_clocks, beliefs.reference, beliefs.reference_drift)
     scale = 1 - reference.saved
     return Trial(
         plan,
@@ -72,7 +72,7 @@ def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window
     """
 
     assert beliefs.loads is not None
-    full_s = beliefs.loads.full_speed_s(window, beliefs.ratios())
+    full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
     groups = sorted({model.group_of.get(pipeline, 0) for pipeline in window.pipelines})
     columns = [groups.index(model.group_of.get(pipeline, 0)) for pipeline in window.pipelines]
     scenarios = Scenarios(model.everything, full_s, columns)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pfo_fs.autotune.instruction_runs import Run, RunInstruction, numbered_iterations, steps_of
+from pfo_fs.autotune.instruction_runs import RunInstruction, RunSample, numbered_iterations, steps_of
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Pipeline
@@ -16,13 +16,13 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 MOST_PIPELINES = 32
-"""At most this many pipelines of a window are kept: iterations of so many show how the slowest of them varies."""
+"""At most 32 pipelines of a window are kept: their iterations show how the slowest of them varies."""
 _MOST_VALUES = 2_000_000
 """At most this many durations of a window are kept (16 MB); the latest iterations, as they are most like the next."""
-SETTLES_WITHIN_S = 0.03
+CLOCK_UNKNOWN_S = 0.03
 """An instruction that begins within this time after a request of a clock may still have run at the clock before, where
 no clock process knows when the clock acts; twenty times the usual latency of an A100."""
-UNKNOWN_WITHIN_S = 0.1
+LATENCY_UNKNOWN_S = 0.1
 """The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1
 to 100 ms."""
 _ABOUT_THE_SAME = 0.1
@@ -42,7 +42,7 @@ class Window:
         times_s: Duration of each instruction, shape (iterations, nodes, pipelines).
         clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
-        settled: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
+        at_clock: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
         or_mhz: Where a clock process has not learned yet when the clock acts, or the next one: the clock before, which
             may still have been in force, or the next one; 0 elsewhere; shape (iterations, nodes, pipelines).
         from_mhz: Where no clock process knows when clocks act: the clock before the latest change in the iteration;
@@ -61,7 +61,7 @@ class Window:
     times_s: Array
     clocks_mhz: Array
     ran_mhz: Array
-    settled: Array
+    at_clock: Array
     or_mhz: Array
     from_mhz: Array
     since_s: Array
@@ -89,7 +89,7 @@ def measured_results(results: Sequence[ProfilingResult]) -> list[ProfilingResult
 class _RankRuns(NamedTuple):
     """What one rank measured: for each step its runs, the two times of the whole iteration, and its energy."""
 
-    runs: dict[int, list[Run]]
+    runs: dict[int, list[RunSample]]
     spans_s: dict[int, float]
     step_s: dict[int, float]
     energies_j: dict[int, float]
@@ -139,7 +139,7 @@ def window_of(
     steps = sorted(common)[-max(1, _MOST_VALUES // (nodes * len(columns))) :]
     shape = len(steps), nodes, len(columns)
     times, ran_mhz, or_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    settled: Array = np.zeros(shape, bool)
+    at_clock: Array = np.zeros(shape, bool)
     clocks, from_mhz, since_s = np.zeros(shape[1:]), np.zeros(shape[1:]), np.zeros(shape)
     spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
     first_rank_s, energies_j = np.zeros(shape[2]), np.zeros(shape[0])
@@ -170,16 +170,16 @@ def window_of(
                 since = _since_change(mhz, mhz[0] if stayed else begins_at, seconds.mean(axis=0))
                 ends_at = at[-1]
                 if sees_clocks:
-                    other = np.where(~learned & (before > 0) & (since < UNKNOWN_WITHIN_S), before, 0.0)
+                    other = np.where(~learned & (before > 0) & (since < LATENCY_UNKNOWN_S), before, 0.0)
                     # The next clock is requested early: when it acts within the run before is as unknown.
                     other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
                     unsure = other > 0
                     or_mhz[number, first:last, column] = other
-                    settled[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
+                    at_clock[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
                     at = np.where(unsure, mhz, at)
                 else:
                     since_s[number, first:last, column] = since
-                    settled[number, first:last, column] = since >= SETTLES_WITHIN_S
+                    at_clock[number, first:last, column] = since >= CLOCK_UNKNOWN_S
                 ran_mhz[number, first:last, column] = at
                 spans[number, column] = max(spans[number, column], *(one.spans_s[step] for one in of_rank))
                 if not pp:
@@ -192,7 +192,7 @@ def window_of(
         times,
         clocks,
         ran_mhz,
-        settled,
+        at_clock,
         or_mhz,
         from_mhz,
         since_s,

@@ -45,7 +45,7 @@ def prune(
         typer.Option(
             parser=_duration_s,
             metavar="DURATION",
-            help="Only what nothing was written into for so long: 30d, 12h; 1h at least.",
+            help="Only what nothing was written into for this time: 30d, 12h; 1h at least.",
         ),
     ] = "30d",  # type: ignore[assignment]  # the parser gets it
     measurements: Annotated[

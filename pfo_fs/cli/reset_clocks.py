@@ -19,7 +19,8 @@ def reset_clocks(
     ] = None,
     power_limit: Annotated[float | None, typer.Option(help="Also set this power limit, in W.", min=1.0)] = None,
     wait: Annotated[
-        float, typer.Option(help="Try for so long, in s, if the driver refuses or does not do it.", min=0.0, max=3600.0)
+        float,
+        typer.Option(help="Try for this time, in s, if the driver refuses or does not do it.", min=0.0, max=3600.0),
     ] = 10.0,
 ) -> None:
     """Reset the clocks of GPUs to their default, after a job: for the epilog of a batch system, as root.

@@ -22,7 +22,7 @@ Reply = TypeVar("Reply", bound=Message)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 """Between two starts of a helper by one rank, if helpers die again and again."""
 _LIVED_S = 60.0
-"""A helper that has lived so long was no failure."""
+"""A helper that has lived for a minute was no failure."""
 _SILENT_S = 1.0
 _OTHERS_LATER_S = 3.0
 

@@ -11,12 +11,12 @@ from pfo_fs.helper.operations import SwitchFound
 _LOCAL_S, _REMOTE_S = 1.0, 5.0
 """Seconds between two looks at the switch, on a file system of this host and of another one."""
 _RANKS_PER_S = 2000.0
-"""In large jobs, the hosts of about so many ranks look in a second."""
+"""In large jobs, the hosts of about 2,000 ranks look in a second."""
 _THOROUGH_EVERY = 6
 """At every sixth look, also whether the job's folder is still there."""
 _GONE_AFTER_LOOKS = 3
 _GONE_AFTER_S = 3.0
-"""Something counts as removed after so many looks over this time, because one listing may be old."""
+"""Something counts as removed after three looks over three seconds, because one listing may be old."""
 _LOOK_AGAIN_S = 1.5
 
 Why: TypeAlias = Literal["", "off", "removed"]

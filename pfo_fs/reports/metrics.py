@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_JOBS_PER_S = 5
-"""About so many jobs are read per second, however short the interval: each takes some ten file operations."""
+"""About five jobs are read per second, however short the interval: each takes some ten file operations."""
 MOST_JOBS = 200
-"""Only so many running jobs have figures of their own, the newest ones; the others are only counted."""
+"""The 200 newest running jobs have figures of their own; the others are only counted."""
 
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""

@@ -42,8 +42,8 @@ _MAX_LINE_CHARS = 4096
 _MAX_NUMBER = 10**12
 _MAX_TIME_S = 1e6
 SLOW_WORKER = 1.15
-"""A pipeline with a stage so many times slower than the median of all pipelines is slow for good: healthy ones of the
-published traces are at most 1.05 times as slow, the slow worker 1.43 times."""
+"""A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is slow for good: healthy ones
+of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
 _SLOWEST_MHZ = 600
 """Lower clocks are not on offer: the GPU models are fitted to 855 MHz and above, and no plan runs so low."""
 TRACE_NOISE = Nuisances(time_jitter=0.0)
@@ -154,12 +154,12 @@ def read_trace(
         path: The CSV file; compressed if its name ends in .gz.
         schedule: Order of the instructions of a pipeline.
         num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
-        pipelines: Take only so many pipelines, those of the lowest dp_ranks; None: all.
+        pipelines: Take only this number of pipelines, those of the lowest dp_ranks; None: all.
         slow_workers: Whether to keep pipelines that are slow for good.
 
     Raises:
         PlanError: The file cannot be read, is not a trace, or does not fit the schedule; the message names the row.
-        ConfigError: The schedule does not exist for so many stages and micro-batches.
+        ConfigError: The schedule does not exist for this number of stages and micro-batches.
     """
     try:
         with closing(_opened(path)) as file:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 from pfo_fs.planner import Pipeline
 
 _JUDGED = 64
-"""A plan for a job whose variation is drawn is judged by so many further iterations; traces have 32 to 44 steps."""
+"""A plan for a job whose variation is drawn is judged by 64 further iterations; traces have 32 to 44 steps."""
 _DRIFT_STEPS = 100
 """Iterations between two random values of the drift."""
 _BURST_STEPS = 60
-"""At most one burst begins in so many iterations."""
+"""At most one burst begins in 60 iterations."""
 
 
 class Variation(Protocol):
@@ -28,7 +28,7 @@ class Variation(Protocol):
         """Factors of an iteration: (nodes, pipelines), nodes as in `pipeline.instructions`."""
 
     def judged(self, iterations: int, seed: int) -> Sequence[Any]:
-        """Factors of all iterations by which a plan in force after so many iterations is judged."""
+        """Factors of all iterations by which the plan in force after `iterations` iterations is judged."""
 
 
 class Mixture(NamedTuple):

@@ -18,7 +18,7 @@ _MOST_READS = 32
 _TRIES = 3
 """A record is read this many times before it counts as bad, because a stale read may return an older content."""
 _AGAIN_EVERY = 16
-"""A bad record is read again at every so many polls: it may have been refused for a reason that has passed, such as an
+"""A bad record is read again at every 16th poll: it may have been refused for a reason that has passed, such as an
 NFS server that did not know its owner for a while, and then its daemon leads."""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WORK = "work"
 """The one instruction of a step, for `schedule.yaml`, reports and profiles."""
 _UNMARKED = 10
-"""After so many steps whose end the program has not marked, there is a warning."""
+"""After ten steps whose end the program has not marked, there is a warning."""
 
 
 class _StepOptimizer(PFOFileOptimizer):

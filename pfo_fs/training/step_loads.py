@@ -21,7 +21,7 @@ JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink],
 """Makes the steps of a rank whose job is joined; called with a text, its second argument tells of a problem."""
 
 _MOST_GIVEN = RECENT_TURNS - 2
-"""The page has room for the clocks of so many steps."""
+"""The page has room for the clocks of this number of steps."""
 _TELL_EVERY_S = 2.0
 
 

@@ -167,7 +167,7 @@ def test_a_plan_with_slack_used_saves_energy_without_being_late() -> None:
     found = model.judge(plan)
     assert found.saved > 0.05
     assert found.late <= 0.001
-    assert model.judge(model.highest).saved == 0.0
+    assert model.judge(model.max_clocks).saved == 0.0
 
 
 def add_trials(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float, times: int) -> None:
@@ -195,8 +195,8 @@ def test_what_was_measured_of_a_plan_tells_of_others_and_nothing_of_the_highest_
     add_trials(plan, beliefs, model.judge(plan).saved - 0.03, 0.002, times=10)
     again = model_of(beliefs)
     assert expected.saved - 0.03 < again.judge(other).saved < expected.saved - 0.015
-    assert again.judge(again.highest).saved == 0.0
-    assert again.judge(again.highest).late == pytest.approx(0.0, abs=1e-9)
+    assert again.judge(again.max_clocks).saved == 0.0
+    assert again.judge(again.max_clocks).late == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_plan_is_never_told_to_be_faster_than_max_clocks() -> None:
@@ -209,7 +209,7 @@ def test_a_plan_is_never_told_to_be_faster_than_max_clocks() -> None:
 
 def test_several_measurements_of_a_plan_are_one_with_a_smaller_error() -> None:
     beliefs = probed()
-    plan = model_of(beliefs).highest
+    plan = model_of(beliefs).max_clocks
     for saved in (0.1, 0.12):
         beliefs.add_trial(plan.key, Trial(plan, saved, 0.01, 0.0, 0.001))
     both = beliefs.trials[plan.key]
@@ -219,7 +219,7 @@ def test_several_measurements_of_a_plan_are_one_with_a_smaller_error() -> None:
 
 def test_a_window_without_energies_tells_of_time_only() -> None:
     beliefs = probed()
-    plan = model_of(beliefs).highest
+    plan = model_of(beliefs).max_clocks
     beliefs.add_trial(plan.key, Trial(plan, 0.1, 0.01, 0.0, 0.001))
     beliefs.add_trial(plan.key, Trial(plan, 0.0, float("inf"), 0.001, 0.001))
     both = beliefs.trials[plan.key]
@@ -265,7 +265,7 @@ def test_a_model_is_made_where_the_latest_window_holds_only_one_of_two_unlike_pi
     beliefs.take(results_of(beliefs, []), [])
     assert beliefs.windows[-1].pipelines == (1,)
     model = model_of(beliefs)
-    assert model.judge(model.highest).saved == 0.0
+    assert model.judge(model.max_clocks).saved == 0.0
 
 
 def test_measurements_of_a_plan_without_any_scatter_are_put_together() -> None:
@@ -289,7 +289,7 @@ def test_clocks_that_are_hardly_known_do_not_look_like_a_job_that_has_changed() 
     """Durations at a clock far below those that were measured may be far from what was believed of it."""
     beliefs = probed()
     model = model_of(beliefs)
-    lowest = ClockPlan(tuple((min(CLOCKS),) * len(row) for row in model.highest.clocks_mhz), {})
+    lowest = ClockPlan(tuple((min(CLOCKS),) * len(row) for row in model.max_clocks.clocks_mhz), {})
     results = results_of(beliefs, model.schedules(lowest))
     for result in results:
         for iterations in result.time_breakdown.values():
@@ -333,8 +333,8 @@ def test_plans_are_judged_by_other_iterations_than_they_are_made_for() -> None:
 
 def test_no_plan_can_be_later_than_its_lowest_clock_says() -> None:
     model = model_of(probed())
-    half = ClockPlan(tuple((705,) * len(row) for row in model.highest.clocks_mhz), {})
-    assert model.latest(model.highest) == pytest.approx(0.0, abs=1e-6)
+    half = ClockPlan(tuple((705,) * len(row) for row in model.max_clocks.clocks_mhz), {})
+    assert model.latest(model.max_clocks) == pytest.approx(0.0, abs=1e-6)
     assert model.latest(half) == pytest.approx(1.0, rel=0.1)
 
 
@@ -343,7 +343,7 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
     schedules = model_of(beliefs).schedules(probe_plan(model_of(beliefs), beliefs))
     window = beliefs.take(results_of(beliefs, schedules, noise=0.03), schedules)
     assert window is not None
-    full_s = beliefs.full_speed_s()[-1]
+    full_s = beliefs.at_max_clocks_s()[-1]
     scatter = (full_s.std(axis=0) / full_s.mean(axis=0)).mean()
     assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)
 
@@ -362,8 +362,8 @@ def test_a_plan_without_any_instruction_at_the_highest_clocks_is_late_with_the_e
         beliefs.take(results, schedules)
 
     take([])
-    lower = ClockPlan(tuple((1200,) * len(row) for row in model_of(beliefs).highest.clocks_mhz), {})
+    lower = ClockPlan(tuple((1200,) * len(row) for row in model_of(beliefs).max_clocks.clocks_mhz), {})
     for _ in range(10):
         take(model_of(beliefs).schedules(lower))
     assert model_of(beliefs).judge(lower).late_error > 0.004
-    assert model_of(beliefs).judge(model_of(beliefs).highest).late_error < 0.001
+    assert model_of(beliefs).judge(model_of(beliefs).max_clocks).late_error < 0.001

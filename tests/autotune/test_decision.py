@@ -66,7 +66,7 @@ class FakeModel:
         self._planned, self.hoped, self.hopes = planned, hoped, dict(hopes or {})
         self._mixes, self._nearer = mixes or {}, nearer or {}
         self.unknown: set[object] = set()
-        self.highest = HIGHEST
+        self.max_clocks = HIGHEST
         self.one_stretch = False
         self.steady: int | None = None
 
@@ -113,7 +113,7 @@ def in_force(plan: ClockPlan, stays: ClockPlan | None = None, trial: bool = Fals
 def test_the_first_plan_is_the_one_that_is_surely_in_time() -> None:
     choice = chosen(FakeModel({1200: believed(0.1)}, planned=1200))
     assert choice.plan == PLAN
-    assert not choice.settled, "it has not been measured yet"
+    assert not choice.converged, "it has not been measured yet"
 
 
 def test_where_only_one_clock_per_rank_tells_something_such_plans_come_first() -> None:
@@ -121,7 +121,7 @@ def test_where_only_one_clock_per_rank_tells_something_such_plans_come_first() -
     model.one_stretch, model.steady = True, 1200
     first = chosen(model)
     assert first.plan == PLAN
-    assert not first.settled
+    assert not first.converged
     assert chosen(model, first, (PLAN,)).plan == OTHER, "no other plan with one clock per rank is worth a window"
 
 
@@ -165,7 +165,7 @@ def test_a_target_that_leaves_room_has_a_plan_however_far_off_the_planner_is(off
 
 
 def test_a_target_that_leaves_no_room_after_one_that_did_has_a_plan_again() -> None:
-    loose = replace(in_force(HIGHEST), aim=-0.002)
+    loose = replace(in_force(HIGHEST), margin=-0.002)
     assert chosen(PlannerOffTarget(0.0, 0.0, slowdown=1.0), loose, (HIGHEST,)).plan != HIGHEST
 
 
@@ -186,7 +186,7 @@ def test_a_plan_in_force_stays_unless_another_one_saves_surely_more(more: float,
     model = FakeModel({1200: believed(0.1), 1100: believed(0.1 + more)}, planned=1100)
     choice = chosen(model, in_force(PLAN), (PLAN,))
     assert choice.plan == (OTHER if changes else PLAN)
-    assert choice.settled == (not changes)
+    assert choice.converged == (not changes)
 
 
 @pytest.mark.parametrize("last", [in_force(PLAN), in_force(PLAN, stays=HIGHEST, trial=True), in_force(HIGHEST)])
@@ -222,7 +222,7 @@ def test_clocks_that_may_save_more_are_tried_beside_the_plan_in_force() -> None:
     assert choice.trial
     assert choice.plan == HOPED
     assert choice.stays == PLAN
-    assert not choice.settled
+    assert not choice.converged
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_clocks_that_may_save_more_are_tried_beside_the_plan_in_force() -> None:
 def test_a_trial_that_saves_less_or_is_not_surely_in_time_goes_back_to_the_plan_before(found: Judgement) -> None:
     choice = chosen(trying(found), in_force(HOPED, stays=PLAN, trial=True), (PLAN, HOPED))
     assert choice.plan == PLAN
-    assert choice.settled
+    assert choice.converged
 
 
 @pytest.mark.parametrize(("late", "stays"), [(TOLERANCE / 2, True), (3 * TOLERANCE, False)])
@@ -272,13 +272,13 @@ def test_where_nothing_is_worth_another_window_the_plan_in_force_is_settled(
 ) -> None:
     choice = chosen(trying(found, hopes), in_force(PLAN), tried)
     assert choice.plan == PLAN
-    assert choice.settled
+    assert choice.converged
     assert not choice.trial
 
 
 def test_a_long_job_tries_what_a_short_one_does_not() -> None:
     model = trying(believed(-0.1), hopes=0.11)
-    assert chosen(model, in_force(PLAN), (PLAN,), iterations=10).settled
+    assert chosen(model, in_force(PLAN), (PLAN,), iterations=10).converged
     assert chosen(model, in_force(PLAN), (PLAN,), iterations=100_000).trial
 
 
@@ -302,14 +302,14 @@ def test_a_job_whose_beliefs_do_not_change_settles_after_a_few_windows(seed: int
     for _ in range(8):
         tried.append(choice.plan)
         choice = chosen(model, choice, tuple(tried))
-    assert choice.settled
+    assert choice.converged
     assert not is_late(choice.judgement)
 
 
 def settle(model: FakeModel, last: Choice, tried: tuple[ClockPlan, ...]) -> tuple[Choice, tuple[ClockPlan, ...], int]:
     """Trials that win nothing follow each other until the plan in force stays; returns their number, too."""
     trials = 0
-    while not last.settled:
+    while not last.converged:
         trials += 1
         model.hoped -= 1  # another plan each time, which is late as soon as it is measured
         model.judgements[model.hoped] = believed(0.09, late=0.002)
@@ -323,13 +323,13 @@ def test_trials_that_win_nothing_end_and_one_more_follows_each_regular_measureme
     model = trying(believed(0.09, late=0.002, late_error=0.002))
     first = chosen(model, in_force(PLAN), (PLAN,))
     assert first.trial
-    settled, tried, trials = settle(model, first, (PLAN,))
-    assert settled.plan == PLAN
+    converged, tried, trials = settle(model, first, (PLAN,))
+    assert converged.plan == PLAN
     assert trials < 5
     known = {plan.key: plan for plan in tried}
-    again = choose(cast("JobModel", cast("Any", model)), settled, 300, known, is_regular=True)
+    again = choose(cast("JobModel", cast("Any", model)), converged, 300, known, is_regular=True)
     assert again.trial
-    settled, tried, trials = settle(model, again, tried)
+    converged, tried, trials = settle(model, again, tried)
     assert trials == 1
 
 

@@ -219,7 +219,7 @@ def test_a_run_that_did_not_settle_tells_nothing_of_its_clock() -> None:
     model, job = LoadModel(PIPELINE), Job()
     first, window = job.window(rng, highest()), job.window(rng, mixed(rng))
     model.fit([first], unsure())
-    window.settled[:, window.clocks_mhz < TOP_MHZ] = False
+    window.at_clock[:, window.clocks_mhz < TOP_MHZ] = False
     assert of_low_clocks(model.fit([first, window], unsure())) == []
 
 
@@ -228,7 +228,7 @@ def test_iterations_at_low_clocks_are_told_as_they_would_be_at_the_highest_ones(
     model, job = LoadModel(PIPELINE), Job(noise=0.0)
     window = job.window(rng, mixed(rng))
     model.fit([window], exact())
-    full_s = model.full_speed_s(window, exact())
+    full_s = model.at_max_clocks_s(window, exact())
     expected = np.array([TIMES_S[KINDS[number]] for number in KIND_OF_NODE])
     assert full_s == pytest.approx(np.broadcast_to(expected[None, :, None], full_s.shape), rel=1e-6)
 
@@ -236,21 +236,21 @@ def test_iterations_at_low_clocks_are_told_as_they_would_be_at_the_highest_ones(
 def changing(window: Window, kind: tuple[int, str], late_s: float) -> tuple[int, Window]:
     """The window with one instruction whose clock acts late: its node, and the window."""
     node = int(np.flatnonzero(KINDS.index(kind) == KIND_OF_NODE)[3])
-    clocks, times_s, settled = window.clocks_mhz.copy(), window.times_s.copy(), window.settled.copy()
+    clocks, times_s, at_clock = window.clocks_mhz.copy(), window.times_s.copy(), window.at_clock.copy()
     from_mhz, since_s = window.from_mhz.copy(), np.full(times_s.shape, math.inf)
-    clocks[node], from_mhz[node], since_s[:, node], settled[:, node] = 1110.0, TOP_MHZ, 0.0, False
+    clocks[node], from_mhz[node], since_s[:, node], at_clock[:, node] = 1110.0, TOP_MHZ, 0.0, False
     full_s = times_s[:, node]
     times_s[:, node] = late_s + (full_s - late_s) * math.exp(true_log(kind, 1110.0))
     ran_mhz = np.broadcast_to(clocks, times_s.shape)
     given = {"clocks_mhz": clocks, "ran_mhz": ran_mhz, "times_s": times_s}
-    return node, Window(**{**vars(window), **given, "from_mhz": from_mhz, "since_s": since_s, "settled": settled})
+    return node, Window(**{**vars(window), **given, "from_mhz": from_mhz, "since_s": since_s, "at_clock": at_clock})
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.02, 0.05])
 def test_where_clocks_act_late_an_instruction_begins_at_the_clock_before(late_s: float) -> None:
     window = Job(noise=0.0).window(np.random.default_rng(9), highest())
     node, changed = changing(window, (0, "forward"), late_s)
-    full_s = LoadModel(PIPELINE).full_speed_s(changed, exact(late_s))
+    full_s = LoadModel(PIPELINE).at_max_clocks_s(changed, exact(late_s))
     assert full_s[:, node] == pytest.approx(TIMES_S[0, "forward"], rel=1e-6)
 
 
@@ -272,7 +272,7 @@ def test_runs_of_which_the_clock_is_unknown_leave_the_ratios_of_others_alone() -
     first, latest = Job().window(rng, highest()), Job().window(rng, low_mhz)
     unknown = np.flatnonzero(kind == KIND_OF_NODE)[::2]
     latest.clocks_mhz[unknown] = latest.ran_mhz[:, unknown] = 1350.0
-    latest.or_mhz[:, unknown], latest.settled[:, unknown] = TOP_MHZ, False
+    latest.or_mhz[:, unknown], latest.at_clock[:, unknown] = TOP_MHZ, False
     model = LoadModel(PIPELINE)
     model.fit([first], unsure())
     (found,) = of_low_clocks(model.fit([first, latest], unsure()))

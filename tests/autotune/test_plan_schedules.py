@@ -8,13 +8,13 @@ from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.plan_schedules import changes_of, stretches_of
 
 
-@pytest.mark.parametrize("settles_within_s", [0.0, 0.03, 0.25])
-def test_the_last_instruction_of_a_stretch_begins_when_its_clock_is_known_to_act(settles_within_s: float) -> None:
+@pytest.mark.parametrize("clock_unknown_s", [0.0, 0.03, 0.25])
+def test_the_last_instruction_of_a_stretch_begins_when_its_clock_is_known_to_act(clock_unknown_s: float) -> None:
     times_s = [0.1] * 12
-    numbers = stretches_of([0, 12], times_s, 0.05, settles_within_s)
+    numbers = stretches_of([0, 12], times_s, 0.05, clock_unknown_s)
     for number in set(numbers):
         own = [seconds for each, seconds in zip(numbers, times_s, strict=True) if each == number]
-        assert sum(own[:-1]) >= settles_within_s
+        assert sum(own[:-1]) >= clock_unknown_s
         assert sum(own) >= 0.05
     assert len(set(numbers)) > 2, "as few instructions share a clock as it takes"
 

@@ -137,7 +137,7 @@ def test_without_a_schedule_the_default_clock_counts_as_the_highest_one() -> Non
     one = found(layout(), [result(rank, [1]) for rank in (0, 1)])
     assert (one.clocks_mhz == TOP_MHZ).all()
     assert (one.ran_mhz == TOP_MHZ).all()
-    assert one.settled.all()
+    assert one.at_clock.all()
 
 
 def test_where_no_clock_process_knows_when_clocks_act_the_first_instructions_after_a_change_have_not_settled() -> None:
@@ -145,7 +145,7 @@ def test_where_no_clock_process_knows_when_clocks_act_the_first_instructions_aft
     schedules = at_one_clock(job, 900)
     one = found(job, [result(rank, [1], instruction_s=0.02) for rank in (0, 1)], schedules)
     per_rank = 2 * MICROBATCHES
-    assert one.settled[0, :per_rank, 0].tolist() == [False] * 2 + [True] * (per_rank - 2)
+    assert one.at_clock[0, :per_rank, 0].tolist() == [False] * 2 + [True] * (per_rank - 2)
     assert one.since_s[0, :3, 0] == pytest.approx([0.0, 0.02, 0.04])
     assert (one.from_mhz == TOP_MHZ).all(), "an iteration begins at the highest clock"
     assert (one.clocks_mhz == 900).all()
@@ -161,7 +161,7 @@ def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_
     results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
     assert sorted(one.ran_mhz[0, :, 0].tolist())[-2:] == ([1400, 1400] if knows else [900, 900])
-    assert not one.settled.all()
+    assert not one.at_clock.all()
     assert (one.from_mhz == 0).all() == knows
 
 
@@ -171,7 +171,7 @@ def test_a_run_most_of_which_was_at_another_clock_has_not_settled() -> None:
     clocks = [1400, 905, 900, 900, 900, 900]
     results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
-    assert ((one.ran_mhz > 1000) == ~one.settled).all()
+    assert ((one.ran_mhz > 1000) == ~one.at_clock).all()
 
 
 def test_a_run_soon_after_a_change_to_a_clock_whose_latency_is_unknown_tells_nothing_of_it() -> None:
@@ -179,7 +179,7 @@ def test_a_run_soon_after_a_change_to_a_clock_whose_latency_is_unknown_tells_not
     switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
     results = [result(rank, [1], 0.04, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
-    assert one.settled[0, :6, 0].tolist() == [False] * 3 + [True] * 3, "each takes 0.04 s"
+    assert one.at_clock[0, :6, 0].tolist() == [False] * 3 + [True] * 3, "each takes 0.04 s"
     assert one.or_mhz[0, :6, 0].tolist() == [TOP_MHZ] * 3 + [0.0] * 3
 
 
@@ -188,8 +188,8 @@ def test_a_clock_that_stays_between_iterations_needs_no_time_to_act_in_the_next_
     switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
     results = [result(rank, [1, 2], 0.01, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
-    assert not one.settled[0].any()
-    assert one.settled[1].all()
+    assert not one.at_clock[0].any()
+    assert one.at_clock[1].all()
 
 
 def test_an_iteration_after_one_that_ends_at_another_clock_may_begin_at_that_clock() -> None:
@@ -201,7 +201,7 @@ def test_an_iteration_after_one_that_ends_at_another_clock_may_begin_at_that_clo
     for schedule in ends_low:
         schedule.frequencies[-1] = (schedule.frequencies[-1][0], 900)
     one = found(job, results, ends_low)
-    assert one.settled[0, :4, 0].tolist() == [False] * 3 + [True], "each takes 0.04 s"
+    assert one.at_clock[0, :4, 0].tolist() == [False] * 3 + [True], "each takes 0.04 s"
     assert one.or_mhz[0, :4, 0].tolist() == [900] * 3 + [0]
 
 
@@ -217,7 +217,7 @@ def test_a_run_in_which_the_next_clock_may_have_acted_tells_nothing_where_its_la
         clocks = [900] * 4 + [mean_mhz, 1200]
         results = [result(rank, [1], 0.04, clocks=clocks, switching=switching) for rank in (0, 1)]
         one = found(job, results, ends_high)
-        assert one.settled[0, last - 1, 0] == tells
+        assert one.at_clock[0, last - 1, 0] == tells
         assert one.or_mhz[0, last - 1, 0] == (0 if tells else 1200)
 
 

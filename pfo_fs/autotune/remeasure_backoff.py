@@ -12,7 +12,7 @@ _CALM_PAUSES = 4
 """After this many pauses without a question, a confirmed change sets the pause to the first one."""
 
 
-class QuestionBackoff:
+class RemeasureBackoff:
     """Doubles the pause with each question (a request to measure the plan in force again).
 
     The pause becomes short again only if a question after a long time without any found a change.
@@ -33,7 +33,7 @@ class QuestionBackoff:
         """Notes iterations that have ended."""
         self._step = max([self._step, *(one.step for one in iteration_times)])
 
-    def is_over(self) -> bool:
+    def take_turn(self) -> bool:
         """Returns whether to measure now; if so, the next pause begins and is twice as long."""
         if self._step < self._not_before:
             return False
