@@ -16,6 +16,10 @@ EXIT_CODES = (
     ("0", "the command did what was asked"),
     ("1", "an error, or `doctor` and `schedule check` have found a problem; one line on standard error says which"),
     ("2", "wrong usage: an option or argument is missing, unknown, or does not go with another one"),
+    (
+        "3",
+        "the change is written, but no process has followed it yet: `schedule set`, `target`, `straggler`; `off --wait`",
+    ),
     ("130", "interrupted by Ctrl-C"),
 )
 _VALUES = {int: "integer", float: "number", Path: "path", bool: ""}

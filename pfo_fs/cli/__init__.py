@@ -1,4 +1,5 @@
-"""The commands `pfo-fs` and `pfo-fs-daemon`. Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted."""
+"""The commands `pfo-fs` and `pfo-fs-daemon`. Exit codes: 0 success, 1 error, 2 wrong usage, 3 not in force yet,
+130 interrupted."""
 
 from __future__ import annotations
 

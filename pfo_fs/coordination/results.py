@@ -65,9 +65,9 @@ class Results:
     def __post_init__(self) -> None:
         self._number = -1  # of the schedule whose results have been read:
         self._names: set[int] = set()
-        self._late: dict[int, bool] = {}  # the self.ranks that have a result, and whether it was measured late
+        self._late: dict[int, bool] = {}  # the ranks that have a result, and whether it was measured late
         self._stored: dict[int, bytes] = {}  # by the name of the file
-        self._in_file: dict[int, list[int]] = {}  # the self.ranks whose results these are
+        self._in_file: dict[int, list[int]] = {}  # the ranks whose results these are
 
     def missing(self, number: int) -> list[int]:
         """Returns the ranks without a result under schedule `number`; one that cannot be read counts as a result."""
