@@ -18,7 +18,7 @@ EXIT_CODES = (
     ("2", "wrong usage: an option or argument is missing, unknown, or does not go with another one"),
     (
         "3",
-        "the change is written, but no process has followed it yet: `schedule set`, `target`, `straggler`; `off --wait`",
+        "written, but no process follows it yet: `schedule set`, `target`, `straggler`; `off --wait`",
     ),
     ("130", "interrupted by Ctrl-C"),
 )
