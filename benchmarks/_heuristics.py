@@ -157,12 +157,6 @@ _DEVICE_CLOCKS = (
         1000000.0,
     ),
     (
-        "durations between clocks",
-        "limits of a duration from those at other clocks",
-        "device.clocks.durations:Durations._between",
-        _always(None),
-    ),
-    (
         "clock stays between steps",
         "no default clock in short pauses",
         "device.clocks.followed_plan:FollowedPlan.holds_ns",

@@ -127,12 +127,12 @@ def zeus_side(folder: Path) -> Side:
 
 def our_side(folder: Path, *, measuring: bool) -> Side:
     """The tracker and the clock process on a simulated GPU."""
-    from pfo_fs.device import ClockProcess
+    from pfo_fs.device.clock_client import ClockProcess
     from pfo_fs.device.shared_page import MEASURED_NUMBER
     from pfo_fs.training.instruction_tracker import InstructionTracker
 
     os.environ["PFO_FS_SIM_DIR"] = str(folder)
-    clocks = ClockProcess("simulated:bench", profile_steps=5)
+    clocks = ClockProcess("simulated:bench")
     assert not clocks.message, clocks.message
 
     def fail(position: int, expected: str, got: str) -> None:

@@ -52,19 +52,6 @@ class Latency(NamedTuple):
         return (self.high_ns - self.low_ns) / 2
 
 
-def old_clock_time(took: float, at_old: float, at_new: float, instructions: int = 1) -> float:
-    """Returns how long the old clock was in force within instructions during which the clock has changed once.
-
-    It is the law above, solved for d. All times have the same unit.
-
-    Args:
-        took: What the instructions took together.
-        at_old, at_new: What one of them takes at each clock; they differ.
-        instructions: Their number.
-    """
-    return (took - instructions * at_new) / (1 - at_new / at_old)
-
-
 def took(first: float, changes: Iterable[tuple[float, float]]) -> float:
     """Returns what an instruction takes during which clocks change; all times have the same unit.
 

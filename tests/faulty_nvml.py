@@ -19,6 +19,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml, NVMLError
 
 from pfo_fs.device import clock_process, shared_page
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.device.shared_page import SharedPage
 
@@ -173,8 +174,8 @@ class Bench:
         """Runs the clock process until training ends at `end_s`, and until it has ended; returns its exit status."""
         self.at(end_s, self._end)
         given = {
-            "spec": f"nvml:{UUID}", "leave_clocks": leave_clocks, "clock_backend": "nvml", "rank": 0, "report_to": None,
-            "token": "", "profile_steps": 2, "min_dwell_ms": 0, "trainer_pid": os.getpid(),
+            "spec": f"nvml:{UUID}", "trainer_pid": os.getpid(),
+            "options": ClockOptions(leave_clocks=leave_clocks, clock_backend="nvml", profile_steps=2)._asdict(),
             "page_fd": os.dup(self.page.fd), "doorbell_fd": os.eventfd(0), "socket_fd": self._theirs.detach(),
         }  # fmt: skip
         handler, open_before = signal.getsignal(signal.SIGTERM), set(os.listdir("/proc/self/fd"))

@@ -15,9 +15,10 @@ import sys
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_start import ClockInfo, ClockOptions
 from pfo_fs.device.clocks.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc import held_calls
@@ -39,19 +40,6 @@ _dying: list[Child] = []
 """Clock processes that have closed their socket and were not seen to end yet."""
 
 
-class ClockInfo(NamedTuple):
-    """The first message of a clock process, sent when it is ready."""
-
-    gpu_name: str
-    gpu_uuid: str
-    clocks_mhz: list[int]
-    """Graphics clocks that can be set, highest first; empty if none can."""
-    message: str
-    """Why clocks cannot be set; empty if they can."""
-    clock_backend: str = "none"
-    """The way in which clocks are set."""
-
-
 class ClockProcess:
     """The clock process of this rank.
 
@@ -60,45 +48,23 @@ class ClockProcess:
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
-        rank: Global rank, for the reports.
-        report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
-        token: The helper accepts only clients that send it.
-        profile_steps: Complete steps that make one result.
-        profile_s: More steps make a result until they have lasted so long, in s; but at most 8 times as many.
-        min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
-        start_timeout_s: The longest time until the process is ready.
-        max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks; if None,
-            `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
-        clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
-        leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
-        tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
+        options: The rest that the clock process must know.
         measured: What clock changes cost on this node; None: the clock process learns it while training runs.
-        tp_degree: Number of GPUs that run this rank's instructions together.
+        start_timeout_s: The longest time until the process is ready.
     """
 
     def __init__(
         self,
         spec: str,
+        options: ClockOptions = ClockOptions(),  # noqa: B008  it is immutable
         *,
-        rank: int = 0,
-        report_to: str | None = None,
-        token: str = "",
-        profile_steps: int = 5,
-        profile_s: float = 0.0,
-        min_dwell_ms: float | None = None,
-        start_timeout_s: float = 30.0,
-        leave_clocks: bool = False,
-        tries_only: bool = False,
-        clock_backend: str | None = None,
-        max_clock_calls_per_s: float | None = None,
         measured: MeasuredSwitching | None = None,
-        tp_degree: int = 1,
+        start_timeout_s: float = 30.0,
     ) -> None:
         hold_standard_fds()
         self.spec = spec
-        self._clock_backend = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
+        self._options = _completed(options, measured)
         self.power_limit_before_w: float | None = None  # set again if the process dies
-        self._leave_clocks = leave_clocks
         self._page = SharedPage.create()
         self.words = self._page.words
         self._deadline_s = time.monotonic() + start_timeout_s
@@ -128,22 +94,9 @@ class ClockProcess:
             self._fd = self._socket.fileno()
             self._own_socket = OwnFile(self._fd)
             weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
-            given = {
-                "rank": rank,
-                "report_to": report_to,
-                "token": token,
-                "profile_steps": profile_steps,
-                "profile_s": profile_s,
-                "min_dwell_ms": _number("PFO_FS_MIN_DWELL_MS") if min_dwell_ms is None else min_dwell_ms,
-                **_starting_values(measured, max_clock_calls_per_s),
-                "tp_degree": tp_degree,
-                "leave_clocks": leave_clocks,
-                "clock_backend": self._clock_backend,
-                "trainer_pid": os.getpid(),
-            }
             fds = {"page_fd": self._page.fd, "doorbell_fd": waiting, "socket_fd": theirs.fileno()}
             try:
-                self._process = _start(spec, given, fds)
+                self._process = self._start(fds, trainer_pid=os.getpid())
             except Exception as error:  # noqa: BLE001  also what subprocess raises where a container refuses its calls
                 self._fail(f"the clock process could not be started ({error}); clocks are left alone")
         in_forked_children(self._forget)
@@ -208,15 +161,15 @@ class ClockProcess:
         return None
 
     def _receive(self) -> None:
+        """Keeps answers for `receive_answer`, and logs what the clock process says."""
         piece = b""
         with suppress(ConnectionError):
             piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
-        if not piece:
+        if not piece and self._info is None:
+            ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)
+            self._fail(f"the clock process ended while it started{ended}; clocks are left alone")
+        elif not piece:
             self._died()
-        self._take(piece)
-
-    def _take(self, piece: bytes) -> None:
-        """Keeps answers for `receive_answer`, and logs what the clock process says."""
         *lines, rest = (self._answers + piece).split(b"\n")
         answers = [line for line in lines if not line.startswith(SAYS.encode())]
         self._answers = b"\n".join([*answers, rest])
@@ -234,29 +187,9 @@ class ClockProcess:
         return self._info
 
     @property
-    def gpu_name(self) -> str:
-        """The GPU's product name."""
-        return self.info.gpu_name
-
-    @property
-    def gpu_uuid(self) -> str:
-        """The GPU's UUID; empty if there is none."""
-        return self.info.gpu_uuid
-
-    @property
-    def available_clocks_mhz(self) -> list[int]:
-        """Clocks that can be set, in MHz, highest first; empty if none can."""
-        return self.info.clocks_mhz
-
-    @property
     def message(self) -> str:
         """Why clocks are not set; empty if they are."""
         return self.info.message
-
-    @property
-    def clock_backend(self) -> str:
-        """The way in which clocks are set, `none` if they are not."""
-        return self.info.clock_backend
 
     @property
     def pid(self) -> int | None:
@@ -277,13 +210,9 @@ class ClockProcess:
     def leave(self) -> None:
         """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
-            self._closed = True
-            self._own_socket.close_socket(self._socket)  # the clock process ends when its socket closes
+            self._forget()  # the clock process ends when its socket closes
             if self._process is not None and is_stopped(self._process.pid):
                 self._process.send_signal(signal.SIGCONT)
-            self._close_doorbell()
-            self._doorbell = -1
-            self._page_file.close()
             self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -301,9 +230,10 @@ class ClockProcess:
             )
 
     def _forget(self) -> None:
-        """Closes a forked child's copies of the socket and the doorbell: the clock process belongs to the parent.
+        """Closes the socket, the doorbell and the page's file.
 
-        The clock process takes the end of the socket for the end of training.
+        In a forked child they are copies: the clock process belongs to the parent, and takes the end of the socket for
+        the end of training.
         """
         if not self._closed:
             self._closed = True
@@ -313,27 +243,12 @@ class ClockProcess:
             self._page_file.close()
 
     def _wait_for_hello(self) -> ClockInfo:
-        text = b""
-        poller = select.poll()
         if self._lost or self._closed:
             return ClockInfo("none", "", [], "the clock process is gone")
-        poller.register(self._fd, select.POLLIN)
-        while b"\n" not in text:
-            if not poller.poll(max(0.0, self._deadline_s - time.monotonic()) * 1000):
-                return self._fail("the clock process did not get ready in time; clocks are left alone")
-            with suppress(ConnectionError):
-                piece = self._socket.recv(65536)
-                text += piece
-                if piece:
-                    continue
-            ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)
-            return self._fail(f"the clock process ended while it started{ended}; clocks are left alone")
-        line, _, rest = text.partition(b"\n")
-        self._take(rest)
-        hello = json.loads(line)
-        message = str(hello["message"])
-        clocks_mhz = [] if message else hello["clocks_mhz"]
-        return ClockInfo(hello["name"], hello["uuid"], clocks_mhz, message, hello["clock_backend"])
+        hello = self.receive_answer(self._deadline_s - time.monotonic())
+        if hello is not None:
+            return ClockInfo(**hello)
+        return self._info or self._fail("the clock process did not get ready in time; clocks are left alone")
 
     def _fail(self, message: str) -> ClockInfo:
         self._lost = True
@@ -345,7 +260,9 @@ class ClockProcess:
         self._lost = True
         self.words[shared_page.SLEEPING] = 0
         what = (
-            "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
+            "the power limit goes back to what it was"
+            if self._options.leave_clocks
+            else "the clock goes back to its default"
         )
         self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
         log.warning("the clock process has died%s; %s and stays there", self.how_it_ended, what)
@@ -353,27 +270,29 @@ class ClockProcess:
         if self._process is not None and self._process.poll() is None:
             _dying.append(self._process)
         if not self.spec.startswith("none"):
-            given = {
-                "reset_only": True,
-                "leave_clocks": self._leave_clocks,
-                "clock_backend": self._clock_backend,
-                "power_limit_w": self.power_limit_before_w,
-                "died": self.pid,
-            }
             with suppress(OSError):
-                self._process = _start(self.spec, given, {})
+                self._process = self._start({}, reset_only=True, power_limit_w=self.power_limit_before_w, died=self.pid)
+
+    def _start(self, fds: dict[str, int], **given: Any) -> Child:
+        arguments = {"spec": self.spec, "options": self._options._asdict(), **given}
+        return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec)
 
 
-def _starting_values(measured: MeasuredSwitching | None, asked_calls_per_s: float | None) -> dict[str, Any]:
-    """Returns what the clock process knows of clock changes at its start, as plain numbers."""
-    most = asked_calls_per_s or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None
+def _completed(options: ClockOptions, measured: MeasuredSwitching | None) -> ClockOptions:
+    """Returns the options with what environment variables say, and what was measured of clock changes."""
+    dwell_ms, most = options.min_dwell_ms, options.max_clock_calls_per_s
+    options = options._replace(
+        min_dwell_ms=_number("PFO_FS_MIN_DWELL_MS") if dwell_ms is None else dwell_ms,
+        clock_backend=options.clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
+        max_clock_calls_per_s=most or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
+    )
     if measured is None:
-        return {"max_clock_calls_per_s": most}
-    return {
-        "max_clock_calls_per_s": most or measured.max_calls_per_s,
-        "call_ns": round(measured.call_s.median * 1e9),
-        "settle_ns": {mhz: round(settle_s * 1e9) for mhz, settle_s in measured.latency_s.items()},
-    }
+        return options
+    return options._replace(
+        max_clock_calls_per_s=options.max_clock_calls_per_s or measured.max_calls_per_s,
+        call_ns=round(measured.call_s.median * 1e9),
+        settle_ns=[(mhz, round(latency_s * 1e9)) for mhz, latency_s in measured.latency_s.items()],
+    )
 
 
 def _number(variable: str) -> float:
@@ -383,7 +302,3 @@ def _number(variable: str) -> float:
     except ValueError:
         log.warning("%s=%r is not a number; 0 is used", variable, text)
         return 0.0
-
-
-def _start(spec: str, given: dict[str, Any], fds: dict[str, int]) -> Child:
-    return start_process("pfo_fs.device.clock_process", {"spec": spec, **given}, fds=fds, label=spec)

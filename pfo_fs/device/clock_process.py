@@ -24,14 +24,13 @@ import select
 import socket
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_start import ClockInfo, ClockOptions
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, DriverCalls
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
@@ -72,15 +71,8 @@ class ClockLoop:
         doorbell: The descriptor that becomes readable when training rings.
         trainer: The socket that closes when the trainer ends.
         reporter: Sends results and progress to the helper.
-        profile_steps: Steps that make one result.
-        profile_s: More steps make a result until they have lasted so long, in s.
-        min_dwell_ms: Least time between two changes of the clock, resets excepted.
+        options: What training has told at the start.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
-        max_clock_calls_per_s: Most calls per second, over all GPUs of the host, that set clocks while clocks follow the
-            device; None: as many as keep the driver busy for most of the time.
-        call_ns: Duration of a call as it was measured on this node before; None if it was not.
-        settle_ns: Times from the return of a call until a clock (MHz) acts, as measured on this node before.
-        tp_degree: Number of GPUs that run this rank's instructions together.
         output: What this process writes to its standard error, for training's log.
     """
 
@@ -91,30 +83,22 @@ class ClockLoop:
         doorbell: int,
         trainer: socket.socket,
         reporter: Reporter,
-        *,
-        profile_steps: int,
-        profile_s: float,
-        min_dwell_ms: float,
+        options: ClockOptions,
         why_clocks_stay: str,
-        max_clock_calls_per_s: float | None = None,
-        call_ns: int | None = None,
-        settle_ns: Mapping[int, int] | None = None,
-        tp_degree: int = 1,
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
-        meter = StepMeter(profile_steps, shared, profile_s, top_mhz)
+        meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
         self._words = words = shared.words
-        self._max_calls_per_s = max_clock_calls_per_s
-        self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
-        calls = DriverCalls(FIRST_CALL_NS if call_ns is None else call_ns, max_clock_calls_per_s)
-        self._latencies = latencies = LatencyModel(calls, settle_ns, top_mhz, tp_degree)
+        path = "" if why_clocks_stay else driver_file()
+        self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
+        self._latencies = latencies = LatencyModel(self._driver, dict(options.settle_ns), top_mhz, options.tp_degree)
         self._requests = ClockRequests(words, latencies)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)
 
-        def clock_was_set(t_ns: int, mhz: int) -> None:
-            latencies.clock_was_set(t_ns, mhz)
+        def clock_was_set(t_ns: int, mhz: int, waited_ns: int) -> None:
+            latencies.clock_was_set(t_ns, mhz, waited_ns)
             meter.clock_acts(t_ns + latencies.latency(mhz).middle_ns, mhz)
             readings.clock_set(t_ns, mhz)
 
@@ -122,9 +106,8 @@ class ClockLoop:
             gpu,
             words,
             clock_was_set,
-            min_dwell_ms=min_dwell_ms,
+            min_dwell_ms=options.min_dwell_ms or 0.0,
             why_clocks_stay=why_clocks_stay,
-            called=self._called,
             driver=self._driver,
         )
         self._power_limits = PowerLimits(gpu, self._why_clocks_stay)
@@ -166,8 +149,7 @@ class ClockLoop:
             self._words[shared_page.SLEEPING] = 0
             self._setter.release_for_good()  # the page still holds the last request of a killed trainer
             self._power_limits.restore()
-            if self._driver is not None:
-                self._driver.close()
+            self._driver.close()
 
     def finish(self) -> bool:
         """Measures the marks that training left, sends the result, and puts back what the driver has refused to.
@@ -196,26 +178,12 @@ class ClockLoop:
         if not self._setter.controls:
             return None
         mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
-        ahead_us, calls = self._words[shared_page.LEAD_US], self._latencies.calls
-        return SwitchingReport(
-            mode=mode,
-            ahead_s=None if ahead_us < 0 else ahead_us / 1e6,
-            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
-            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            latency_s=self._latencies.longest_s,
-            gpus=calls.gpus,
-            max_calls_per_s=self._max_calls_per_s,
-            latencies_s=self._latencies.learned_s if each_clock else {},
-        )
+        ahead_us = self._words[shared_page.LEAD_US]
+        return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
 
-    def _called(self, took_ns: int, waited_ns: int) -> None:
-        self._latencies.called(took_ns, waited_ns)
-        if self._driver is not None:
-            self._latencies.calls.gpus = self._driver.gpus
-
-    def _apply(self) -> bool:
-        """Sets the clock that is wanted now; returns whether the clock has changed."""
-        return self._setter.apply(self._wanted(), self._wanted)
+    def _apply(self) -> None:
+        """Sets the clock that is wanted now."""
+        self._setter.apply(self._wanted)
 
     def _wanted(self) -> int:
         wanted = self._requests.wanted(time.monotonic_ns())
@@ -230,8 +198,7 @@ class ClockLoop:
             return self._goes_on()
         now_ns = time.monotonic_ns()
         trainer_stopped = stops.look(now_ns)
-        if self._apply():
-            measuring.clock_changed()
+        self._apply()
         now_ns = time.monotonic_ns()
         setter.go_on(now_ns)
         self._power_limits.undo.go_on(now_ns)
@@ -262,8 +229,7 @@ class ClockLoop:
         events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
         words[shared_page.SLEEPING] = 0
         self._asked_events_ns = time.monotonic_ns()
-        if self._apply():
-            measuring.clock_changed()
+        self._apply()
         return not events or self._trainer_lives(events)
 
     def _stop(self) -> None:
@@ -339,45 +305,28 @@ class ClockLoop:
         return bool(data)
 
 
-def _reset_by(given: dict[str, Any]) -> str:
+def _reset_by(spec: str, clock_backend: str) -> str:
     """Returns the GPU, and after an @ the way to set its clocks if the job asks for one, for the host's helper."""
-    asked = given["clock_backend"]
-    return str(given["spec"]) if asked == "auto" else f"{given['spec']}@{asked}"
+    return spec if clock_backend == "auto" else f"{spec}@{clock_backend}"
 
 
 def main(given: dict[str, Any]) -> int:
     """Runs the clock process."""
+    spec, options = given["spec"], ClockOptions(**given["options"])
     if given.get("reset_only"):
-        return reset_only(given)
-    gpu, why_clocks_stay = open_to_set(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
+        return reset_only(spec, options, given["power_limit_w"])
+    gpu, why_clocks_stay = open_to_set(spec, options.leave_clocks, options.clock_backend)
     trainer = socket.socket(fileno=given["socket_fd"])
-    loop = ClockLoop(
-        gpu,
-        SharedPage(given["page_fd"]),
-        given["doorbell_fd"],
-        trainer,
-        Reporter(given["report_to"], given["rank"], given["token"], "" if why_clocks_stay else _reset_by(given)),
-        profile_steps=given["profile_steps"],
-        profile_s=given.get("profile_s", 0.0),
-        min_dwell_ms=given["min_dwell_ms"],
-        why_clocks_stay=why_clocks_stay,
-        max_clock_calls_per_s=given.get("max_clock_calls_per_s"),
-        call_ns=given.get("call_ns"),
-        settle_ns={int(mhz): settle_ns for mhz, settle_ns in given.get("settle_ns", {}).items()},
-        tp_degree=given.get("tp_degree", 1),
-        output=OwnOutput(),
-    )
-    hello = {
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "clocks_mhz": gpu.supported_clocks_mhz(),
-        "message": why_clocks_stay,
-        "clock_backend": gpu.clock_backend,
-    }
+    resets = "" if why_clocks_stay else _reset_by(spec, options.clock_backend)
+    reporter = Reporter(options.report_to, options.rank, options.token, resets)
+    page = SharedPage(given["page_fd"])
+    loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, reporter, options, why_clocks_stay, OwnOutput())
+    clocks_mhz = [] if why_clocks_stay else gpu.supported_clocks_mhz()
+    hello = ClockInfo(gpu.name, gpu.uuid, clocks_mhz, why_clocks_stay, gpu.clock_backend)
     with suppress(OSError):
-        trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)
+        trainer.send(json.dumps(hello._asdict()).encode() + b"\n", socket.MSG_NOSIGNAL)
     raise_priority()
-    if not given.get("tries_only"):
+    if not options.tries_only:
         loop.take_over()
     loop.watch_process(given["trainer_pid"])
     try:

@@ -77,7 +77,6 @@ _READINGS = _PLANS + PLAN_SLOTS * _PLAN_WORDS  # how many were written, then the
 _READING_SLOTS = 16
 _DECIDED = _READINGS + 1 + 3 * _READING_SLOTS  # (step, MHz) of the last steps
 WORDS = _DECIDED + 2 * RECENT_TURNS
-_MOST_AT_ONCE = 2048
 _VERSION = 0x70666F_0006
 
 NO_NUMBER = -(1 << 62)
@@ -271,11 +270,6 @@ class MarkReader:
         self._tail = 0
         self._seen_head = 0
 
-    @property
-    def behind(self) -> int:
-        """Number of marks that the last `read` saw and did not return."""
-        return self._seen_head - self._tail
-
     def read(self, *, everything: bool = False) -> list[tuple[int, int]] | None:
         """Reads the marks that were there at the previous call.
 
@@ -283,13 +277,12 @@ class MarkReader:
             everything: Read all marks; only when training has stopped writing.
 
         Returns:
-            (first word, code) of at most 2,048 marks, so that the call is short; the next call returns the rest. None
-            if training was faster than the reader and marks are lost.
+            (first word, code) of each mark. None if training was faster than the reader and marks are lost.
         """
         words = self._words
         head = words[HEAD]
         tail = self._tail
-        upto = head if everything else min(self._seen_head, tail + _MOST_AT_ONCE)
+        upto = head if everything else self._seen_head
         self._seen_head = head
         self._tail = upto
         if upto == tail:

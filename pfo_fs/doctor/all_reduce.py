@@ -19,7 +19,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from pfo_fs.device import Gpu
+from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.spawn import Child, start_process
 

@@ -11,8 +11,8 @@ from statistics import median
 from threading import Barrier, Event
 from typing import TypeVar
 
-from pfo_fs.device import Gpu
 from pfo_fs.device.clocks.driver_calls import BUSY_SHARE
+from pfo_fs.device.gpu.interface import Gpu
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
-from pfo_fs.clock_latency import old_clock_time
-
 LEAST_DIFFERENCE = 0.02
 """Durations that differ by a smaller share do not show a change."""
 _LEAST_KERNELS = 5
@@ -108,7 +106,8 @@ def _best_split(durations_s: Sequence[float], before_s: float, after_s: float) -
 def _moment(last: Kernel, next_: Kernel, before_s: float, after_s: float) -> float:
     """Returns when the clock has changed in one of two kernels, of which the first one ran mostly at the old clock."""
     both_s = last.duration_s + next_.duration_s
-    old_s = min(max(old_clock_time(both_s, before_s, after_s, 2), 0.0), both_s)
+    # The law of `pfo_fs/clock_latency.py` over both kernels, solved for the time at the old clock.
+    old_s = min(max((both_s - 2 * after_s) / (1 - after_s / before_s), 0.0), both_s)
     if old_s <= last.duration_s:
         return last.begin_s + old_s
     return next_.begin_s + old_s - last.duration_s

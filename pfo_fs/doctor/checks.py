@@ -11,9 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pfo_fs.device import ClockProcess, Gpu, open_gpu, shared_page
+from pfo_fs.device import shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
+from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.left_settings import check_left
 from pfo_fs.doctor.lines import Check, line
@@ -149,7 +153,7 @@ def check_processes(spec: str) -> list[Check]:
 def check_clock_process(spec: str) -> Check:
     """Starts a clock process and ends it."""
     began_s = time.monotonic()
-    clocks = ClockProcess(spec, leave_clocks=True, tries_only=True, start_timeout_s=_WITHIN_S)
+    clocks = ClockProcess(spec, ClockOptions(leave_clocks=True, tries_only=True), start_timeout_s=_WITHIN_S)
     try:
         message = clocks.message
         if clocks.lost:

@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pfo_fs.device import Gpu
 from pfo_fs.device.clocks.undo import SAME_W, clock_undo, finish, limit_undo, take_over
 from pfo_fs.device.clocks.undo_note import Left, clock_note, limit_note
-from pfo_fs.device.gpu.interface import GpuSettings
+from pfo_fs.device.gpu.interface import Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import gpu_settings_now
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import DeviceError

@@ -7,8 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from pfo_fs.device import SimulatedKernels
-from pfo_fs.device.gpu.find_gpu import uuid_of_visible_device
+from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.doctor.change_moment import Kernel
 from pfo_fs.errors import DeviceError
 
@@ -166,8 +165,7 @@ class TorchLoad(Load):
 def _device_index(torch: Any, spec: str) -> int:
     """Returns the index by which torch knows the GPU `nvml:<UUID>`."""
     for index in range(torch.cuda.device_count()):
-        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)  # missing in torch older than 2.4
-        if spec.endswith(uuid_of_visible_device(index) if uuid is None else str(uuid)):
+        if spec.endswith(str(torch.cuda.get_device_properties(index).uuid)):
             return index
     raise DeviceError(f"torch does not see the GPU {spec}; look at CUDA_VISIBLE_DEVICES")
 

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
-from pfo_fs.device import ClockProcess, Gpu, open_gpu
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
 from pfo_fs.device.clocks.undo import clock_undo, finish
+from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError
 
 log = logging.getLogger("pfo_fs")

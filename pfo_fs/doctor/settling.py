@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from pfo_fs.device import Gpu
+from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.doctor.change_moment import find_change
 from pfo_fs.doctor.load import Load
 

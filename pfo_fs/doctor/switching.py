@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import pfo_fs
-from pfo_fs.device import Gpu
+from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.nvml import driver_version
 from pfo_fs.device.simulated.gpu import simulated_node
 from pfo_fs.doctor import all_reduce, calls

@@ -46,13 +46,8 @@ def reset_clocks(gpu_spec: str) -> None:
         gpu_spec: The GPU; after an @ the way to set its clocks, otherwise `auto`.
     """
     spec, _, clock_backend = gpu_spec.partition("@")
-    given = {
-        "spec": spec,
-        "clock_backend": clock_backend or "auto",
-        "reset_only": True,
-        "leave_clocks": False,
-        "power_limit_w": None,
-    }
+    options = {"clock_backend": clock_backend or "auto"}
+    given = {"spec": spec, "options": options, "reset_only": True, "power_limit_w": None}
     start_process("pfo_fs.device.clock_process", given, label=spec)
 
 

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pfo_fs.device import ClockProcess
+from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.shared_page import TARGET
 from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.store.power_limit_folder import Knob
@@ -61,7 +62,7 @@ class KnobGpu(ABC):
     @property
     def name(self) -> str:
         """Product name and UUID."""
-        return f"{self._clocks.gpu_name} {self._clocks.gpu_uuid}".strip()
+        return f"{self._clocks.info.gpu_name} {self._clocks.info.gpu_uuid}".strip()
 
     @property
     def pid(self) -> int | None:
@@ -182,7 +183,7 @@ class KnobGpu(ABC):
         self.problem = self.problem or (text if alive else self._why_dead())
 
     def _why_dead(self) -> str:
-        never_worked = self._clocks.gpu_name == "none"
+        never_worked = self._clocks.info.gpu_name == "none"
         return self._clocks.message if never_worked else "the clock process has died"
 
 
@@ -192,7 +193,7 @@ class LimitedGpu(KnobGpu):
     knob = "power_limit"
 
     def __init__(self, spec: str) -> None:
-        super().__init__(spec, ClockProcess(spec, leave_clocks=True))
+        super().__init__(spec, ClockProcess(spec, ClockOptions(leave_clocks=True)))
         self._limits: Answer | None = None
 
     def bounds(self) -> Levels:
@@ -229,7 +230,7 @@ class ClockedGpu(KnobGpu):
     def bounds(self) -> Levels:
         """Returns the clocks that the GPU offers; see `KnobGpu`."""
         self.wait_until_ready()
-        clocks_mhz = self._clocks.available_clocks_mhz
+        clocks_mhz = self._clocks.info.clocks_mhz
         if not clocks_mhz:
             self.problem = self.problem or self._clocks.message or "the GPU offers no clocks"
             raise DeviceError(self.problem)

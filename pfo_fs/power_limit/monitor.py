@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pfo_fs.device import SimulatedKernels, find_gpu_spec
+from pfo_fs.device.gpu.find_gpu import find_gpu_spec
+from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, open_gpu_for, read_energies
 from pfo_fs.store.power_limit_folder import Knob

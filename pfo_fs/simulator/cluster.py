@@ -175,16 +175,7 @@ class Cluster:
         """Returns what the clock process of a rank reports about changes of its clock; None without `nodes`."""
         if self.nodes is None:
             return None
-        latencies = self._nodes[pipeline].latencies_of(rank)
-        calls = latencies.calls
-        return SwitchingReport(
-            mode=self.nodes.mode,
-            call_s=calls.call_ns / 1e9 if calls.made else None,
-            wait_s=calls.queue_ns / 1e9 if calls.made else None,
-            latency_s=latencies.longest_s,
-            gpus=calls.gpus,
-            latencies_s=latencies.learned_s,
-        )
+        return self._nodes[pipeline].latencies_of(rank).switching(self.nodes.mode)
 
     def settle_s(self, pipeline: int, rank: int, mhz: int) -> float:
         """Returns what a clock process believes about the time from a call's return until the clock acts, in s."""

@@ -50,10 +50,10 @@ class SimulatedMeters:
     def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], settings: PFOSettings) -> None:
         self._cluster = cluster
         self._infos = infos
-        self._names = _Names()
+        self._names: list[str] = []  # as the table of names in the shared page
         steps, seconds = settings.profile_steps, settings.profile_seconds
         top_mhz = max(cluster.truth.clocks_mhz)
-        self._meters = {info.rank: StepMeter(steps, self._names, seconds, top_mhz) for info in infos}
+        self._meters = {info.rank: StepMeter(steps, self._names.__getitem__, seconds, top_mhz) for info in infos}
         self._energies_j = dict.fromkeys(self._meters, 0.0)
         self._last: PlayedStep | None = None
 
@@ -138,24 +138,11 @@ class SimulatedMeters:
         ends = played.ends_s[rows, info.dp_rank].tolist()
         marks = [(round(begin_s * 1e9), shared_page.STEP_BEGIN | marked.step << 8), (marked.number, shared_page.NUMBER)]
         for instruction, start_s, end_s in zip(order, starts, ends, strict=True):
-            place = self._names.place(instruction.name) << 8
+            if instruction.name not in self._names:
+                self._names.append(instruction.name)
+            place = self._names.index(instruction.name) << 8
             marks.append((round((begin_s + start_s) * 1e9), shared_page.BEGIN | place))
             marks.append((round((begin_s + end_s) * 1e9), shared_page.END | place))
         marks.append((round((begin_s + ends[-1]) * 1e9), shared_page.LAST_END))
         marks.append((round((begin_s + float(played.spans_s.max())) * 1e9), shared_page.STEP_END))
         return marks
-
-
-class _Names:
-    """The names of instructions by number, like the table of names in the shared page."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-
-    def place(self, name: str) -> int:
-        if name not in self._names:
-            self._names.append(name)
-        return self._names.index(name)
-
-    def name(self, index: int) -> str:
-        return self._names[index]

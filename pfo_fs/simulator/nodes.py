@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from pfo_fs.device.clocks.clock_follower import NEVER, ClockFollower
+from pfo_fs.device.clocks.clock_follower import ClockFollower
 from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.gpu.pauses import NEVER
 from pfo_fs.device.shared_page import IDLE
 from pfo_fs.device.simulated.node_physics import NodePhysics
 
@@ -278,7 +279,7 @@ class SimulatedNodes:
 
     def _point(self, number: int, code: int) -> None:
         plan = self._ranks[number].plan
-        if self.settings.mode != "device" or plan is None or code not in plan.place:
+        if self.settings.mode != "device" or plan is None:
             return
         rank, reached_ns = self._ranks[number], self._now_ns()
         progress = rank.progress = self._turn, code
@@ -352,8 +353,8 @@ class SimulatedNodes:
             gpu.set_mhz = mhz
             rank = self._ranks[gpu.rank]
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
-                rank.latencies.called(round(call_s * 1e9), waited_ns)
-                rank.latencies.clock_was_set(self._now_ns(), mhz)
+                rank.latencies.calls.called(round(call_s * 1e9), waited_ns)
+                rank.latencies.clock_was_set(self._now_ns(), mhz, waited_ns)
             lowest_mhz = min((one.set_mhz for one in rank.gpus if one.set_mhz), default=0)
             if lowest_mhz != rank.lowest_mhz:
                 rank.lowest_mhz = lowest_mhz

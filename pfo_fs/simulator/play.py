@@ -59,7 +59,6 @@ class Play:
         metadata: The job's metadata.
         mute_ranks: Ranks whose results never reach the directory.
         without_rights: Ranks whose clocks cannot be set.
-        offers_clocks: False if no rank's clocks can be set.
         daemon_runs: Whether a daemon schedules the job.
 
     Attributes:
@@ -73,15 +72,14 @@ class Play:
     metadata: InitVar[str] = "simulated"
     mute_ranks: set[int] = field(default_factory=set)
     without_rights: InitVar[set[int] | None] = None
-    offers_clocks: InitVar[bool] = True
     daemon_runs: bool = True
     first_plan: int | None = field(init=False, default=None)
     coordinator: Coordinator = field(init=False)
 
-    def __post_init__(self, root: Path, metadata: str, without_rights: set[int] | None, offers_clocks: bool) -> None:
+    def __post_init__(self, root: Path, metadata: str, without_rights: set[int] | None) -> None:
         no_rights = without_rights or set()
         self._ranks = SimulatedRanks(
-            self.cluster, str(root), self.settings, metadata, lambda rank: offers_clocks and rank not in no_rights
+            self.cluster, str(root), self.settings, metadata, lambda rank: rank not in no_rights
         )
         self._meters = SimulatedMeters(self.cluster, self._ranks.infos, self.settings)
         self._virtual_s = 0.0

@@ -21,7 +21,7 @@ from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN, STEP
 from pfo_fs.training.instruction_tracker import InstructionTracker
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess
+    from pfo_fs.device.clock_client import ClockProcess
 
 log = logging.getLogger("pfo_fs")
 

@@ -37,7 +37,7 @@ from pfo_fs.training.mark_check import MarkCheck
 from pfo_fs.training.progress_marker import ProgressMarker
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess
+    from pfo_fs.device.clock_client import ClockProcess
 
 _MAX_ORDER = 65_535
 _STEP_TIMES = 16

@@ -20,7 +20,9 @@ from typing import Any, Literal, TypedDict
 from pydantic import ValidationError
 
 import pfo_fs
-from pfo_fs.device import ClockProcess, find_gpu_spec
+from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError, plain_text
 from pfo_fs.guard import WarnOnce, reason_of
 from pfo_fs.helper.client import HelperClient
@@ -136,7 +138,7 @@ class JobJoiner:
             self.warn(f"rank {self.dims.rank}: {'; '.join(self._noted)}")
         if self.dims.rank == 0 and job["job_id"]:
             who = "a daemon" if job["coordination"] == "daemon" else "rank 0"
-            how = f"by {clocks.clock_backend}" if clocks.available_clocks_mhz else f"are not set: {clocks.message}"
+            how = f"by {clocks.info.clock_backend}" if clocks.info.clocks_mhz else f"are not set: {clocks.message}"
             _say(f"pfo-fs: job {job['job_id']} in {self.request.shared_dir}, scheduled by {who}; clocks {how}")
         return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
 
@@ -171,8 +173,7 @@ class JobJoiner:
             spec = find_gpu_spec(self.request.device)
         except PfoError as error:
             self._note(str(error), error)
-        return ClockProcess(
-            spec,
+        options = ClockOptions(
             rank=self.dims.rank,
             report_to=_address(token),
             token=token,
@@ -180,9 +181,9 @@ class JobJoiner:
             profile_s=self.request.settings.profile_seconds,
             clock_backend=self.request.clock_backend,
             max_clock_calls_per_s=self.request.max_clock_calls_per_s,
-            measured=self._measured_switching(),
             tp_degree=self.dims.tp_degree,
         )
+        return ClockProcess(spec, options, measured=self._measured_switching())
 
     def _measured_switching(self) -> MeasuredSwitching | None:
         """Returns what the user's file says about clock changes on this node, if there is one that can be read."""
@@ -291,7 +292,7 @@ class JobJoiner:
             dp_rank=dims.dp_rank,
             pp_rank=dims.pp_rank,
             tp_rank=dims.tp_rank,
-            available_frequencies=clocks.available_clocks_mhz[:4096],
+            available_frequencies=clocks.info.clocks_mhz[:4096],
             host=socket.gethostname(),
         )
         body = {
@@ -299,10 +300,10 @@ class JobJoiner:
             "nonce": secrets.token_hex(8),
             "host": plain_text(socket.gethostname()),
             "pid": os.getpid(),
-            "gpu_name": clocks.gpu_name,
-            "gpu_uuid": clocks.gpu_uuid,
+            "gpu_name": clocks.info.gpu_name,
+            "gpu_uuid": clocks.info.gpu_uuid,
             "message": clocks.message,
-            "clock_backend": clocks.clock_backend,
+            "clock_backend": clocks.info.clock_backend,
         }
         assert job["coordination"] != "off"
         join = messages.JoinJob(

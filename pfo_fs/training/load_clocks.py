@@ -15,7 +15,7 @@ from pfo_fs.training.optimizer import PFOFileOptimizer
 from pfo_fs.training.step_loads import StepLoads
 
 if TYPE_CHECKING:
-    from pfo_fs.device import SimulatedKernels
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
 
 _WORK = "work"
 """The one instruction of a step, for `schedule.yaml`, reports and profiles."""

@@ -50,7 +50,7 @@ def join_loads(
     if orders and len(orders) != dims.pp_degree:
         mine = f"orders= holds those of {len(orders)} ranks, the pipeline has {dims.pp_degree}"
     ranks = Collectives.of_job(dims.rank, dims.world_size)
-    found = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.available_clocks_mhz, mine))
+    found = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, mine))
     _raise_first([why for _, _, why in found])
     if dims.dp_degree == 1:
         raise ConfigError(

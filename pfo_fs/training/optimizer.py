@@ -42,7 +42,7 @@ from pfo_fs.training.step_parts import StepParts
 from pfo_fs.training.switching import Switching, checked_switching
 
 if TYPE_CHECKING:
-    from pfo_fs.device import SimulatedKernels
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
     from pfo_fs.training.step_loads import JoinLoads, StepLoads
 
 log = logging.getLogger("pfo_fs")
@@ -285,7 +285,7 @@ class PFOFileOptimizer(InTraining):
         """Returns averages over the steps since the last call, for a logger (docs/reports.md)."""
         with self._guard:
             if self.follows:
-                return self._parts.metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
+                return self._parts.metrics.since_last(max(self._clocks.info.clocks_mhz, default=None))
         return {}
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:

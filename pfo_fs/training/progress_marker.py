@@ -28,7 +28,7 @@ from pfo_fs.device.shared_page import (
 from pfo_fs.errors import CapturedStream, DeviceError
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess
+    from pfo_fs.device.clock_client import ClockProcess
 
 _NO_PLAN = -1
 

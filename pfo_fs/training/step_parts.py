@@ -14,7 +14,8 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.switching import ChosenSwitching, choose_switching
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess, SimulatedKernels
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
     from pfo_fs.training.job_request import JobRequest
     from pfo_fs.training.parallel_dims import ParallelDims
 
@@ -57,7 +58,7 @@ class StepParts:
         asked, spec = request.switching, clocks.spec
         kernels = _open_kernels(spec, dims.pp_degree)
         chosen = ChosenSwitching("launch", None, "")
-        if clocks.available_clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
+        if clocks.info.clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
             chosen = choose_switching(asked, clocks, spec, kernels, device=request.device, on_problem=on_problem)
             if chosen.note:
                 log.info("rank %d switches clocks at %s time: %s", dims.rank, chosen.mode, chosen.note)
@@ -84,7 +85,7 @@ def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:
     kind, _, name = spec.partition(":")
     if kind != "simulated":
         return None
-    from pfo_fs.device import SimulatedKernels
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
 
     return SimulatedKernels(name, stages=stages)
 

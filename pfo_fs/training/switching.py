@@ -20,7 +20,8 @@ from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.training.progress_marker import ProgressMarker
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess, SimulatedKernels
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
 
 Switching = Literal["auto", "device", "launch", "sync"]
 MODES = ("auto", "device", "launch", "sync")

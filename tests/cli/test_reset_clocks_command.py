@@ -67,7 +67,7 @@ def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
     bench = Bench(monkeypatch, tmp_path)
     clock_note(UUID).write(0, 900)
     limit_note(UUID).write(400, 200)
-    monkeypatch.setattr("pfo_fs.device.clocks.undo_note._began", lambda pid: "")  # that job has ended
+    monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
     bench.nvml.lock_mhz, bench.nvml.limit_mw = 900, 200_000
     assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
     assert (bench.nvml.lock_mhz, bench.nvml.limit_mw, bench.notes()) == (0, 400_000, set())

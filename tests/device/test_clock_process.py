@@ -22,12 +22,16 @@ from typing import Any, TypeVar
 import pytest
 from running import Processes, modules_loaded_by
 
-from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
+from pfo_fs.device import clock_client, shared_page
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_process import ClockLoop
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
+from pfo_fs.device.clocks.host_driver import HostDriver
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.simulated.gpu import SimulatedGpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
@@ -51,8 +55,14 @@ def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def start() -> Iterator[Start]:
     started: list[ClockProcess] = []
 
-    def start_one(spec: str = "simulated:a", **options: Any) -> ClockProcess:
-        started.append(ClockProcess(spec, **options))
+    def start_one(
+        spec: str = "simulated:a",
+        *,
+        measured: MeasuredSwitching | None = None,
+        start_timeout_s: float = 30.0,
+        **options: Any,
+    ) -> ClockProcess:
+        started.append(ClockProcess(spec, ClockOptions(**options), measured=measured, start_timeout_s=start_timeout_s))
         return started[-1]
 
     yield start_one
@@ -92,8 +102,8 @@ def test_a_clock_process_reports_its_gpu_and_resets_a_clock_that_a_crashed_job_l
     start: Start, sim_dir: Path
 ) -> None:
     clocks = start()
-    assert (clocks.gpu_name, clocks.gpu_uuid, clocks.message) == ("simulated A100", "SIM-a", "")
-    assert clocks.available_clocks_mhz[0] == 1410
+    assert (clocks.info.gpu_name, clocks.info.gpu_uuid, clocks.message) == ("simulated A100", "SIM-a", "")
+    assert clocks.info.clocks_mhz[0] == 1410
     assert actions(sim_dir) == [("reset", 0)]
     assert clocks.alive()
 
@@ -220,7 +230,7 @@ def test_without_permission_there_is_a_reason_and_no_attempt(
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
     clocks = start()
     assert "may not lock" in clocks.message
-    assert clocks.available_clocks_mhz == []
+    assert clocks.info.clocks_mhz == []
     ask(clocks, 900)
     clocks.close()
     assert actions(sim_dir) == []
@@ -230,7 +240,8 @@ def test_without_permission_there_is_a_reason_and_no_attempt(
 
 TRAINER = textwrap.dedent("""
     import os, signal, sys, time
-    from pfo_fs.device import ClockProcess, shared_page
+    from pfo_fs.device import shared_page
+    from pfo_fs.device.clock_client import ClockProcess
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in the background ignores it
     clocks = ClockProcess("simulated:a")
     assert clocks.message == ""
@@ -507,16 +518,18 @@ def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_number
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(clock_client, "_start", lambda spec, arguments, fds: given.append(arguments))
+    monkeypatch.setattr(
+        clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
+    )
     measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100)
     start(measured=measured)
     monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
     start(measured=measured)
     start()
-    assert [(a.get("call_ns"), a["max_clock_calls_per_s"]) for a in given] == [
+    assert [(options["call_ns"], options["max_clock_calls_per_s"]) for options in given] == [
         (3_000_000, 100),
         (3_000_000, 50),
-        (None, 50),
+        (FIRST_CALL_NS, 50),
     ]
 
 
@@ -568,11 +581,9 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
             shared,
             os.eventfd(0),
             theirs,
-            Broken(),
-            profile_steps=1,
-            profile_s=0.0,
-            min_dwell_ms=0,
-            why_clocks_stay="",  # type: ignore[arg-type]
+            Broken(),  # type: ignore[arg-type]
+            ClockOptions(profile_steps=1),
+            why_clocks_stay="",
         )
         shared.words[shared_page.TARGET] = 900
         for _ in range(3):
@@ -726,12 +737,11 @@ def test_marks_that_fail_later_give_the_clock_back(
     wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock")
 
 
-class OtherGpusFirst:
+class OtherGpusFirst(HostDriver):
     """A driver at which other GPUs have their turn first; by then, training wants something else."""
 
-    waited_ns = 7
-
     def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__("")
         self._meanwhile = meanwhile
 
     @contextmanager
@@ -751,12 +761,12 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
         setter = ClockSetter(
             gpu,
             SharedPage.create().words,
-            lambda time_ns, mhz: made.append(mhz),
+            lambda time_ns, mhz, waited_ns: made.append(mhz),
             min_dwell_ms=0,
             why_clocks_stay="",
-            driver=driver,  # type: ignore[arg-type]
+            driver=driver,
         )
-        setter.apply(900, lambda: wanted[-1])
+        setter.apply(lambda: wanted[-1])
         assert setter.clock_mhz == newest_mhz
     assert made == calls
 
@@ -865,7 +875,8 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
 ) -> None:
     trainer = processes.python(
         "-c",
-        "import time; from pfo_fs.device import ClockProcess, shared_page\nclocks = ClockProcess('simulated:a')\n"
+        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
+        "clocks = ClockProcess('simulated:a')\n"
         "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\ntime.sleep(60)",
     )
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
@@ -897,7 +908,8 @@ def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
 ) -> None:
     trainer = processes.python(
         "-c",
-        "import time; from pfo_fs.device import ClockProcess, shared_page\nclocks = ClockProcess('simulated:a')\n"
+        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
+        "clocks = ClockProcess('simulated:a')\n"
         "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\n"
         "print(clocks.pid, flush=True)\ntime.sleep(60)",
     )

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from running import Processes
 
-from pfo_fs.device import ClockProcess
 from pfo_fs.device.clock_backends.choice import BackedGpu
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.doctor import all_reduce

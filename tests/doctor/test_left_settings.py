@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml
 from faulty_nvml import Bench, Fault
 
-from pfo_fs.device import ClockProcess
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.undo_note import Left
 from pfo_fs.device.gpu.spec import gpu_settings_now, open_gpu
 from pfo_fs.doctor.checks import check_clocks, check_node

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pfo_fs.device import SimulatedKernels
-from pfo_fs.device.simulated.gpu import SimulatedGpu
+from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.doctor.load import SimulatedLoad, TorchLoad, open_load
 from pfo_fs.errors import DeviceError
 

@@ -413,7 +413,7 @@ def test_a_scheduler_that_fails_leaves_the_highest_clocks(tmp_path: Path, monkey
 
 
 def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_path: Path) -> None:
-    play = Play(cluster(), tmp_path, SETTINGS, offers_clocks=False)
+    play = Play(cluster(), tmp_path, SETTINGS, without_rights=set(range(64)))
     status_text = [iteration.status_text for iteration in play.run(40)]
     assert "cannot be set" in status_text[-1]
     assert play.folder.schedule_numbers() in ([0], [0, 1])

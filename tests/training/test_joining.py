@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.device import ClockProcess
+from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
 from pfo_fs.guard import Guard, WarnOnce
 from pfo_fs.helper.client import HelperClient

@@ -6,10 +6,10 @@ import pytest
 from test_instruction_tracker import B, F, FakeClocks, Told
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clocks.clock_follower import NEVER
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.followed_plan import START
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.gpu.pauses import NEVER
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TARGET, TURN_SHIFT, TURNS
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
@@ -205,13 +205,13 @@ def test_a_step_that_does_not_run_as_scheduled_teaches_no_durations(
             device.reach()
     plan = device.requests._follower._plan
     assert plan is not None
-    before = plan.gap_ns[-1], plan.expected_ns(0, len(plan.codes) - 1)
+    before = plan.gap_ns[-1], plan.expected_ns(0, plan.last)
     for _ in range(3):
         run(tracker, *names)
         while queue:
             device.reach()
     assert device.requests._follower._plan is plan
-    assert (plan.gap_ns[-1], plan.expected_ns(0, len(plan.codes) - 1)) == before
+    assert (plan.gap_ns[-1], plan.expected_ns(0, plan.last)) == before
 
 
 def test_a_step_that_an_exception_left_does_not_leave_its_clock_to_steps_without_schedule(

@@ -31,18 +31,12 @@ class GpuPlace(NamedTuple):
     pci_address: str
 
 
-class ClockBackend(Protocol):
-    """One way to set the clocks and the power limit of one GPU.
+class Settable(Protocol):
+    """What sets the clocks and the power limit of one GPU: a way to do so, or the GPU itself.
 
     A call returns when it is done or has failed. The clock process makes one call at a time and takes the newest
-    request afterwards, so there is never more than one call under way for a GPU. Each call takes 5 s at most.
+    request afterwards, so there is never more than one call under way for a GPU.
     """
-
-    def why_not(self) -> str:
-        """Returns why this way does not work here and what the operator has to do; '' if it seems to. Changes nothing.
-
-        An empty string is not a promise: the first change can still be refused.
-        """
 
     def lock_clock_mhz(self, mhz: int) -> None:
         """Holds the graphics clock at `mhz`.
@@ -56,10 +50,20 @@ class ClockBackend(Protocol):
         """Lets the driver choose the graphics clock again; raises as `lock_clock_mhz`."""
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts; raises as `lock_clock_mhz`."""
+        """Sets the power limit, in watts; it stays until another one is set. Raises as `lock_clock_mhz`."""
 
     def close(self) -> None:
         """Ends the use; clocks stay as they are. A second call does nothing."""
+
+
+class ClockBackend(Settable, Protocol):
+    """One way to set the clocks and the power limit of one GPU. Each call takes 5 s at most."""
+
+    def why_not(self) -> str:
+        """Returns why this way does not work here and what the operator has to do; '' if it seems to. Changes nothing.
+
+        An empty string is not a promise: the first change can still be refused.
+        """
 
 
 class MeasuresOnly:

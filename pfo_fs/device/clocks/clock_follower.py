@@ -25,8 +25,8 @@ from math import hypot
 
 from pfo_fs.device.clocks.followed_plan import CHUNK, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.gpu.pauses import NEVER
 
-NEVER = 1 << 62
 _FINE_NS = 100_000
 """The shortest time between two looks at the device's progress."""
 _COARSE_NS = 2_000_000
@@ -83,12 +83,11 @@ class ClockFollower:
 
         Args:
             turn: Another number for each step.
-            code: The point, one of `plan.codes`.
+            code: The point, as the device writes it.
             plan: The plan of this step.
             now_ns: The time of this look.
         """
-        last = len(plan.codes) - 1
-        at = plan.place.get(code, last)
+        last, at = plan.last, plan.place_of(code)
         at_ns = now_ns
         follows = plan is self._plan and turn == self._turn
         if self._came_early(turn, follows and at < self._at == last):
@@ -124,7 +123,7 @@ class ClockFollower:
         follows = plan is self._plan and self._turn >= 0
         held = follows and now_ns < self._hold_until_ns
         self._asked.clear()
-        last = len(plan.codes) - 1
+        last = plan.last
         if follows and at <= 1 and self._at >= last - 2:
             if self._other_stream and self._at == last - 2:  # the end was not seen: there was no pause
                 plan.learn(self._at, last, now_ns - self._at_ns)
@@ -146,12 +145,12 @@ class ClockFollower:
         Where the next one begins at once, its begin is seen and not the end of the one before.
         """
         began = self._at
-        if began == 0 or plan.codes[began] & 1:
+        if not began & 1:
             return  # the GPU has waited
         took_ns = at_ns - self._at_ns
         sure = now_ns - self._looked_ns <= max(2 * _FINE_NS, _UNSURE * took_ns)
         if at == began + 1 or (at == began + 2 and sure):
-            self._latencies.ran(plan.kinds[plan.codes[began] >> 1], self._at_ns, at_ns, self._unsure_ns)
+            self._latencies.ran(plan.kinds[began >> 1], self._at_ns, at_ns, self._unsure_ns)
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
@@ -160,7 +159,7 @@ class ClockFollower:
         if plan is None:
             return 0
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
-        if self._at == len(plan.codes) - 1 and mhz:
+        if self._at == plan.last and mhz:
             if now_ns >= self._hold_until_ns:
                 mhz = 0  # the next step is late, or this one does not run as scheduled
             else:
@@ -168,7 +167,7 @@ class ClockFollower:
         if _above(self._requested, mhz) and not self._latencies.calls.allows_down(now_ns):
             mhz = self._requested
         change = plan.next_change[self._at]
-        while change < len(plan.codes):
+        while change <= plan.last:
             to_mhz = plan.clock_from[change]
             if change not in self._asked:  # otherwise it is on its way; to take it back would take as long again
                 when_ns = self._ask_ns(plan, change, mhz)
@@ -197,7 +196,7 @@ class ClockFollower:
         calls, latency, up = self._latencies.calls, self._latencies.latency(to_mhz), _above(to_mhz, mhz)
         lead_ns = self._latencies.lead_ns(to_mhz)
         when_ns = self._at_ns + expected_ns - lead_ns
-        if up and change < len(plan.codes) - 1:
+        if up and change < plan.last:
             error_ns = hypot(latency.high_ns - latency.middle_ns, plan.error_ns, calls.call_ns / _CALL_SPREAD)
             when_ns -= round(error_ns) + calls.queue_ns
         elif not up:
@@ -224,11 +223,11 @@ class ClockFollower:
         plan = self._plan
         if plan is None:
             return now_ns + _COARSE_NS
-        if self._at == len(plan.codes) - 1:
+        if self._at == plan.last:
             since_ns = now_ns - self._at_ns
             exact = not self._latencies.knows(plan.clock_from[0])  # the next step may show its latency
             return now_ns + _pause_ns(since_ns - _UNKNOWN_NS if exact else since_ns // 8)
-        change = min(plan.next_change[self._at], len(plan.codes) - 1)
+        change = min(plan.next_change[self._at], plan.last)
         near = change == self._at + 1 or not self._latencies.knows(plan.clock_from[self._at])
         awaited = self._at + 1 if near else min(change - 1, self._at + CHUNK)
         expected_ns = plan.expected_ns(self._at, awaited)

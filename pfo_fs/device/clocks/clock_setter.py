@@ -6,7 +6,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.host_driver import HostDriver
@@ -30,11 +30,11 @@ class ClockSetter:
     Args:
         gpu: The GPU whose clock is set.
         words: The page that is shared with training.
-        clock_was_set: Called with (time in ns, MHz) after each change; 0 MHz is the driver's default.
+        clock_was_set: Called after each change with the time in ns, the clock in MHz (0: the driver's default), and how
+            long the call waited for those of other GPUs, in ns.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
-        called: Called after each call of the driver with its duration, and how long it waited for other GPUs, in ns.
-        driver: This process's place at the driver; None if calls need not wait for those of other GPUs.
+        driver: This process's place at the driver.
 
     Attributes:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
@@ -49,20 +49,17 @@ class ClockSetter:
         self,
         gpu: Gpu,
         words: memoryview,
-        clock_was_set: Callable[[int, int], None],
+        clock_was_set: Callable[[int, int, int], None],
         *,
         min_dwell_ms: float,
         why_clocks_stay: str,
-        called: Callable[[int, int], None] = lambda took_ns, waited_ns: None,
-        driver: HostDriver | None = None,
+        driver: HostDriver,
     ) -> None:
         self._driver = driver
-        self._called = called
         self._gpu = gpu
         self._words = words
         self._clock_was_set = clock_was_set
         self._supported = sorted(gpu.supported_clocks_mhz())
-        self._clock_for: dict[int, int] = {0: 0}
         self._dwell_ns = round(min_dwell_ms * 1e6)
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._why_not = why_clocks_stay
@@ -84,47 +81,45 @@ class ClockSetter:
         """The monotonic time before which the clock must not change again, resets excepted."""
         return max(self._not_before_ns, self.undo.due_ns) if self.undo.owed else self._not_before_ns
 
-    def apply(self, target: int, newest: Callable[[], int] | None = None) -> bool:
-        """Sets a clock unless it is in force; returns whether the clock has changed.
+    def apply(self, wanted: Callable[[], int]) -> None:
+        """Sets the clock that is wanted unless it is in force.
 
         Args:
-            target: The clock in MHz; 0 for the driver's default.
-            newest: Returns the clock that is wanted when this process's turn at the driver has come.
+            wanted: Returns the clock in MHz, 0 for the driver's default; called again when this process's turn at the
+                driver has come.
         """
-        words = self._words
-        if not self.controls or (target == self.target and not self.terminated):
-            return False
-        if self.terminated:
+        if self.terminated and self.controls:
             self._stop("the clock process got SIGTERM; clocks stay at their default")
-            return self.release()
+            self.release()
+        target = wanted()
+        if not self.controls or target == self.target:
+            return
         if self.undo.owed or (target and self._not_before_ns and time.monotonic_ns() < self._not_before_ns):
-            return False
-        clock_mhz = self._clock_of(target)
+            return
+        clock_mhz = self._offered(target)
         changes = clock_mhz != self.clock_mhz
         began_ns = time.monotonic_ns()
         try:
             if changes:
-                with self._driver.turn() if self._driver is not None else nullcontext():
-                    if newest is not None:
-                        target = newest()
-                        clock_mhz = self._clock_of(target)
+                with self._driver.turn():
+                    target = wanted()
+                    clock_mhz = self._offered(target)
                     changes = clock_mhz != self.clock_mhz
                     if changes:
                         self._call(clock_mhz)
         except Exception as error:  # noqa: BLE001  after any error of a driver, clocks are reset and training goes on
             self._failed(error)
-            return True
+            return
         ended_ns = time.monotonic_ns()
         if changes:
-            waited_ns = 0 if self._driver is None else self._driver.waited_ns
-            self._called(ended_ns - began_ns - waited_ns, waited_ns)
-            self._clock_was_set(ended_ns, clock_mhz)
+            waited_ns = self._driver.waited_ns
+            self._driver.called(ended_ns - began_ns - waited_ns, waited_ns)
+            self._clock_was_set(ended_ns, clock_mhz, waited_ns)
             self._why_not = ""
         self.target, self.clock_mhz = target, clock_mhz
-        words[shared_page.CLOCK_MHZ] = clock_mhz
+        self._words[shared_page.CLOCK_MHZ] = clock_mhz
         if self._dwell_ns:
             self._not_before_ns = ended_ns + self._dwell_ns
-        return changes
 
     def _call(self, clock_mhz: int) -> None:
         if clock_mhz:
@@ -134,17 +129,10 @@ class ClockSetter:
             self._gpu.reset_clocks()
             self.undo.was_put_back(time.monotonic_ns(), _LOOK_AFTER_NS)
 
-    def _clock_of(self, target: int) -> int:
-        """Returns the clock on offer that stands for a requested one."""
-        clock_mhz = self._clock_for.get(target)
-        if clock_mhz is None:
-            clock_mhz = self._clock_for[target] = self._offered(target)
-        return clock_mhz
-
     def _offered(self, mhz: int) -> int:
-        """Returns the lowest clock on offer that is not below `mhz`; the highest one if all are below."""
+        """Returns the lowest clock on offer that is not below `mhz`; the highest one if all are below; 0 for 0."""
         clocks = self._supported
-        return clocks[min(bisect_left(clocks, mhz), len(clocks) - 1)] if clocks else mhz
+        return clocks[min(bisect_left(clocks, mhz), len(clocks) - 1)] if mhz and clocks else mhz
 
     def go_on(self, now_ns: int) -> None:
         """Goes on with a reset that has failed, or looks whether it has had its effect."""
@@ -152,28 +140,27 @@ class ClockSetter:
             self.undo.go_on(now_ns)
             self._say(self.undo.problem)
 
-    def release(self) -> bool:
-        """Resets the clocks now; returns whether the driver says that it has. If not, `go_on` tries again.
+    def release(self) -> None:
+        """Resets the clocks now; if the driver says that it has not, `go_on` tries again.
 
         The clock that was set is told as long as the driver has not reset it.
         """
         self.target = 0
         self.undo.now()
         self._say(self.undo.problem)
-        return not self.undo.owed
 
-    def release_for_good(self) -> bool:
+    def release_for_good(self) -> None:
         """Does the same as `release`, and sets no clock from now on; also resets what its trainer itself has locked."""
         if self.controls and self.undo.value is None:
             self.undo.owe(0.0)
         self.controls = False
-        return self.release()
+        self.release()
 
     def _in_force(self, mhz: float) -> None:
         """Tells the clock that a reset has left in force."""
         if self.clock_mhz != round(mhz):
             self.clock_mhz = round(mhz)
-            self._clock_was_set(time.monotonic_ns(), self.clock_mhz)
+            self._clock_was_set(time.monotonic_ns(), self.clock_mhz, 0)
         self._words[shared_page.CLOCK_MHZ] = self.clock_mhz
 
     def _failed(self, error: Exception) -> None:

@@ -32,6 +32,7 @@ class DriverCalls:
         queue_ns: How long a call may have to wait for those of other GPUs of the node.
         made: Number of calls so far.
         gpus: Number of GPUs of the node whose clocks are set.
+        calls_per_s: The same.
     """
 
     def __init__(self, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
@@ -39,7 +40,7 @@ class DriverCalls:
         self.queue_ns = 0
         self.made = 0
         self.gpus = 1
-        self._calls_per_s = calls_per_s
+        self.calls_per_s = calls_per_s
         self._took_ns: deque[int] = deque(maxlen=_CALLS)
         self._waited_ns: deque[int] = deque(maxlen=_WAITS)
         self._saved = float(_BURST)
@@ -56,7 +57,7 @@ class DriverCalls:
 
     def allows_down(self, now_ns: int) -> bool:
         """Returns whether the clock may go down, and up again later."""
-        rate = self._calls_per_s
+        rate = self.calls_per_s
         if rate is None:
             rate = BUSY_SHARE * 1e9 / max(self.call_ns, 1)
         passed_ns = now_ns - self._counted_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import hypot, sqrt
 from typing import NamedTuple
 
@@ -75,9 +75,6 @@ class Durations:
         known = [other for other in table if other]
         if not mhz or not known:
             return None
-        between = self._between(table, mhz)
-        if between is not None:
-            return between
         nearest = min(known, key=lambda other: abs(other - mhz))
         steady, ratio = table[nearest], nearest / mhz
         if abs(ratio - 1) > within:
@@ -86,35 +83,9 @@ class Durations:
         error_ns = hypot(self._scatter_ns(steady), _SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns)
         return Duration(guessed_ns, error_ns)
 
-    def _between(self, table: Mapping[int, _Steady], mhz: int) -> Duration | None:
-        """Returns the duration at a clock between two that are known, from the limits that those of others set.
-
-        Durations are convex over 1 / clock, down to a floor where a power limit makes all higher clocks equally fast.
-        So this one lies below the line between its neighbours, and above the line through two on the same side.
-        """
-        above = sorted(other for other in table if other > mhz)
-        below = sorted((other for other in table if 0 < other < mhz), reverse=True)
-        if not above or not below:
-            return None
-        most_ns, least_ns = _on_line(table, mhz, above[0], below[0]), table[above[0]].took_ns
-        scatter_ns = max(self._scatter_ns(table[above[0]]), self._scatter_ns(table[below[0]]))
-        for side in (above, below):
-            if len(side) > 1:
-                reach = abs((1 / mhz - 1 / side[0]) / (1 / side[0] - 1 / side[1]))
-                error_ns = (1 + 2 * reach) * max(self._scatter_ns(table[other]) for other in side[:2])
-                least_ns = max(least_ns, _on_line(table, mhz, *side[:2]) - error_ns)
-        least_ns = min(least_ns, most_ns)
-        return Duration((most_ns + least_ns) / 2, hypot(scatter_ns, (most_ns - least_ns) / 2))
-
     def _scatter_ns(self, steady: _Steady) -> float:
         """Returns the standard error of a duration."""
         return _MIDDLE_ERROR * self.scatter * steady.took_ns / sqrt(len(steady.samples_ns))
-
-
-def _on_line(table: Mapping[int, _Steady], mhz: int, first_mhz: int, second_mhz: int) -> float:
-    """Returns the duration at a clock on the line through those at two others, over 1 / clock."""
-    first_ns, second_ns = table[first_mhz].took_ns, table[second_mhz].took_ns
-    return first_ns + (1 / mhz - 1 / first_mhz) / (1 / second_mhz - 1 / first_mhz) * (second_ns - first_ns)
 
 
 def _middle_mean(values: Iterable[int]) -> float:

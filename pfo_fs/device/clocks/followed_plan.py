@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from math import sqrt
 
-from pfo_fs.device.shared_page import IDLE, POINT_MASK
+from pfo_fs.device.shared_page import POINT_MASK
 
 START = POINT_MASK - 1
 """The point at which a step begins, before its first instruction."""
@@ -40,25 +40,20 @@ class FollowedPlan:
 
     Attributes:
         kinds: The same.
-        codes: The points as the device writes them: the begin and the end of each instruction.
+        last: The last point, `IDLE`. Point 0 is `START`; 2 i + 1 and 2 i + 2 are begin and end of instruction i.
         clock_from: The clock that is needed from each point on.
         next_change: For each point, the next one at which another clock is needed.
         since: For each point, the one from which on its clock is needed.
-        place: The place of each code in `codes`.
         gap_ns: The learned time from the point before to each point; -1 if unknown.
         error_ns: Mean error of the predicted end of an instruction.
     """
 
     def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
         self.kinds = kinds
-        self.codes = [START]
-        self.clock_from = [clocks_mhz[0] if clocks_mhz else 0]
-        for position, mhz in enumerate(clocks_mhz):
-            self._append(position << 1, mhz)
-            # The work between the last instruction and the end of the step runs at the last clock.
-            self._append(position << 1 | 1, clocks_mhz[position + 1] if position + 1 < len(clocks_mhz) else mhz)
-        self._append(IDLE, 0)
-        size = len(self.codes)
+        # A clock is needed from the end of the instruction before on; after the last instruction, the last one stays.
+        self.clock_from = [mhz for mhz in clocks_mhz for _ in range(2)] + [*(clocks_mhz[-1:] or [0]), 0]
+        size = len(self.clock_from)
+        self.last = size - 1
         self.next_change = [size] * size
         for at in range(size - 2, -1, -1):
             same = self.clock_from[at + 1] == self.clock_from[at]
@@ -66,7 +61,6 @@ class FollowedPlan:
         self.since = [0] * size
         for at in range(1, size):
             self.since[at] = self.since[at - 1] if self.clock_from[at] == self.clock_from[at - 1] else at
-        self.place = {code: at for at, code in enumerate(self.codes)}
         self.gap_ns = [-1] * size
         self.error_ns = _LEAST_MARGIN_NS
         self._seen = [0] * size
@@ -76,9 +70,9 @@ class FollowedPlan:
         self._gets_longer = False  # the pause, where the clock stays
         self._step_ns = 0
 
-    def _append(self, code: int, mhz: int) -> None:
-        self.codes.append(code)
-        self.clock_from.append(mhz)
+    def place_of(self, code: int) -> int:
+        """Returns the point that the device writes as `code`; the last one if the plan does not have it."""
+        return 0 if code == START else min(code + 1, self.last)
 
     def learn_pause(self, pause_ns: int, step_ns: int, *, held: bool) -> None:
         """Learns the time from the end of a step to the begin of the next one with the same plan.
@@ -115,7 +109,7 @@ class FollowedPlan:
         if self.clock_from[-1] == mhz:
             return
         self.clock_from[-1] = mhz
-        last = len(self.codes) - 1
+        last = self.last
         same = mhz == self.clock_from[last - 1]
         self.since[last] = self.since[last - 1] if same else last
         change = last + 1 if same else last
@@ -145,7 +139,7 @@ class FollowedPlan:
             self.gap_ns[first + 1 : last + 1] = [took_ns, *[0] * (last - first - 1)]
             return
         error_ns = took_ns - expected_ns
-        if 0 < first < last <= first + 2 < len(self.codes) and not self.codes[first] & 1:  # one instruction
+        if first & 1 and first < last <= first + 2 <= self.last:  # one instruction
             most_ns = max(round(_ODD * min(took_ns, expected_ns)), _ODD_LEAST_NS)  # one stall is not an error
             self.error_ns += round((min(abs(error_ns), most_ns) - self.error_ns) / _MEMORY)
         odd = abs(error_ns) > max(_ODD * expected_ns, _ODD_LEAST_NS)

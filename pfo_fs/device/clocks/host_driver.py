@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, DriverCalls
 from pfo_fs.ipc.optional_calls import OFD_GETLK, OFD_SETLK
 
 _PLACES = 512
@@ -33,17 +34,21 @@ def driver_file() -> str:
     return os.path.join(folder, f"pfo-fs-driver-{os.geteuid()}")
 
 
-class HostDriver:
-    """This process's place at the driver. Where the file cannot be used, each process is alone.
+class HostDriver(DriverCalls):
+    """The calls of this process, and its place at the driver. Where the file cannot be used, each process is alone.
 
     Args:
-        path: The file; `driver_file()`.
+        path: The file, `driver_file()`; empty for a process that makes no calls.
+        call_ns, calls_per_s: As for `DriverCalls`.
+
+    Attributes:
+        waited_ns: How long the last turn was waited for.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
+        super().__init__(call_ns, calls_per_s)
         self._fd = -1
         self._place = -1
-        self._count = 1
         self._count_at_ns = 0
         self.waited_ns = 0
         with suppress(OSError):
@@ -63,15 +68,6 @@ class HostDriver:
                 self._place = place
                 return
 
-    @property
-    def gpus(self) -> int:
-        """Number of clock processes of this user that live on this host."""
-        now_ns = time.monotonic_ns()
-        if self._fd >= 0 and now_ns >= self._count_at_ns:
-            self._count_at_ns = now_ns + _COUNT_EVERY_NS
-            self._count = 1 + self.others()
-        return self._count
-
     def others(self) -> int:
         """Returns how many other processes of this user on this host set clocks."""
         if self._fd < 0:
@@ -89,7 +85,10 @@ class HostDriver:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Waits for this process's turn; `waited_ns` is then how long that took."""
+        """Waits for this process's turn; from time to time, counts the processes that set clocks (`gpus`) before."""
+        if time.monotonic_ns() >= self._count_at_ns:
+            self._count_at_ns = time.monotonic_ns() + _COUNT_EVERY_NS
+            self.gpus = 1 + self.others()
         began_ns = now_ns = time.monotonic_ns()
         locked = False
         while self._fd >= 0 and now_ns - began_ns < _PATIENCE_NS:

@@ -26,6 +26,7 @@ from pfo_fs.clock_latency import (
 )
 from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.durations import Durations
+from pfo_fs.ipc.messages import SwitchingReport
 
 _PRIOR = prior(5e6)
 """Most clocks act within a few ms, some late."""
@@ -93,7 +94,6 @@ class LatencyModel:
         self._tp_degree = tp_degree
         self._timeline = [_Change(0, top_mhz, -SETTLED_NS)]  # the first one has surely acted
         self._last_shown = 0  # the number of the change that an instruction has shown last
-        self._waited_ns = 0  # by the last call, for those of other GPUs
         self._given = {mhz: Latency(ns, ns, ns) for mhz, ns in (known_ns or {}).items()}
         self._logs: dict[int, Row] = {}  # for each clock, the logarithms of the likelihoods
         self._changes: dict[int, int] = {}  # to each clock, that were observed
@@ -143,18 +143,39 @@ class LatencyModel:
         ordered = sorted(self.learned_s.values())
         return ordered[len(ordered) * 9 // 10] if ordered else None
 
+    def switching(self, mode: str, ahead_s: float | None = None, *, each_clock: bool = True) -> SwitchingReport:
+        """Returns the report of how clocks are switched, and what that costs here.
+
+        Args:
+            mode: What clocks follow.
+            ahead_s: How far training runs ahead of the device, in s; None: unknown.
+            each_clock: Whether to report the latency of each clock.
+        """
+        calls = self.calls
+        return SwitchingReport(
+            mode=mode,
+            ahead_s=ahead_s,
+            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
+            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
+            latency_s=self.longest_s,
+            gpus=calls.gpus,
+            max_calls_per_s=calls.calls_per_s,
+            latencies_s=self.learned_s if each_clock else {},
+        )
+
     # ---- what happens
 
-    def called(self, took_ns: int, waited_ns: int = 0) -> None:
-        """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
-        self.calls.called(took_ns, waited_ns)
-        self._waited_ns = waited_ns
+    def clock_was_set(self, returned_ns: int, mhz: int, waited_ns: int = 0) -> None:
+        """Notes that a call that sets this clock has returned.
 
-    def clock_was_set(self, returned_ns: int, mhz: int) -> None:
-        """Notes that a call that sets this clock has returned; 0 MHz is the default clock."""
+        Args:
+            returned_ns: When it has returned.
+            mhz: The clock; 0 is the default clock.
+            waited_ns: How long it waited before for calls of other GPUs.
+        """
         mhz, last = mhz or self._top_mhz, self._timeline[-1]
         others_ns = (min(self._tp_degree, max(1, self.calls.gpus)) - 1) * self.calls.call_ns
-        waited_ns, self._waited_ns = min(others_ns, self._waited_ns), 0
+        waited_ns = min(others_ns, waited_ns)
         goes_up = mhz == 0 or (last.mhz != 0 and mhz > last.mhz)
         since_ns = returned_ns + (others_ns - waited_ns if goes_up else -waited_ns)
         self._timeline.append(_Change(last.number + 1, mhz, since_ns))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.device.clocks.undo_note import UndoNote, clock_note, limit_note
 from pfo_fs.device.gpu.pauses import NEVER, Pauses, patiently
@@ -19,6 +19,7 @@ from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError
 
 if TYPE_CHECKING:
+    from pfo_fs.device.clock_start import ClockOptions
     from pfo_fs.device.gpu.interface import Gpu
 
 UNDO_FOR_S = 120.0
@@ -280,26 +281,28 @@ def state_of(undos: Sequence[Undo]) -> UndoState:
     return UndoState(owed, failures, "; ".join(undo.problem for undo in undos if undo.problem))
 
 
-def reset_only(given: dict[str, Any]) -> int:
+def reset_only(spec: str, options: ClockOptions, power_limit_w: float | None) -> int:
     """Puts back what a clock process that has died has left, in the process that is started after it.
 
     Args:
-        given: What the clock process was started with.
+        spec: The GPU.
+        options: What the clock process was told at its start.
+        power_limit_w: The power limit that was in force before it, in W; None if it has set none.
 
     Returns:
         The exit status, 1 if it could not.
     """
-    backend = given.get("clock_backend", "auto")
+    backend = options.clock_backend
     try:
-        gpu = patiently(lambda: open_gpu(given["spec"], backend), attempts=12, first_s=0.1, within_s=UNDO_FOR_S)
+        gpu = patiently(lambda: open_gpu(spec, backend), attempts=12, first_s=0.1, within_s=UNDO_FOR_S)
     except DeviceError:
         return 1
     clock, limit = clock_undo(gpu), limit_undo(gpu)
-    is_reset = not given["leave_clocks"] and not gpu.why_clocks_stay()  # chooses a way that works
-    if not given["leave_clocks"] and not is_reset:
+    is_reset = not options.leave_clocks and not gpu.why_clocks_stay()  # chooses a way that works
+    if not options.leave_clocks and not is_reset:
         clock.owe(0.0)
     is_noted = limit_note(gpu.uuid).left() is not None
     take_over(gpu, clock, limit, clock_is_reset=is_reset)
-    if given["power_limit_w"] is not None and not is_noted:
-        limit.owe(0.0, float(given["power_limit_w"]))
+    if power_limit_w is not None and not is_noted:
+        limit.owe(0.0, power_limit_w)
     return 0 if finish((clock, limit), UNDO_FOR_S) else 1

@@ -14,6 +14,8 @@ import stat
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from pfo_fs.ipc.process_state import is_stopped, start_of
+
 _MAX_BYTES = 4096
 
 
@@ -30,14 +32,6 @@ def _folder() -> str:
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
         raise PermissionError(f"{folder} is not a folder of this user alone")
     return folder
-
-
-def _began(pid: int) -> str:
-    """Returns a process's start time, which a later one with the same id does not share; '' if it does not run."""
-    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-        fields = file.read(_MAX_BYTES).rpartition(")")[2].split()
-        return "" if fields[0] in "ZXTt" else fields[19]  # a stopped process undoes nothing
-    return ""
 
 
 class Left(NamedTuple):
@@ -92,7 +86,7 @@ class UndoNote:
             found = self._read()
             before, value, pid = float(found[self._before]), float(found[self._value]), int(found["pid"])
             if math.isfinite(before) and math.isfinite(value) and before >= 0:
-                began = _began(pid)
+                began = "" if is_stopped(pid) else start_of(pid)  # a stopped process undoes nothing
                 earlier = found.get("earlier")
                 earlier = None if earlier is None else float(earlier)
                 return Left(before, value, pid, began != "" and began == found["began"], earlier)
@@ -109,7 +103,7 @@ class UndoNote:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600), "w") as file:
                 noted = {self._before: before, self._value: value, "earlier": earlier}
-                json.dump({**noted, "pid": pid, "began": _began(pid)}, file)
+                json.dump({**noted, "pid": pid, "began": start_of(pid)}, file)
             os.replace(temporary, path)
 
     def remove(self) -> None:

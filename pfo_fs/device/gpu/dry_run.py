@@ -42,7 +42,7 @@ class DryRunGpu(ReadThrough):
     def __init__(self, gpu: Gpu, log_path: str | None = None) -> None:
         super().__init__(gpu)
         self.clock_backend = "dry run"
-        self._log = ActionLog(log_path) if log_path else None
+        self._log = ActionLog(log_path or os.devnull)
         self.name = f"{gpu.name} (dry run)"
 
     def why_clocks_stay(self) -> str:
@@ -51,11 +51,11 @@ class DryRunGpu(ReadThrough):
 
     def lock_clock_mhz(self, mhz: int) -> None:
         """Records the change only."""
-        self._record("lock", mhz)
+        self._log.write("lock", mhz)
 
     def reset_clocks(self) -> None:
         """Records the reset only."""
-        self._record("reset", 0)
+        self._log.write("reset", 0)
 
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns None: no clock was locked."""
@@ -63,15 +63,9 @@ class DryRunGpu(ReadThrough):
 
     def set_power_limit_w(self, limit_w: float) -> None:
         """Records the limit only."""
-        if self._log is not None:
-            self._log.write_limit(limit_w)
-
-    def _record(self, action: str, mhz: int) -> None:
-        if self._log is not None:
-            self._log.write(action, mhz)
+        self._log.write_limit(limit_w)
 
     def close(self) -> None:
         """Ends the use of the real GPU."""
         super().close()
-        if self._log is not None:
-            self._log.close()
+        self._log.close()

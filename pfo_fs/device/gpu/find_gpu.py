@@ -72,10 +72,7 @@ def _spec_from_torch(torch: Any, device: int | None) -> str:
             f"CUDA device {index} ({properties.name}) is a MIG slice: its clocks and energy are the whole GPU's, so "
             f"pfo-fs does not use it; train on whole GPUs, or set PFO_FS_GPU=none"
         )
-    uuid = getattr(properties, "uuid", None)
-    if uuid is None:  # torch older than 2.4
-        return f"nvml:{uuid_of_visible_device(index)}"
-    text = str(uuid)
+    text = str(properties.uuid)
     return f"nvml:{text}" if text.startswith("GPU-") else f"nvml:GPU-{text}"
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from pfo_fs.device.clock_backends.interface import MeasuresOnly, Settable
 from pfo_fs.errors import DeviceError
 
 
-class Gpu(Protocol):
-    """One GPU."""
+class Gpu(Settable, Protocol):
+    """One GPU; after `close`, any call but a second one raises."""
 
     name: str
     uuid: str
@@ -27,16 +28,6 @@ class Gpu(Protocol):
     def why_clocks_stay(self) -> str:
         """Tries whether this user may set clocks; returns why not, or an empty string. May reset the clocks."""
 
-    def lock_clock_mhz(self, mhz: int) -> None:
-        """Holds the graphics clock at `mhz`.
-
-        Raises:
-            DeviceError: The GPU, or its driver, did not do so.
-        """
-
-    def reset_clocks(self) -> None:
-        """Lets the driver choose the graphics clock again."""
-
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell."""
 
@@ -49,14 +40,6 @@ class Gpu(Protocol):
 
     def power_limit_w(self) -> float:
         """Returns the power limit in force, in watts."""
-
-    def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts; it stays until another one is set.
-
-        Raises:
-            DevicePermissionError: This user may not set power limits.
-            DeviceError: The GPU, or its driver, did not do so.
-        """
 
     def energy_j(self) -> float:
         """Returns the reading of a counter of consumed energy, in joules; it never goes back.
@@ -72,11 +55,8 @@ class Gpu(Protocol):
     def throttled(self) -> str:
         """Returns what holds the clock below the requested one, as text for the status; empty if nothing does."""
 
-    def close(self) -> None:
-        """Ends the use of the GPU; clocks stay as they are. A second call does nothing; any other call then raises."""
 
-
-class NoGpu:
+class NoGpu(MeasuresOnly):
     """Takes the place of a missing GPU: only time can be measured.
 
     Args:
@@ -89,22 +69,15 @@ class NoGpu:
     energy_breaks = 0
 
     def __init__(self, reason: str = "training has no GPU that pfo-fs can use; no clocks are set") -> None:
-        self._reason = reason
+        super().__init__(reason)
+        self.why_clocks_stay = self.why_not
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns an empty list."""
         return []
 
-    def why_clocks_stay(self) -> str:
-        """Returns the reason given."""
-        return self._reason
-
-    def lock_clock_mhz(self, mhz: int) -> None:
-        """Raises a `DeviceError`."""
-        raise DeviceError(f"cannot set {mhz} MHz: {self._reason}")
-
     def reset_clocks(self) -> None:
-        """Does nothing."""
+        """Does nothing: there is no clock that could be locked."""
 
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns None."""
@@ -118,10 +91,6 @@ class NoGpu:
         """Raises a `DeviceError`."""
         raise DeviceError(f"the power limit cannot be read: {self._reason}")
 
-    def set_power_limit_w(self, limit_w: float) -> None:
-        """Raises a `DeviceError`."""
-        raise DeviceError(f"cannot set a power limit of {limit_w:g} W: {self._reason}")
-
     def energy_j(self) -> float:
         """Returns 0."""
         return 0.0
@@ -129,9 +98,6 @@ class NoGpu:
     def throttled(self) -> str:
         """Returns an empty string."""
         return ""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 class ReadThrough:

@@ -108,7 +108,3 @@ class EnergyCurve:
         """Whether `at(t_ns)` is final: a point lies after it, or there is no reading now."""
         waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
         return self.over or not waits
-
-    def last_ns(self) -> int:
-        """Returns the time of the last reading, 0 if there is none."""
-        return self._read_ns

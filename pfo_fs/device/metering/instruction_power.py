@@ -19,9 +19,6 @@ _LEAST_S = 0.05
 """Instructions that ran for less than this in total are left out, with the ticks in which they ran."""
 _TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
-_DEFAULT_SHARE = 0.02
-"""Where the default clock's MHz are unknown: an instruction that ran at it for at most this share of its time did not
-run at it."""
 _LIKE_TICKS, _SEEN_S = 4, 0.002
 """A few ticks can fit by chance: that they are seen with about this error in s counts as much as the first number of
 ticks."""
@@ -55,10 +52,10 @@ class PowerFit:
     """Collects ticks and fits powers to them.
 
     Args:
-        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: it is unknown.
+        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
     """
 
-    def __init__(self, top_mhz: int = 0) -> None:
+    def __init__(self, top_mhz: int) -> None:
         self._top_mhz = top_mhz
         self._clocks: list[tuple[int, int]] = [(0, 0)]  # from when on it acts in ns, MHz
         self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each instruction, joules of all
@@ -91,24 +88,19 @@ class PowerFit:
         return [(until - max(acts, begin_ns), mhz) for (acts, mhz), until in zip(clocks, ends_ns, strict=True)]
 
     def mean_clocks(self, instructions: Iterable[tuple[str, int, int]]) -> Iterator[int]:
-        """Yields the mean clock in MHz of each instruction: (name, begin, end in ns); 0: the default.
+        """Yields the mean clock in MHz of each instruction: (name, begin, end in ns); 0: all of it ran at the default.
 
-        The default clock counts as the highest one where an instruction ran at it for a part. If that one is unknown,
-        such an instruction ran at the default clock.
+        The default clock counts as the highest one where an instruction ran at it for a part.
         """
         for _, begin_ns, end_ns in instructions:
             parts = self._parts(begin_ns, end_ns)
             total_ns = sum(ns for ns, _ in parts)
             if total_ns <= 0:
                 yield max(mhz for _, mhz in parts)
-                continue
-            at_default_ns = sum(ns for ns, mhz in parts if not mhz)
-            most_ns = 0 if self._top_mhz else _DEFAULT_SHARE * total_ns
-            if at_default_ns == total_ns or at_default_ns > most_ns > 0:
+            elif not any(ns and mhz for ns, mhz in parts):
                 yield 0
             else:
-                known = [(ns, mhz or self._top_mhz) for ns, mhz in parts if mhz or self._top_mhz]
-                yield round(sum(ns * mhz for ns, mhz in known) / sum(ns for ns, _ in known))
+                yield round(sum(ns * (mhz or self._top_mhz) for ns, mhz in parts) / total_ns)
 
     def add(self, instructions: Sequence[tuple[str, int, int]], ticks: Sequence[tuple[int, float]]) -> Iterator[None]:
         """Adds a step.

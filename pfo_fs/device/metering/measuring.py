@@ -29,16 +29,12 @@ _ASK_EVERY_NS = 2_000_000_000
 """How often the GPU is asked whether it is throttled."""
 _READING_SHARE = 20
 """Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
-_SOON_NS = 5_000_000
-"""After a change of the clock, energy is read if the last reading is older than this."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After an error, nothing is measured for such a pause."""
 _NO_ENERGY_NS = 10_000_000_000
 """Without energy for so long, results have times only."""
 _MOST_SAID = 5
 """So many different errors are printed."""
-_MANY_MARKS = 2048
-"""With more unread marks than this, the pause before the next reading is a tenth."""
 
 
 class Measuring:
@@ -67,7 +63,7 @@ class Measuring:
         meter: StepMeter,
         setter: ClockSetter,
         reporter: Reporter,
-        apply: Callable[[], bool],
+        apply: Callable[[], None],
         switching: Callable[[bool], SwitchingReport | None],
         readings: Readings,
         undo: Callable[[], UndoState],
@@ -93,11 +89,6 @@ class Measuring:
         self._why_throttled = ""
         self.next_look_ns = 0
         self.held = False
-
-    def clock_changed(self) -> None:
-        """Makes a reading due now: power changes with the clock, so the energy curve has a corner here."""
-        if self._words[shared_page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
-            self.next_look_ns = 0
 
     def interrupted(self) -> None:
         """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
@@ -127,8 +118,6 @@ class Measuring:
             if why is not None:
                 self.held = self._meter.held = bool(why)
         pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
-        if self._marks.behind > _MANY_MARKS:
-            pause_ns //= 10
         self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
 
     def finish(self) -> None:

@@ -9,8 +9,8 @@ separates them by a fit over many ticks, and gives the standard error of each.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,13 +26,6 @@ _INSTRUCTIONS_BETWEEN_YIELDS = 16
 _MAX_PACE = 64
 _MOST_TIMES = 8
 """A result covers at most so many times the steps that were asked for."""
-
-
-class Names(Protocol):
-    """The name table of the page (`shared_page.SharedPage`)."""
-
-    def name(self, index: int) -> str:
-        """Returns the name at a place of the table."""
 
 
 class Step(NamedTuple):
@@ -108,9 +101,9 @@ class StepMeter:
 
     Args:
         profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
-        names: Gives the name of an instruction from its place in the page's name table.
+        name: Returns the name of an instruction from its place in the page's name table.
         least_s: More steps make a result until they have lasted so long, in s.
-        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: it is unknown.
+        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
 
     Attributes:
         curve: The energy curve; the caller adds the readings.
@@ -120,14 +113,14 @@ class StepMeter:
         held: Whether clocks are held at their default: then no step counts as measured under its schedule.
     """
 
-    def __init__(self, profile_steps: int, names: Names, least_s: float = 0.0, top_mhz: int = 0) -> None:
+    def __init__(self, profile_steps: int, name: Callable[[int], str], least_s: float = 0.0, top_mhz: int = 0) -> None:
         self.curve = EnergyCurve()
         self.last_step: Step | None = None
         self.done_number = shared_page.NO_NUMBER
         self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
         self.held = False
         self._profile_steps, self._least_s = profile_steps, least_s
-        self._names = names
+        self._name = name
         self._marked = MarkedSteps()
         self._powers = PowerFit(top_mhz)
         self._collecting = shared_page.NO_NUMBER
@@ -173,7 +166,7 @@ class StepMeter:
             self._clear()
             curve = EnergyCurve()
         ended.instructions.sort(key=lambda instruction: instruction[1])
-        named = [(self._names.name(place), t0, t1) for place, t0, t1 in ended.instructions]
+        named = [(self._name(place), t0, t1) for place, t0, t1 in ended.instructions]
         clocks: dict[str, list[int]] = {}
         for position, ((name, t0, t1), mhz) in enumerate(zip(named, self._powers.mean_clocks(named), strict=True)):
             if position % _INSTRUCTIONS_BETWEEN_YIELDS == 0:
@@ -209,11 +202,10 @@ class StepMeter:
 
     def _steps(self) -> list[Step]:
         """The collected steps, with energies that hold nothing from before the window."""
-        steps = self._collected
-        energies_j = self._ticks.energies_j()
-        if energies_j is not None:
-            return [_with_energy(step, energy_j) for step, energy_j in zip(steps, energies_j, strict=True)]
-        return list(steps)
+        power_w = self._ticks.mean_power_w()
+        if power_w is None:
+            return list(self._collected)
+        return [_with_energy(step, power_w * step.time_s) for step in self._collected]
 
     def _clear(self) -> None:
         """Drops what was collected."""

@@ -70,7 +70,10 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from pfo_fs.device import ClockProcess, find_gpu_spec, open_gpu, shared_page
+    from pfo_fs.device import shared_page
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.gpu.find_gpu import find_gpu_spec
+    from pfo_fs.device.gpu.spec import open_gpu
 
     cuda = torch.cuda.is_available()
     rank = int(os.environ["RANK"])
@@ -109,11 +112,11 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
         if clocks.words[shared_page.CLOCK_MHZ] not in (0, mhz):
             problem = f"{mhz} MHz is not among the clocks of the GPU"
         if e1 <= e0:
-            problem = f"{clocks.gpu_name}: its energy counter does not move"
+            problem = f"{clocks.info.gpu_name}: its energy counter does not move"
             if clocks.spec == "none":
                 problem = "no GPU was found; PFO_FS_GPU=simulated runs the command on simulated GPUs"
         rows.append({"clock_mhz": mhz, "power_w": (e1 - e0) / (t1 - t0), "seconds": t1 - t0})
-    name = clocks.gpu_name
+    name = clocks.info.gpu_name
     clocks.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -36,11 +36,10 @@ class Reporter:
         self._token = token
         self._gpu_spec = gpu_spec
         self._greeted = False
-        self._farewell: bytes | None = None
         self._socket: socket.socket | None = None
         self._retry_at_s = 0.0
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
-        self._progress: bytes | None = None
+        self._newest: list[bytes] = []  # the last report of progress, and the farewell
         self._progress_at_s = 0.0
         self._reported: tuple[object, ...] = ()
 
@@ -74,32 +73,26 @@ class Reporter:
         if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
             return False
         self._reported, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
-        self._progress = transport.encode(report)
+        self._newest = [transport.encode(report)]
         return True
 
     def released(self) -> None:
         """Reports that the clocks are reset and stay so."""
-        self._farewell = transport.encode(messages.ClocksReleased())
+        self._newest.append(transport.encode(messages.ClocksReleased()))
 
     def send_waiting(self) -> bool:
         """Sends as much as it can without waiting; returns whether everything is sent."""
-        if self._address is None:
-            return True
-        if self._greeted and not self._results and self._progress is None and self._farewell is None:
+        if self._address is None or (self._greeted and not self._results and not self._newest):
             return True
         try:
             if self._socket is None and not self._connect():
                 return False
-            assert self._socket is not None
             while self._results:
                 self._send(self._results[0])
                 self._results.popleft()
-            if self._progress is not None:
-                self._send(self._progress)
-                self._progress = None
-            if self._farewell is not None:
-                self._send(self._farewell)
-                self._farewell = None
+            while self._newest:
+                self._send(self._newest[0])
+                del self._newest[0]
             return True
         except BlockingIOError:
             return False

@@ -40,7 +40,7 @@ class WindowTicks:
         """Drops all steps and ticks."""
         self._powers.clear()
         self._ticks: list[tuple[int, float]] = []
-        self._spans: list[tuple[int, int]] = []
+        self._steps = self._lasts_ns = 0
         self._last_step = -1
         self.since_ns = 0
         self._carried: list[_Named] = []
@@ -56,12 +56,13 @@ class WindowTicks:
         Yields:
             None in between, so that the caller can do more urgent work.
         """
-        follows = bool(self._spans) and ended.step == self._last_step + 1
+        follows = self._steps > 0 and ended.step == self._last_step + 1
         running = [*self._carried, *named] if follows else list(named)
         ticks = curve.within(self.since_ns if follows else ended.begin_ns, ended.end_ns)
         yield from self._powers.add(running, ticks)
         self._ticks += [tick for tick in ticks if not self._ticks or tick[0] > self._ticks[-1][0]]
-        self._spans.append((ended.begin_ns, ended.end_ns))
+        self._steps += 1
+        self._lasts_ns += ended.end_ns - ended.begin_ns
         self._last_step = ended.step
         self.since_ns = ticks[-1][0] if ticks else (self.since_ns if follows else ended.begin_ns)
         self._carried = [instruction for instruction in running if instruction[2] > self.since_ns]
@@ -69,29 +70,23 @@ class WindowTicks:
     @property
     def lasts_s(self) -> float:
         """How long the steps last together, in s."""
-        return sum(end_ns - begin_ns for begin_ns, end_ns in self._spans) / 1e9
+        return self._lasts_ns / 1e9
 
     def enough(self, curve: EnergyCurve) -> bool:
         """Whether the energy of the steps is known well, or will not be known better soon."""
-        count, steps = len(self._ticks), len(self._spans)
-        if curve.over or not count or count >= _ENOUGH_TICKS or (count >= _FEWER_TICKS and steps >= _MANY_STEPS):
+        count = len(self._ticks)
+        if curve.over or not count or count >= _ENOUGH_TICKS or (count >= _FEWER_TICKS and self._steps >= _MANY_STEPS):
             return True
         return self.lasts_s > _LONGEST_S
 
-    def energies_j(self) -> list[float] | None:
-        """Returns the energy of each step in J, from what lies between two ticks; None where steps have many ticks."""
-        ticks, spans = self._ticks, self._spans
-        if len(ticks) < 2:
+    def mean_power_w(self) -> float | None:
+        """Returns the mean power between the first and the last tick; None where each step has ticks enough of its own.
+
+        That is where ticks are at most half a step apart.
+        """
+        if len(self._ticks) < 2:
             return None
-        (first_ns, first_j), (last_ns, last_j) = ticks[0], ticks[-1]
-        step_ns = sum(end_ns - begin_ns for begin_ns, end_ns in spans) / len(spans)
-        if 2 * (last_ns - first_ns) < step_ns * (len(ticks) - 1):
+        (first_ns, first_j), (last_ns, last_j) = self._ticks[0], self._ticks[-1]
+        if 2 * (last_ns - first_ns) / (len(self._ticks) - 1) < self._lasts_ns / self._steps:
             return None
-        power = (last_j - first_j) / (last_ns - first_ns)
-        curve = EnergyCurve()
-        begin_ns, end_ns = spans[0][0], spans[-1][1]
-        curve.add(begin_ns, first_j - power * (first_ns - begin_ns))
-        for tick_ns, energy_j in ticks:
-            curve.add(tick_ns, energy_j)
-        curve.add(end_ns, last_j + power * (end_ns - last_ns))
-        return [curve.at(end) - curve.at(begin) for begin, end in spans]
+        return 1e9 * (last_j - first_j) / (last_ns - first_ns)

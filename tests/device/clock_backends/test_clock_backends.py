@@ -21,6 +21,7 @@ from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace
 from pfo_fs.device.clock_backends.sudo import SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.host_driver import HostDriver
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, DevicePermissionError
@@ -325,12 +326,14 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
     assert backend.why_not() == ""
     with NvmlGpuThrough(backend) as gpu:
         words = SharedPage.create().words
-        setter = ClockSetter(gpu, words, lambda time_ns, mhz: None, min_dwell_ms=0, why_clocks_stay="")
+        setter = ClockSetter(
+            gpu, words, lambda *change: None, min_dwell_ms=0, why_clocks_stay="", driver=HostDriver("")
+        )
         ended = threading.Event()
 
         def follow() -> None:
             while not ended.is_set():
-                setter.apply(words[shared_page.TARGET])
+                setter.apply(lambda: words[shared_page.TARGET])
                 time.sleep(0.001)
 
         bench.hang(True)

@@ -15,7 +15,9 @@ from clock_stand_ins import TESTS, GeopmService, Sudo, Zeusd, write_pynvml
 from fake_nvml import UUIDS
 from running import Processes
 
-from pfo_fs.device import ClockProcess, shared_page
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.helper.process import reset_clocks
 from pfo_fs.ipc import messages, transport
 
@@ -50,7 +52,7 @@ def start() -> Iterator[Callable[..., ClockProcess]]:
     started: list[ClockProcess] = []
 
     def start_one(**options: Any) -> ClockProcess:
-        started.append(ClockProcess(SPEC, **options))
+        started.append(ClockProcess(SPEC, ClockOptions(**options)))
         return started[-1]
 
     yield start_one
@@ -74,15 +76,17 @@ def changes(zeusd: Zeusd) -> list[int]:
 
 TRAINER = textwrap.dedent("""
     import sys, time
-    from pfo_fs.device import ClockProcess, shared_page
-    clocks = ClockProcess(sys.argv[1], clock_backend=sys.argv[2])
+    from pfo_fs.device import shared_page
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.clock_start import ClockOptions
+    clocks = ClockProcess(sys.argv[1], ClockOptions(clock_backend=sys.argv[2]))
     assert clocks.message == "", clocks.message
     clocks.words[shared_page.TARGET] = 1395
     clocks.ring_doorbell()
     if sys.argv[3] == "wait":
         while clocks.words[shared_page.CLOCK_MHZ] != 1395:
             time.sleep(0.001)
-    print(clocks.pid, clocks.clock_backend, flush=True)
+    print(clocks.pid, clocks.info.clock_backend, flush=True)
     time.sleep(60)
 """)
 
@@ -91,8 +95,8 @@ def test_auto_finds_zeusd_and_the_clock_process_says_so(
     start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
 ) -> None:
     clocks = start()
-    assert (clocks.message, clocks.clock_backend) == ("", "zeusd")
-    assert clocks.available_clocks_mhz == [1410, 1395, 210]
+    assert (clocks.message, clocks.info.clock_backend) == ("", "zeusd")
+    assert clocks.info.clocks_mhz == [1410, 1395, 210]
     request(clocks, 210)
     wait_for(lambda: changes(zeusd) == [0, 210], what="the clock")
     clocks.close(20)
@@ -118,9 +122,9 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
 ) -> None:
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
     none, named, wrong = start(), start(clock_backend="zeusd"), start(clock_backend="magic")
-    assert (none.clock_backend, none.available_clocks_mhz) == ("none", [])
+    assert (none.info.clock_backend, none.info.clocks_mhz) == ("none", [])
     assert "clock_backend is 'none'" in none.message
-    assert (named.clock_backend, named.message) == ("zeusd", "")
+    assert (named.info.clock_backend, named.message) == ("zeusd", "")
     assert "no clock backend 'magic'" in wrong.message
 
 
@@ -185,7 +189,7 @@ def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the
     address = f"pfo-fs-test-helper-{os.getpid()}"
     with transport.listen(address) as server:
         server.settimeout(20)
-        program = TRAINER.replace("(sys.argv[1], ", f'(sys.argv[1], report_to="{address}", ')
+        program = TRAINER.replace("ClockOptions(", f'ClockOptions(report_to="{address}", ')
         trainer = processes.python("-c", program, SPEC, asked, "wait")
         connection, _ = server.accept()
         hello = transport.decode(connection.recv(transport.MAX_MESSAGE_BYTES), messages.Hello)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.device.clocks.clock_follower import NEVER, ClockFollower
+from pfo_fs.device.clocks.clock_follower import ClockFollower
 from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.gpu.pauses import NEVER
 from pfo_fs.device.shared_page import IDLE
 
 MS = 1_000_000
@@ -121,7 +122,7 @@ class Bench:
             self.requests.append((self.now_ns, mhz))
             self._set_mhz = mhz
             self._advance(self.now_ns + CALL_NS)
-            self.latencies.called(CALL_NS)
+            self.latencies.calls.called(CALL_NS)
             self.latencies.clock_was_set(self.now_ns, mhz)
             self._pending = self.now_ns + self._settle_ns[mhz], mhz
 
@@ -395,7 +396,7 @@ def test_steps_of_very_short_instructions_end_at_the_default_clock() -> None:
 
 def test_a_long_plan_is_not_added_up_at_each_look() -> None:
     plan = plan_of([900] * 65_535, [0] * 65_535)
-    plan.gap_ns = [100 * MS] * len(plan.codes)
+    plan.gap_ns = [100 * MS] * (plan.last + 1)
     added: list[int] = []
     real = plan.expected_ns
 
@@ -486,7 +487,7 @@ def test_an_instruction_that_ran_at_a_higher_clock_for_want_of_calls_does_not_co
         bench.step(plan, works)
     bench.latencies.calls.gpus = 1 << 40  # so that this one has no room for calls any more
     for _ in range(8):
-        bench.latencies.called(CALL_NS)
+        bench.latencies.calls.called(CALL_NS)
     asked = len(bench.requests)
     for _ in range(9):
         bench.step(plan, works)

@@ -135,7 +135,7 @@ def test_the_next_process_finishes_what_the_driver_has_refused(tmp_path_factory:
         assert (one.nvml.limit_mw, one.notes()) == (200_000, {"power-limit"})
         folder = one.folder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pfo_fs.device.clocks.undo_note._began", lambda pid: "")  # that process has ended
+        patch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that process has ended
         later = Bench(patch, folder)
         later.nvml.limit_mw = 200_000
         assert later.run(2.0, leave_clocks=True) == 0
@@ -214,7 +214,7 @@ def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.
         clock_note(UUID).write(0, 900)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PFO_FS_DRY_RUN", "1")
-            patch.setattr("pfo_fs.device.clocks.undo_note._began", lambda pid: "")
+            patch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")
             assert a_job(one, 10.0) == 0
         assert (one.notes(), one.nvml.set_mhz) == ({"clock"}, [])
 

@@ -32,7 +32,7 @@ def new_meter(profile_steps: int = 1) -> StepMeter:
     names = SharedPage.create()
     names.name_id("forward")
     names.name_id("backward")
-    return StepMeter(profile_steps, names)
+    return StepMeter(profile_steps, names.name)
 
 
 def test_a_known_power_curve_is_interpolated_between_readings() -> None:
@@ -289,7 +289,7 @@ def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_the
     for least_s, count in ((0.0, 2), (0.5, 6), (60.0, 16)):
         names = SharedPage.create()
         names.name_id("forward")
-        meter = StepMeter(2, names, least_s)
+        meter = StepMeter(2, names.name, least_s)
         meter.curve.break_off()
         found: list[Measured] = []
         for step in range(30):

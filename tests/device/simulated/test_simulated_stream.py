@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device import SimulatedKernels
+from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.device.simulated.stream import SimulatedEvent, SimulatedStream
 
 

@@ -1,0 +1,62 @@
+"""What training tells its clock process at its start, and what the clock process answers when it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
+
+
+class ClockOptions(NamedTuple):
+    """What a clock process is told at its start, beside its GPU.
+
+    Attributes:
+        rank: Global rank, for the reports.
+        report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
+        token: The helper accepts only clients that send it.
+        profile_steps: Complete steps that make one result.
+        profile_s: More steps make a result until they have lasted so long, in s; but at most 8 times as many.
+        min_dwell_ms: Least time between two changes of the clock, resets excepted; `PFO_FS_MIN_DWELL_MS`, or 0, if
+            None.
+        leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
+        tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
+        clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if empty.
+        max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks while clocks follow the
+            device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
+        call_ns: Duration of a call that sets a clock, as it was measured on this node before.
+        settle_ns: (clock in MHz, time from the return of a call until it acts), as measured on this node before.
+        tp_degree: Number of GPUs that run this rank's instructions together.
+    """
+
+    rank: int = 0
+    report_to: str | None = None
+    token: str = ""
+    profile_steps: int = 5
+    profile_s: float = 0.0
+    min_dwell_ms: float | None = None
+    leave_clocks: bool = False
+    tries_only: bool = False
+    clock_backend: str = ""
+    max_clock_calls_per_s: float | None = None
+    call_ns: int = FIRST_CALL_NS
+    settle_ns: Sequence[tuple[int, int]] = ()
+    tp_degree: int = 1
+
+
+class ClockInfo(NamedTuple):
+    """The first message of a clock process, sent when it is ready.
+
+    Attributes:
+        gpu_name: The GPU's product name; `none` if there is no GPU.
+        gpu_uuid: The GPU's UUID; empty if there is none.
+        clocks_mhz: Graphics clocks that can be set, highest first; empty if none can.
+        message: Why clocks cannot be set; empty if they can.
+        clock_backend: The way in which clocks are set, `none` if they are not.
+    """
+
+    gpu_name: str
+    gpu_uuid: str
+    clocks_mhz: list[int]
+    message: str
+    clock_backend: str = "none"
