@@ -29,6 +29,7 @@ Messages say what was wrong, where, and what to do about it. Messages may quote 
 from __future__ import annotations
 
 _MAX_MESSAGE_CHARS = 20_000
+"""Messages quote files of other users: a longer one would fill the log."""
 
 
 def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) -> str:

@@ -44,13 +44,13 @@ class WarnOnce:
 
     def __call__(self, text: str, key: str = "") -> bool:
         """Logs `text` unless a warning with this key (by default the text) was logged; returns whether it did."""
-        first = self.is_first(key or text)
+        first = self.note(key or text)
         if first:
             log.log(self._level, "%s", text)
         return first
 
-    def is_first(self, key: str) -> bool:
-        """Returns whether there was no warning with this key yet, and counts one."""
+    def note(self, key: str) -> bool:
+        """Notes a warning with this key; returns whether it is the first one."""
         first = key not in self._keys
         self._keys.add(key)
         return first
@@ -88,10 +88,10 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        return error is not None and self.takes(error)
+        return error is not None and self.handle(error)
 
-    def takes(self, error: BaseException) -> bool:
-        """Returns whether training goes on after this error; if not, the caller raises it."""
+    def handle(self, error: BaseException) -> bool:
+        """Takes pfo-fs out of training; returns whether training goes on: if not, the caller raises the error."""
         if self.strict or not isinstance(error, Exception):
             return False
         if not self._failed:

@@ -81,6 +81,7 @@ InstructionOrders: TypeAlias = Mapping[int, "InstructionOrder | None"]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _MAX_METADATA_CHARS = 80
+"""It is a part of the job's name, and of paths."""
 
 
 class _Model(BaseModel):

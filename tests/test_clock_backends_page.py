@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from clock_stand_ins import Sudo
 
-from pfo_fs.device.clock_backends.interface import NAMES, GpuPlace
+from pfo_fs.device.clock_backends.choice import NAMES, GpuPlace
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clock-backends.md").read_text()

@@ -36,6 +36,7 @@ _LEAST_SAMPLES = 3
 _CLOCKS_WITH_HIGHEST = 3
 """From this many clocks per iteration on, each window includes the highest clock, so that drift shows."""
 _FULL_SPEED_TRIES = 5
+"""A window at max clocks without any result is tried again four times: results can be late once."""
 
 
 class InstructionProfiler(FrequencyScheduler):

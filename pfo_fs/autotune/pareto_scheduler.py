@@ -120,7 +120,7 @@ class ParetoScheduler(FrequencyScheduler):
             results = measured_results((yield self._plan_request()))
             before = self._beliefs.measured_clocks()
             self._use(results)
-            if self._refutes_earlier_profile(before):
+            if self._drop_refuted_profile(before):
                 yield from self._probe()
             elif not self._is_known and self._is_contradicted():
                 yield from self._refer_again()
@@ -142,7 +142,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
 
-    def _refutes_earlier_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
+    def _drop_refuted_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
         """Drops the profile of an earlier job if what was measured does not agree with it; returns whether it did.
 
         Args:

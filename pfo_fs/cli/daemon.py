@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 10
+"""Service managers send SIGKILL later than this after SIGTERM."""
 
 Watching = Literal["auto", "poll", "events"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -28,9 +28,12 @@ from pfo_fs.store import Files, JobFolder, SharedDirectory
 EXAMPLE_FOLDERS = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
 """Where the examples are: inside the package if it was installed from a wheel, beside it in a checkout."""
 _REMOVED_WITHIN_S = 5.0
+"""Processes of the demo that end may still write files while its folder is removed."""
 _TOLD_WITHIN_S = 5.0
+"""The daemon writes its last state within this time after training has ended."""
 _MAX_WINDOWS = 10
 _LINES_OF_ERROR = 25
+"""The last lines of a failed training, as many as a traceback has, are shown."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ NOT_IN_FORCE = 3
 """Exit code of a command that has done its part, where no process follows, or not in time."""
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _MOST_NAMED = 5
+"""More names do not fit on the line of an error."""
 
 
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
 
 _SLOWEST_LOOK_S = 5.0
+"""Hosts look at the switch every five seconds where the directory is remote; to look more often shows nothing new."""
 _MOST_JOBS = 500
+"""Older jobs than the newest 500 have ended; reading all of them would take minutes on a slow file system."""
 
 EveryJob = Annotated[bool, typer.Option("--all", help="All jobs of the directory, also those that begin later.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until every rank has followed; exit code 3 if not in time.")]

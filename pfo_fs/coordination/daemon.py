@@ -33,7 +33,9 @@ _AFTER_OUTAGE_S = 1.0
 _LEAST_WAIT_S = 0.005
 """If many ranks register at once, several registrations are handled together."""
 _READ_SITE_EVERY_S = 2.0
+"""An operator who has changed `site.yaml` sees its effect within this time, for one read."""
 _READ_SWITCH_EVERY_S = 1.0
+"""The daemon takes back what it has published within a second after `pfo-fs off`."""
 
 
 class Daemon:

@@ -17,6 +17,7 @@ LEASES_WITH_LOCK = 4 / 3
 """A silent leader whose lock is still held counts as dead after this many lease times: file servers keep the lock of a
 host that is cut off. A leader that was only slow then steps down, which costs nothing."""
 LONGEST_BEAT_S = 1.0
+"""The leader's record is written at least this often, so that `pfo-fs status` sees a dead daemon soon."""
 
 Step = Literal["wait", "lock", "claim", "beat", "step down"]
 

@@ -37,6 +37,7 @@ _MOST_LOG_LINES = 20
 _ADDRESSES = 4
 """Times the memory. Threads reserve addresses that they do not use; before Linux 4.7, only addresses can be limited."""
 _NICE = 5
+"""A policy that plans for minutes leaves the processor to the daemon and to training."""
 
 
 class PolicyCall(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 _HOST_RANKS = 8
+"""Hosts have about eight GPUs: the number of hosts follows from that of the ranks."""
 _POLLS_PER_S = {"local": 1000.0, "remote": 250.0}
 """All hosts of a job together poll at most about this often."""
 _MOST_LOCAL_RANKS = 64
@@ -20,6 +21,7 @@ _CALM_POLL_S = 10.0
 _CALM_LOCAL_POLL_S = 2.0
 """The same for the daemon where the job is of this host, and its directory on this host's own disk."""
 _LONGEST_POLL_S = 60.0
+"""However large a job is, a change reaches it within about a minute."""
 _LATEST = 1.5
 """A poll comes at most this many times the interval after the last one: hosts vary their pauses."""
 

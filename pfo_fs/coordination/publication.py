@@ -18,6 +18,7 @@ from pfo_fs.store import JobFolder, bodies
 log = logging.getLogger(__name__)
 
 _HEARTBEATS_PER_LEASE = 4
+"""A rank may miss three renewals of a lease before the lease ends."""
 _LONGEST_PLAN_S = 300.0
 """The lease allows for planning up to this long. If planning takes longer, the lease can end meanwhile; ranks then go
 to default clocks until the coordinator reports again."""

@@ -181,7 +181,7 @@ class Reconciler:
     def _publish_if_new(self, wanted: Wanted, now: float) -> bool:
         publication, progress = self.publication, self.progress
         repeat = not publication.differs(wanted.source)
-        lost = repeat and self._results_are_lost(now)
+        lost = repeat and self._look_for_lost_results(now)
         if repeat and publication.is_announced and not lost:
             return False
         infos = self.ranks.infos
@@ -211,7 +211,7 @@ class Reconciler:
             save_sched(wanted.schedules, self.runner.dump_folder, publication.number)
         return True
 
-    def _results_are_lost(self, now: float) -> bool:
+    def _look_for_lost_results(self, now: float) -> bool:
         """Returns whether to measure the newest schedule again: it ran for long enough, but results are missing.
 
         A helper process that dies loses those that it has not written.

@@ -28,6 +28,7 @@ MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
 """Makes a scheduler: here (`PolicyCall.make`), or in a process of its own (`PolicyProcesses.make`)."""
 
 _STARTS_WITHIN_S = 120.0
+"""To import numpy and scipy from a cold file system can take a minute."""
 _TO_DO = "Give the job fewer clocks, stages or instructions, or a plan file (PointSolution)."
 
 

@@ -55,7 +55,7 @@ _SHORT_NS = 2_000_000
 _EVENTS_EVERY_NS = 5_000_000
 """While it sleeps shortly only, the process looks this often whether the trainer has ended."""
 _HELD_NS = 20_000_000
-"""While the clock must not change, the device's progress is looked at so rarely."""
+"""While the clock must not change, the device's progress is looked at only every 20 ms."""
 _STOPS_WITHIN_S = 1.0
 """Slurm sends SIGSTOP two seconds after SIGTSTP."""
 _GLANCES = 50
@@ -195,7 +195,7 @@ class ClockLoop:
         if stops.asked:
             self._stop()
         if stops.over:
-            return self._goes_on()
+            return self._go_on()
         now_ns = time.monotonic_ns()
         trainer_stopped = stops.look(now_ns)
         self._apply()
@@ -209,7 +209,7 @@ class ClockLoop:
         wake_ns = min(measuring.next_look_ns, *(undo.due_ns for undo in self._undos))
         if trainer_stopped:
             events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
-            return not events or self._trainer_lives(events)
+            return not events or self._answer_events(events)
         if setter.controls and self._requests.follows:
             follow_ns = self._requests.wake_ns(now_ns)
             wake_ns = min(wake_ns, follow_ns if setter.not_before_ns <= now_ns else max(follow_ns, now_ns + _HELD_NS))
@@ -222,7 +222,7 @@ class ClockLoop:
                     words[shared_page.SLEEPING] = 0
                     return True
             wake_ns -= _SHORT_NS // 2
-        elif setter.controls and not self._sleeps_until_a_request(now_ns):
+        elif setter.controls and not self._fall_asleep(now_ns):
             return True
         if setter.not_before_ns > now_ns:
             wake_ns = min(wake_ns, setter.not_before_ns)
@@ -230,7 +230,7 @@ class ClockLoop:
         words[shared_page.SLEEPING] = 0
         self._asked_events_ns = time.monotonic_ns()
         self._apply()
-        return not events or self._trainer_lives(events)
+        return not events or self._answer_events(events)
 
     def _stop(self) -> None:
         """Puts everything back, as SIGTSTP asks, and stops; another job may get the GPU."""
@@ -239,7 +239,7 @@ class ClockLoop:
         finish(self._undos, _STOPS_WITHIN_S)
         self._stops.stop()
 
-    def _goes_on(self) -> bool:
+    def _go_on(self) -> bool:
         """After a stop, has everything set again, since others may have reset the GPU; returns if the trainer lives."""
         self._stops.over = False
         self._measuring.interrupted()
@@ -256,7 +256,7 @@ class ClockLoop:
             with suppress(OSError):
                 self._trainer.send(f"{SAYS}{text}\n".encode(), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
-    def _sleeps_until_a_request(self, now_ns: int) -> bool:
+    def _fall_asleep(self, now_ns: int) -> bool:
         """Tells training that it must ring the doorbell; returns False if a request has come in the meantime."""
         words, setter = self._words, self._setter
         target = setter.target
@@ -274,7 +274,7 @@ class ClockLoop:
             return False
         return True
 
-    def _trainer_lives(self, events: list[tuple[int, int]]) -> bool:
+    def _answer_events(self, events: list[tuple[int, int]]) -> bool:
         """Answers requests and signals; returns False if the trainer has ended."""
         for fd, _ in events:
             if fd == self._trainer.fileno():

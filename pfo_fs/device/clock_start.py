@@ -16,7 +16,7 @@ class ClockOptions(NamedTuple):
         report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
         token: The helper accepts only clients that send it.
         profile_steps: Complete steps that make one result.
-        profile_s: More steps make a result until they have lasted so long, in s; but at most 8 times as many.
+        profile_s: More steps make a result until they have lasted for this time, in s; but at most 8 times as many.
         min_dwell_ms: Least time between two changes of the clock, resets excepted; `PFO_FS_MIN_DWELL_MS`, or 0, if
             None.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.

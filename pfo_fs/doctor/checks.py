@@ -26,7 +26,7 @@ from pfo_fs.errors import PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.switching_file import VARIABLE, given_switching
 
-_WAYS = "nvml, zeusd, sudo, geopm, slurm-step"
+_WAYS = "each way to set clocks"
 """The line of the catalogue that is printed for each way to set clocks, under the name of the way."""
 _WITHIN_S = 30.0
 _pages: list[SharedPage] = []

@@ -73,7 +73,7 @@ def held_gpus(specs: Sequence[str]) -> Iterator[list[Gpu]]:
         stack.callback(_reset_all, gpus)
         for spec in specs:
             gpus.append(open_gpu(spec, os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"))
-            problem = gpus[-1].why_clocks_stay()
+            problem = gpus[-1].try_reset()
             if gpus[-1].clock_backend == "dry run":
                 problem = "PFO_FS_DRY_RUN is set; unset it to measure"
             if problem:

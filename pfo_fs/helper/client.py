@@ -24,7 +24,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 _LIVED_S = 60.0
 """A helper that has lived for a minute was no failure."""
 _SILENT_S = 1.0
+"""An address at which no one has listened for a second is taken by a socket that is not ours."""
 _OTHERS_LATER_S = 3.0
+"""Rank 0 starts a new helper first, since its settings count; two seconds are one try of it (`helper/link.py`)."""
 
 
 class HelperClient:
@@ -129,7 +131,7 @@ class HelperClient:
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
-                if self._belongs_to_another(name):
+                if self._probe_address(name):
                     continue
                 return
             with server:
@@ -137,7 +139,7 @@ class HelperClient:
                 self.process = start_process("pfo_fs.helper.process", self._starting, fds=fds)
             return
 
-    def _belongs_to_another(self, name: str) -> bool:
+    def _probe_address(self, name: str) -> bool:
         """Whether another user has taken an address: it does not let this process in, and not only for a moment."""
         try:
             transport.connect(name).close()

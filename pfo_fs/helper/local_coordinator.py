@@ -20,6 +20,7 @@ from pfo_fs.settings import PFOSettings
 log = logging.getLogger("pfo_fs.helper")
 
 _LONGEST_PAUSE_S = 2.0
+"""A file that a person has edited is read within this time."""
 
 
 class CoordinatorThread:

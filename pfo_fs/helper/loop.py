@@ -82,7 +82,7 @@ class HelperLoop:
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._take_posted)
         threading.Thread(target=self._work, daemon=True, name="shared directory").start()
         self._do(self._state.first_actions())
-        while not self._is_over():
+        while not self._look_for_end():
             wait_s = min(self._state.next_wake_s() - time.monotonic(), LOOK_EVERY_S)
             ready = self._selector.select(max(0.0, wait_s))
             for key, _ in ready:
@@ -100,7 +100,7 @@ class HelperLoop:
         server.close()
         self._selector.close()
 
-    def _is_over(self) -> bool:
+    def _look_for_end(self) -> bool:
         if self._stop_by_s is None:
             return False
         if self._connections:

@@ -21,6 +21,7 @@ from pfo_fs.store import Files, layout
 from pfo_fs.store.power_limit_folder import KNOBS, MAX_PROFILE_BYTES, Knob, PowerLimitFolder, PowerLimitUpdates
 
 _PER_MESSAGE = 500
+"""As many measurements fit into one packet."""
 
 Asked: TypeAlias = m.OpenPowerLimitFiles | m.SaveProfile | m.SharedLevels
 

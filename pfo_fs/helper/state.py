@@ -30,6 +30,7 @@ from pfo_fs.store import bodies
 log = logging.getLogger("pfo_fs.helper")
 
 _FIRST_CLIENT_WITHIN_S = 60.0
+"""A helper whose first rank has died before it connected ends after a minute."""
 
 
 class HelperState:

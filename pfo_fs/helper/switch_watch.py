@@ -18,6 +18,7 @@ _GONE_AFTER_LOOKS = 3
 _GONE_AFTER_S = 3.0
 """Something counts as removed after three looks over three seconds, because one listing may be old."""
 _LOOK_AGAIN_S = 1.5
+"""What seems to be removed is looked at again soon: three looks take the three seconds above."""
 
 Why: TypeAlias = Literal["", "off", "removed"]
 

@@ -21,6 +21,7 @@ _KEPT = (
 )
 _MOST_OUTPUT_BYTES = 1 << 18
 _MOST_TOLD_BYTES = 2000
+"""The last lines of what a process wrote before it died say why."""
 
 
 def run(module: str, arguments_json: str) -> None:

@@ -26,7 +26,9 @@ MAX_PACKET_BYTES = 190_000
 RECEIVE_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
+"""Room for the largest message while the reader is busy."""
 _NAMES = 8
+"""Another user may have taken the first address: there are seven more."""
 
 _not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 

@@ -33,6 +33,7 @@ from pfo_fs.store import bodies
 _FEW_NODES = 600
 """With more instructions, a frontier that counts the time of clock changes takes seconds per point."""
 POINTS = 12
+"""Twelve plans show the curve's bend; each takes seconds where clock changes cost something."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_ROWS = 2000
+"""A browser shows a table of this length at once."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e6
 _MOST_J = 1e9
 _MOST_W = 1e6
+"""Times, energies and powers beyond these are errors of a counter: no window takes a billion J, no GPU a million W."""
 
 
 def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]) -> list[ProfilingResult]:

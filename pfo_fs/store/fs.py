@@ -22,6 +22,7 @@ from pfo_fs.store.system_calls import NO_HARD_LINKS, SystemCalls
 
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
 _STALE_AFTER_S = 3600.0
+"""A temporary file this old belongs to a process that has died: none is written for longer than some seconds."""
 
 
 class Files(FileReader):

@@ -15,6 +15,7 @@ from pfo_fs.store.records import decode
 from pfo_fs.store.schedule_files import ScheduleFiles
 
 _MOST_SCHEDULES_CLEANED = 20
+"""Only the newest schedules can have been half written by a coordinator that died."""
 
 
 @dataclass

@@ -88,6 +88,7 @@ JOB_FOLDERS = (RANKS, ORDER, SCHEDULES, RESULTS, PROGRESS, ITERATION_TIMES)
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _LARGEST_GAP = 1000
+"""Numbers have gaps where coordinators have died; a larger one was planted to keep a daemon from going on."""
 
 
 def job(job_id: str, *, archived: bool = False) -> str:

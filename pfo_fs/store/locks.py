@@ -24,6 +24,7 @@ ANSWERS_WITHIN_S = 2.0
 """A call of a lock that takes longer is given up; as long as it hangs, no other lock is tried in this process."""
 
 _AGAIN_AFTER_S = 0.05
+"""A lock that another process holds for a moment is tried again this soon."""
 
 _hanging: list[threading.Thread] = []
 

@@ -11,7 +11,9 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 
 _MOST_PROFILES = 16
+"""Of a kind of jobs, the newest 16 profiles are read: one is used."""
 _MOST_KEYS = 10_000
+"""A folder with more kinds of jobs was filled on purpose."""
 
 
 @dataclass

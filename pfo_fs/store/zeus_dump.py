@@ -13,6 +13,7 @@ from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.store.fs import Files
 
 _LIMIT = 1 << 30
+"""Dumps of thousands of ranks have some hundred MB."""
 
 Item = TypeVar("Item", bound=BaseModel)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pfo_fs.device.clock_backends.interface import NAMES
+from pfo_fs.device.clock_backends.choice import NAMES
 from pfo_fs.errors import ConfigError, plain_text
 from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.training.switching import Switching

@@ -25,7 +25,7 @@ from pfo_fs.loads.state import LoadsState
 from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, next_row, proof
 
 _MOST_OPEN = 64
-"""So many steps may be open at once; a rank that tells more is wrong."""
+"""At most 64 steps are open at once; a rank that tells more is wrong."""
 _HELLO_WITHIN_S = 10.0
 _NO_ROOM_S = 0.1
 _STATE_BYTES = 16_384

@@ -90,8 +90,8 @@ class PFOFileOptimizer(InTraining):
         switching: When clocks are switched: `device`, as the device gets through the instructions that training has
             launched; `launch`, at the callbacks; `sync`, at the callbacks, which wait for the device (slow; to
             compare). `auto`: `device` where it passes a test at the start, otherwise `launch`.
-        clock_backend: The way to set clocks: `auto`, `nvml`, `zeusd`, `sudo`, `geopm`, `slurm-step`, or `none`;
-            `PFO_FS_CLOCK_BACKEND`, or `auto`, if None. docs/clock-backends.md describes them.
+        clock_backend: The way to set clocks, such as `nvml`, or `none`; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
+            docs/clock-backends.md describes all of them.
         max_clock_calls_per_s: Most calls per second, of all GPUs of a host together, that set clocks: they can delay
             NCCL. `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or as many as the driver has room for, if None. It has no effect
             where clocks are switched at the callbacks (`launch`).
@@ -196,7 +196,7 @@ class PFOFileOptimizer(InTraining):
                 dims=dims,
                 on_problem=self._problem,
                 on_mismatch=self._on_mismatch,
-                takes_error=self._guard.takes,
+                takes_error=self._guard.handle,
             )
             joiner = joining.JobJoiner(
                 dims, request, collectives, self._link, self._switcher, self._warn, strict=self._guard.strict
@@ -239,7 +239,7 @@ class PFOFileOptimizer(InTraining):
 
     def _begin_step(self, step: int, iter_time_s: float | None) -> None:
         self._parts.metrics.step_begins()
-        if self._clocks.lost and self._warn.is_first("clock process lost"):  # `self._clocks` has logged it
+        if self._clocks.lost and self._warn.note("clock process lost"):  # `self._clocks` has logged it
             text = f"there is no clock process any more{self._clocks.how_it_ended}; the clock stays at its default"
             self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
             self._parts.switching.stop_marks()

@@ -23,6 +23,7 @@ JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink],
 _MOST_GIVEN = RECENT_TURNS - 2
 """The page has room for the clocks of this number of steps."""
 _TELL_EVERY_S = 2.0
+"""The state of the loads is told to the helper this often: people read it."""
 
 
 class StepLoads:

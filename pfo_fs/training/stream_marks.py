@@ -39,6 +39,7 @@ _INVALID_CONTEXT = 201
 _CAPTURE_IMPLICIT = 906
 _SINGLE_WRITES = 16
 _BURST = 32
+"""The self-test writes 16 values one by one, then 32 at once, as training does when it runs ahead of the device."""
 
 
 class DriverMarks:

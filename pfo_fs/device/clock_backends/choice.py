@@ -1,13 +1,41 @@
-"""Chooses the way to set a GPU's clocks, and puts it together with reading through NVML."""
+"""Chooses the way to set a GPU's clocks, and puts it together with reading through NVML.
+
+A further way is a module beside this one with a `ClockBackend`, and a line in `_OPENED_BY`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pfo_fs.device.clock_backends.interface import NAMES, ClockBackend, MeasuresOnly
+from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace, MeasuresOnly
 from pfo_fs.device.gpu.interface import Gpu, ReadThrough
 from pfo_fs.device.gpu.pauses import patiently
 from pfo_fs.errors import DeviceError, DevicePermissionError
+
+
+def _zeusd(place: GpuPlace, asked: bool) -> ClockBackend:
+    from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+
+    return ZeusdBackend(place)
+
+
+def _sudo(place: GpuPlace, asked: bool) -> ClockBackend:
+    from pfo_fs.device.clock_backends.sudo import SudoBackend
+
+    return SudoBackend(place, asked=asked)
+
+
+def _geopm(place: GpuPlace, asked: bool) -> ClockBackend:
+    from pfo_fs.device.clock_backends.geopm import GeopmBackend
+
+    return GeopmBackend(place)
+
+
+_OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo, "geopm": _geopm}
+"""Ways that go through another program: each is opened for a GPU, and told whether the user has asked for it by name.
+Its module is imported only then, because the clock process must start fast."""
+NAMES = ("auto", "nvml", *_OPENED_BY, "slurm-step", "none")
+"""What a user can ask for; `auto` tries the others in this order."""
 
 
 class BackedGpu(ReadThrough):
@@ -30,7 +58,7 @@ class BackedGpu(ReadThrough):
         self.clock_backend = "none"
         """The chosen way; `slurm-step` if Slurm holds the clock for the whole step; otherwise `none`."""
 
-    def why_clocks_stay(self) -> str:
+    def try_reset(self) -> str:
         """Chooses a way by resetting the clocks; returns why none works, way by way, or an empty string.
 
         Without a list of clocks none can be chosen, so that the GPU's reason is returned then.
@@ -104,7 +132,7 @@ class BackedGpu(ReadThrough):
         raise DevicePermissionError(_no_way(reasons))
 
     def _open(self, way: str) -> ClockBackend:
-        """Returns a way to set clocks. Modules are imported here, because the clock process must start fast."""
+        """Returns a way to set clocks, one of `NAMES` but `auto`."""
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
         if way == "slurm-step":
@@ -126,17 +154,7 @@ class BackedGpu(ReadThrough):
             place = self._gpu.place()
         except DeviceError as error:  # NVML cannot say where the GPU is
             return MeasuresOnly(str(error))
-        if way == "zeusd":
-            from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
-
-            return ZeusdBackend(place)
-        if way == "sudo":
-            from pfo_fs.device.clock_backends.sudo import SudoBackend
-
-            return SudoBackend(place, asked=self._asked)
-        from pfo_fs.device.clock_backends.geopm import GeopmBackend
-
-        return GeopmBackend(place)
+        return _OPENED_BY[way](place, self._asked)
 
     def _leave(self, backend: ClockBackend) -> None:
         """Closes a way that is not used, unless it is the GPU, which is still read."""

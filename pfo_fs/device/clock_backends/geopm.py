@@ -21,6 +21,7 @@ from pfo_fs.ipc import transport
 from pfo_fs.ipc.spawn import start_process
 
 _MAX_ANSWER_BYTES = 65536
+"""Answers of the relay are far shorter; a longer one is none of it."""
 
 
 def relay_address() -> str:

@@ -6,9 +6,6 @@ from typing import NamedTuple, Protocol
 
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
-NAMES = ("auto", "nvml", "zeusd", "sudo", "geopm", "slurm-step", "none")
-"""What a user can ask for; `auto` tries the others in this order."""
-
 CALL_WITHIN_S = 5.0
 """A call that has not ended after this time is given up, so that a hung daemon never blocks the clock process."""
 

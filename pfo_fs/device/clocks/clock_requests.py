@@ -11,7 +11,7 @@ from pfo_fs.device.gpu.pauses import NEVER
 _LEFT_OPEN_NS, _TIMES_LONGER = 10_000_000_000, 5
 """A step with one clock that lasts for ten seconds and for five times as long as the one before counts as left open."""
 _LOOK_NS = 2_000_000
-"""Where each step has one clock, the device's progress is looked at so often while it is within a step."""
+"""Where each step has one clock, the device's progress is looked at every 2 ms while it is within a step."""
 
 
 class ClockRequests:

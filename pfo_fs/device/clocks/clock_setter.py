@@ -17,7 +17,7 @@ from pfo_fs.device.gpu.pauses import Pauses
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After a clock could not be set, clocks stay at their default for such a pause."""
 _LOOK_AFTER_NS = 1_000_000_000
-"""The GPU is asked whether a reset has had its effect only after so long at the default: asking costs a call."""
+"""The GPU is asked whether a reset has had its effect only after a second at the default: asking costs a call."""
 
 
 class ClockSetter:

@@ -21,14 +21,17 @@ CHUNK = 64
 _FAR_NS = 1_000_000_000
 """Changes that are expected later than this, and behind many points, are not looked at yet."""
 _PAUSES, _LEAST_PAUSES = 16, 3
-"""The usual pause between steps is the median of the last ones, once so many are known."""
-_MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
+"""The usual pause between steps is the median of the last 16 ones, once three are known."""
+_MOST_PAUSE = 0.05
 """The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the
-default clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in
-the optimizer's step. It stays for twice the usual pause, and the third number."""
-_LEAST_HELD, _SURELY, _TOO_LONG = 8, 2.0, 0.002
-"""Whether the pause is longer shows after so many, and if it is longer by this many standard errors more, since pauses
-scatter by more than that share of a short step; but in any case if it is longer by the last share of a step."""
+default clock and back. In a longer pause the default clock is in force: the next step's clock would win little."""
+_MORE_PAUSE_NS = 20_000_000
+"""It stays for twice the usual pause, and for 20 ms more: then the next step is late."""
+_MOST_LONGER, _TOO_LONG, _SURELY = 0.0005, 0.002, 2.0
+"""Training may compute in the pause, as in the optimizer's step. So the clock stays no more where that has made pauses
+longer by 0.05 % of a step and two standard errors, as they scatter; or by 0.2 % in any case."""
+_LEAST_HELD = 8
+"""Whether pauses are longer is judged after this number of them in which the clock has stayed."""
 
 
 class FollowedPlan:

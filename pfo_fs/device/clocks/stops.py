@@ -18,6 +18,7 @@ from pfo_fs.ipc.started import on_sigterm
 
 _LOOK_EVERY_NS = 1_000_000_000
 _LOOK_AGAIN_NS = 200_000_000
+"""How soon a stopped trainer is seen to go on: clocks are set again then."""
 _PR_SET_PDEATHSIG = 1
 
 

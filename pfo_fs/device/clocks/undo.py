@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pfo_fs.device.gpu.interface import Gpu
 
 UNDO_FOR_S = 120.0
-"""After its trainer has ended, a clock process tries for so long to put everything back; then a note tells the next."""
+"""After its trainer has ended, a clock process tries for two minutes to put all back; then a note tells the next."""
 
 LEFT_TO = "the next pfo-fs job on this GPU and host goes on, or `pfo-fs reset-clocks`"
 SAME_W = 0.5
@@ -31,6 +31,7 @@ SAME_W = 0.5
 _FIRST_S, _LONGEST_S = 0.05, 10.0
 _SHOWS_WITHIN_NS = 1_000_000_000
 _LOOK_EVERY_NS = 50_000_000
+"""A setting is looked at for a second after it was put back, every 50 ms: drivers show a change within some ms."""
 
 
 class UndoState(NamedTuple):
@@ -298,7 +299,7 @@ def reset_only(spec: str, options: ClockOptions, power_limit_w: float | None) ->
     except DeviceError:
         return 1
     clock, limit = clock_undo(gpu), limit_undo(gpu)
-    is_reset = not options.leave_clocks and not gpu.why_clocks_stay()  # chooses a way that works
+    is_reset = not options.leave_clocks and not gpu.try_reset()  # chooses a way that works
     if not options.leave_clocks and not is_reset:
         clock.owe(0.0)
     is_noted = limit_note(gpu.uuid).left() is not None

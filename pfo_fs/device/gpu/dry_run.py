@@ -45,7 +45,7 @@ class DryRunGpu(ReadThrough):
         self._log = ActionLog(log_path or os.devnull)
         self.name = f"{gpu.name} (dry run)"
 
-    def why_clocks_stay(self) -> str:
+    def try_reset(self) -> str:
         """Returns an empty string, so that a dry run does everything but the changes."""
         return ""
 

@@ -10,11 +10,11 @@ from pfo_fs.errors import DeviceError, GpuLost, NotOffered
 _MOST_W = 5000.0
 """No GPU takes more than this: a counter that grows faster has jumped."""
 _TICK_S = 1.5
-"""The counter ticks at least so often."""
+"""The counter ticks at least this often."""
 _STANDS_S = 5.0
-"""A counter that has not changed for so long, while the GPU takes power, stands still."""
+"""A counter that has not changed for five seconds, while the GPU takes power, stands still."""
 _FAILURES = 3
-"""After so many failed readings in turn, power is read in place of the counter."""
+"""After three failed readings in turn, power is read in place of the counter."""
 
 
 class EnergyCounter:

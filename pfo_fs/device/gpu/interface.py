@@ -25,8 +25,8 @@ class Gpu(Settable, Protocol):
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks that can be locked, in MHz, highest first; none if the driver does not say."""
 
-    def why_clocks_stay(self) -> str:
-        """Tries whether this user may set clocks; returns why not, or an empty string. May reset the clocks."""
+    def try_reset(self) -> str:
+        """Resets the clocks, to try whether this user may set them; returns why not, or an empty string."""
 
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell."""
@@ -70,7 +70,7 @@ class NoGpu(MeasuresOnly):
 
     def __init__(self, reason: str = "training has no GPU that pfo-fs can use; no clocks are set") -> None:
         super().__init__(reason)
-        self.why_clocks_stay = self.why_not
+        self.try_reset = self.why_not
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns an empty list."""

@@ -25,6 +25,7 @@ _CLOCKS_SET = 0x02
 _GRAPHICS_CLOCK = 0
 _CLOCK_STEP_MHZ = 15
 _SAME_MHZ = 7
+"""NVIDIA's clocks are 15 MHz apart: a reading that is off by less than half of that shows the clock."""
 
 
 class NvmlGpu:
@@ -105,7 +106,7 @@ class NvmlGpu:
         """Returns an empty string: only a change shows whether this user may set clocks (`ClockBackend`)."""
         return ""
 
-    def why_clocks_stay(self) -> str:
+    def try_reset(self) -> str:
         """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
         try:
             self.reset_clocks()

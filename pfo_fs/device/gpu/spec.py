@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pfo_fs.device.clock_backends.interface import NAMES
+from pfo_fs.device.clock_backends.choice import NAMES
 from pfo_fs.device.gpu.dry_run import DryRunGpu
 from pfo_fs.device.gpu.interface import Gpu, NoGpu
 from pfo_fs.errors import DeviceError
@@ -24,7 +24,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
     Args:
         spec: The GPU.
-        clock_backend: The way to set clocks: one of `clock_backends.interface.NAMES`. On simulated GPUs, only
+        clock_backend: The way to set clocks: one of `clock_backends.choice.NAMES`. On simulated GPUs, only
             `slurm-step` and `none` differ from the others, as they set no clocks.
 
     Raises:
@@ -60,7 +60,7 @@ def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu,
     """Returns the GPU, and why its clocks cannot be set, or ''. Resets clocks that a crashed job has left locked."""
     try:
         gpu = open_gpu(spec, clock_backend)
-        return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.why_clocks_stay()
+        return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.try_reset()
     except DeviceError as error:
         return NoGpu(str(error)), str(error)
 

@@ -19,9 +19,9 @@ _LEAST_S = 0.05
 """Instructions that ran for less than this in total are left out, with the ticks in which they ran."""
 _TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
-_LIKE_TICKS, _SEEN_S = 4, 0.002
-"""A few ticks can fit by chance: that they are seen with about this error in s counts as much as the first number of
-ticks."""
+_SEEN_S, _LIKE_TICKS = 0.002, 4
+"""A tick is seen with an error of about 2 ms. A few ticks can fit better than that by chance, so that error counts like
+four more of them."""
 _MOST_ERROR_W = 1000.0
 """A power with a larger standard error says nothing: no GPU draws more."""
 

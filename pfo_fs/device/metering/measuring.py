@@ -32,9 +32,9 @@ _READING_SHARE = 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After an error, nothing is measured for such a pause."""
 _NO_ENERGY_NS = 10_000_000_000
-"""Without energy for so long, results have times only."""
+"""Without energy for ten seconds, results have times only."""
 _MOST_SAID = 5
-"""So many different errors are printed."""
+"""The first five different errors are printed."""
 
 
 class Measuring:

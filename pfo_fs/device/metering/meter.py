@@ -25,7 +25,7 @@ _INSTRUCTIONS_BETWEEN_YIELDS = 16
 """Some 50 us of work."""
 _MAX_PACE = 64
 _MOST_TIMES = 8
-"""A result covers at most so many times the steps that were asked for."""
+"""A result covers at most eight times as many steps as were asked for."""
 
 
 class Step(NamedTuple):
@@ -102,7 +102,7 @@ class StepMeter:
     Args:
         profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
         name: Returns the name of an instruction from its place in the page's name table.
-        least_s: More steps make a result until they have lasted so long, in s.
+        least_s: More steps make a result until they have lasted for this time, in s.
         top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
 
     Attributes:

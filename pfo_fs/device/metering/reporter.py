@@ -15,7 +15,9 @@ from pfo_fs.device.metering.meter import Measured
 from pfo_fs.ipc import messages, transport
 
 _RETRY_S = 1.0
+"""While no helper listens, one is looked for this often."""
 _PROGRESS_EVERY_S = 1.0
+"""People read progress, and helpers write it, no more often."""
 _MAX_WAITING = 64
 
 

@@ -12,7 +12,7 @@ _AT_TOP = 0.995
 """An average clock of this share of the highest one counts as the highest."""
 _INT64 = (1 << 63) - 1
 _BREAK_UJ = 10**15
-"""A break sets the counter back by so much: more than a GPU consumes in weeks."""
+"""A break sets the counter back by this: more than a GPU consumes in weeks."""
 
 
 class Readings:

@@ -14,7 +14,7 @@ from pfo_fs.device.metering.marked_steps import EndedStep
 
 _ENOUGH_TICKS = 5
 _FEWER_TICKS, _MANY_STEPS = 3, 20
-"""Fewer ticks are enough if they lie so far apart that so many steps were collected: little depends on the moment of an
+"""Three ticks are enough if they lie so far apart that 20 steps were collected: little depends on the moment of an
 iteration at which the counter ticks."""
 _LONGEST_S = 5.0
 """More ticks are waited for, if there was one, while the steps last no longer than this together."""

@@ -170,7 +170,7 @@ class SimulatedGpu:
         """Returns the graphics clocks, in MHz, highest first."""
         return list(self._clocks)
 
-    def why_clocks_stay(self) -> str:
+    def try_reset(self) -> str:
         """Resets the clocks; returns why that failed, or an empty string."""
         try:
             self.reset_clocks()

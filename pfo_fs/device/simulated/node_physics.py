@@ -21,6 +21,7 @@ from pfo_fs.errors import ConfigError
 _TAIL = 0.03
 """Share of the calls that take long; all others are within a few percent of the median."""
 _CORE_SPREAD = 0.05
+"""Relative: most calls scatter by this much around the median, beside those that take much longer."""
 
 
 class NodePhysics(NamedTuple):

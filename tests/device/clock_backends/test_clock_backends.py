@@ -413,7 +413,7 @@ def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(nvml: FakeN
     nvml.fails.clear()
     gpu = gpu_with("auto")
     assert gpu.clock_backend == "none"
-    assert gpu.why_clocks_stay() == ""
+    assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(210)
     assert gpu.clock_backend == "nvml"
     assert nvml.locked == [(GPU, "reset"), (GPU, 210, 210)]
@@ -423,7 +423,7 @@ def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(nvml: FakeN
 
 def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNvml, zeusd: Zeusd) -> None:
     gpu = gpu_with("auto")
-    assert gpu.why_clocks_stay() == ""
+    assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(1395)
     assert gpu.clock_backend == "zeusd"
     assert [call for _, call, _ in zeusd.done] == ["reset_gpu_locked_clocks", "set_gpu_locked_clocks"]
@@ -444,7 +444,7 @@ def test_a_power_limit_that_is_the_first_change_chooses_without_a_reset_of_the_c
 
 def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
     gpu = gpu_with("auto")
-    why = gpu.why_clocks_stay()
+    why = gpu.try_reset()
     for text in (
         "nvml: unlocking the clocks",
         "this user may not",
@@ -466,7 +466,7 @@ def test_a_way_that_is_asked_for_by_name_is_the_only_one_that_is_tried(nvml: Fak
     zeusd.status = 403
     nvml.fails.clear()
     gpu = gpu_with("zeusd")
-    assert "HTTP 403" in gpu.why_clocks_stay()
+    assert "HTTP 403" in gpu.try_reset()
     assert nvml.locked == []
     gpu.close()
 
@@ -475,14 +475,14 @@ def test_auto_passes_over_a_zeusd_that_hangs(nvml: FakeNvml, zeusd: Zeusd, monke
     monkeypatch.setattr("pfo_fs.device.clock_backends.zeusd.CALL_WITHIN_S", 0.3)
     zeusd.runs.clear()
     gpu = gpu_with("auto")
-    assert "did not answer within 0.3 s" in gpu.why_clocks_stay()
+    assert "did not answer within 0.3 s" in gpu.try_reset()
     gpu.close()
 
 
 def test_none_measures_only(nvml: FakeNvml) -> None:
     nvml.fails.clear()
     gpu = gpu_with("none")
-    assert "measured" in gpu.why_clocks_stay()
+    assert "measured" in gpu.try_reset()
     for change in (lambda: gpu.lock_clock_mhz(210), gpu.reset_clocks, lambda: gpu.set_power_limit_w(300)):
         with pytest.raises(DevicePermissionError):
             change()
@@ -493,7 +493,7 @@ def test_none_measures_only(nvml: FakeNvml) -> None:
 
 def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_it(nvml: FakeNvml) -> None:
     nvml.fails["nvmlDeviceGetPciInfo"] = 15
-    why = gpu_with("auto").why_clocks_stay()
+    why = gpu_with("auto").try_reset()
     assert "zeusd: reading the PCI address: the GPU has fallen off the bus" in why
 
 
@@ -520,7 +520,7 @@ def test_a_slurm_step_with_a_clock_of_its_own_is_named_and_left_alone(
     monkeypatch.setenv("SLURM_GPU_FREQ", requested)
     for choice in ("auto", "slurm-step"):
         gpu = gpu_with(choice)
-        assert f"cannot change during the Slurm step: this stage runs {runs}" in gpu.why_clocks_stay()
+        assert f"cannot change during the Slurm step: this stage runs {runs}" in gpu.try_reset()
         assert gpu.clock_backend == "slurm-step"
         gpu.close()
     assert nvml.locked == []
@@ -536,6 +536,6 @@ def test_without_a_graphics_clock_of_the_step_slurm_holds_nothing(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     gpu = gpu_with("slurm-step")
-    assert "not in a Slurm step that was started with --gpu-freq" in gpu.why_clocks_stay()
+    assert "not in a Slurm step that was started with --gpu-freq" in gpu.try_reset()
     assert gpu.clock_backend == "none"
     gpu.close()

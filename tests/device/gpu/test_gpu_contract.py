@@ -141,14 +141,14 @@ def test_opening_and_closing_a_gpu_changes_no_clock(bench: Bench) -> None:
 
 def test_why_clocks_stay_is_empty_with_permission(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
-    assert gpu.why_clocks_stay() == ""
+    assert gpu.try_reset() == ""
     gpu.close()
 
 
 def test_without_permission_why_clocks_stay_returns_the_reason_and_changes_raise(bench: Bench) -> None:
     bench.refuse_all_changes()
     gpu = open_gpu(bench.spec)
-    assert "this user may not" in gpu.why_clocks_stay()
+    assert "this user may not" in gpu.try_reset()
     clock_mhz = gpu.supported_clocks_mhz()[0]
     for change in (
         lambda: gpu.lock_clock_mhz(clock_mhz),

@@ -142,7 +142,7 @@ def test_a_dry_run_reads_everything_and_sets_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PFO_FS_DRY_RUN_LOG", str(tmp_path / "dry.log"))
     gpu = open_gpu("simulated:a")
     assert isinstance(gpu, DryRunGpu)
-    assert gpu.why_clocks_stay() == ""
+    assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(900)
     gpu.reset_clocks()
     logged = [json.loads(line) for line in (tmp_path / "dry.log").read_text().splitlines()]
