@@ -350,20 +350,6 @@ class Straggler(_Model):
     pipeline: RankNumber | None = None
 
 
-class UsualTime(_Model):
-    """How long iterations under a plan take.
-
-    Attributes:
-        time_s: Their mean time, without outliers, from the begin to the end of the last instruction of the first stage.
-        error: Its relative standard error.
-        iterations: Their number.
-    """
-
-    time_s: float = Field(gt=0, le=1e6)
-    error: float = Field(ge=0, le=1)
-    iterations: int = Field(ge=1, le=1_000_000)
-
-
 class PlanInputs(LeavesOutDefaults, _Model):
     """What a schedule was made for, besides the measurements; written with it, for a coordinator that restarts.
 
@@ -372,13 +358,14 @@ class PlanInputs(LeavesOutDefaults, _Model):
         straggler: The straggler that a user announces.
         slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
         remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
-        late_time: The time of the iterations of a plan that has turned out to miss its target; None if none has.
+        late_trial: By how much iterations of the plan that was tried last missed the target, relative; its trial has
+            ended at once. None if there was no such trial.
     """
 
-    left_out: ClassVar[frozenset[str]] = frozenset({"late_time"})
+    left_out: ClassVar[frozenset[str]] = frozenset({"late_trial"})
 
     target: Target | None = None
     straggler: Straggler | None = None
     slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
     remeasure_epoch: ScheduleNumber = 0
-    late_time: UsualTime | None = None
+    late_trial: float | None = Field(default=None, gt=0, le=1e6)

@@ -33,12 +33,6 @@ def steps_of(result: ProfilingResult) -> Sequence[int]:
     return result.iter_step if len(result.iter_step) == count else range(count)
 
 
-def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[RunSample]]:
-    """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each instruction in order."""
-    for _, runs in numbered_iterations(result, ran):
-        yield runs
-
-
 def numbered_iterations(
     result: ProfilingResult, ran: Sequence[RunInstruction]
 ) -> Iterator[tuple[int, list[RunSample]]]:

@@ -32,7 +32,7 @@ from pfo_fs.autotune.status_text import believed_text, figures_of, goal_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo, UsualTime
+from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.planner import SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, Windows
 from pfo_fs.settings import PFOSettings
@@ -299,7 +299,7 @@ class ParetoScheduler(FrequencyScheduler):
 
     def react(self, plan_inputs: PlanInputs) -> None:
         """Uses other plan inputs from now on."""
-        late = plan_inputs.late_time is not None and plan_inputs.late_time != self.plan_inputs.late_time
+        late = plan_inputs.late_trial is not None and plan_inputs.late_trial != self.plan_inputs.late_trial
         before = self.plan_inputs.slow_pipelines
         self._taken -= {each for each, slowdown in plan_inputs.slow_pipelines.items() if before.get(each) != slowdown}
         super().react(plan_inputs)
@@ -314,8 +314,8 @@ class ParetoScheduler(FrequencyScheduler):
         if late:
             self._refuted.add(self._choice.plan.key)
             self._beliefs.refuted += 1
-            if self._choice.trial and plan_inputs.late_time is not None:
-                took = plan_inputs.late_time.error * (_LATE_IN_A_ROW + 1)
+            if self._choice.trial and plan_inputs.late_trial is not None:
+                took = plan_inputs.late_trial * (_LATE_IN_A_ROW + 1)
                 self._lost += took - trial_time(self._choice.judgement)
         if changed or late:
             self._decide()
@@ -338,8 +338,7 @@ class ParetoScheduler(FrequencyScheduler):
             choice.plan.key not in self._tried and self._model is not None and choice.plan != self._model.max_clocks
         )
         if is_trial and self._monitor.late_in_a_row >= _LATE_IN_A_ROW and self._may_be_late(self._monitor.late):
-            late = UsualTime(time_s=iteration_times[-1].span_s, error=min(1.0, self._monitor.late), iterations=1)
-            return self.plan_inputs.model_copy(update={"late_time": late})
+            return self.plan_inputs.model_copy(update={"late_trial": self._monitor.late})
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
         since = self._seen - self._measured_at

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, iterations_of
+from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, numbered_iterations
 from pfo_fs.autotune.samples import Point, Samples, is_checked
 from pfo_fs.models import InstructionPower, ProfilingResult
 
@@ -35,7 +35,7 @@ def add(
 ) -> None:
     """Adds the mean times of a result, then its powers."""
     durations: dict[tuple[Kind, int], list[float]] = {}
-    for runs in iterations_of(found, ran):
+    for _, runs in numbered_iterations(found, ran):
         for (name, stage, mhz), run in zip(ran, runs, strict=True):
             durations.setdefault(((stage, name), mhz), []).append(run.time_s)
     times_s = {key: fmean(each) for key, each in durations.items()}
@@ -76,8 +76,8 @@ def test_a_warm_gpu_is_told_by_its_warmth() -> None:
 
 def test_an_iteration_that_ran_something_else_is_left_out() -> None:
     entries: list[RunInstruction] = [(F, 0, 900), (B, 0, 900)]
-    found = list(iterations_of(result({F: [[0.1], [0.1, 0.1]], B: [[0.2], [0.2]]}), entries))
-    assert [[run.time_s for run in row] for row in found] == [[0.1, 0.2]]
+    found = list(numbered_iterations(result({F: [[0.1], [0.1, 0.1]], B: [[0.2], [0.2]]}), entries))
+    assert [[run.time_s for run in row] for _, row in found] == [[0.1, 0.2]]
 
 
 def test_where_clocks_share_the_ticks_of_a_slow_counter_their_mean_power_is_used() -> None:
