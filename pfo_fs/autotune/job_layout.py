@@ -72,7 +72,7 @@ class JobLayout:
         order = self.order(rank)
         if schedule is None:
             return [(name, stage, 0) for name, stage in order]
-        # If the schedule has another length, the rank did not run it: `numbered_iterations` then finds no iteration of it.
+        # If the schedule has another length, the rank did not run it: `numbered_iterations` then finds none of it.
         return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=False)]
 
     @property

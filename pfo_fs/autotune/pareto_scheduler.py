@@ -108,7 +108,12 @@ class ParetoScheduler(FrequencyScheduler):
 
     # ---- the phases
 
+    # The coordinator calls, at each poll: `assess` with new times of iterations (is there a straggler? is it time to
+    # measure?), `react` if that or a person has changed what plans are for, and `request`, which it publishes if it
+    # differs from what runs. Once all ranks have measured under that, `observe`: then this generator goes on.
+
     def _run(self) -> ScheduleGenerator:
+        """Warms up, probes low clocks, then for ever: decides, runs the plan, learns from its results."""
         problem = yield from self._warm_up()
         if problem:
             yield ScheduleRequest([], "run", problem)
