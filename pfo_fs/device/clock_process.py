@@ -13,7 +13,10 @@ and waits for the doorbell or the time of the next measurement. Where clocks fol
 progress shortly before something is due (`clock_follower.py`). It imports neither pydantic nor torch nor pandas, so
 that it starts fast.
 
-`clock_setter.py` sets the clocks, `measuring.py` measures; this module waits, and watches the trainer and the signals.
+This module waits, and watches the trainer and the signals. How a clock is changed: `_serve_once` wakes; `_wanted` reads
+what training wants, or where the device is (`clock_requests.py`), from which `clock_follower.py` decides what to request
+now; `clock_setter.py` chooses a clock that the GPU offers and waits for this process's turn at the driver
+(`host_driver.py`); the way in `clock_backends` makes the call. `measuring.py` measures.
 """
 
 from __future__ import annotations
@@ -190,47 +193,50 @@ class ClockLoop:
         return 0 if self._measuring.held or self._stops.trainer_stopped else wanted
 
     def _serve_once(self) -> bool:
-        """Sets the requested clock, measures if that is due, sleeps; returns False at the trainer's end."""
-        words, setter, measuring, stops = self._words, self._setter, self._measuring, self._stops
-        if stops.asked:
+        """Sleeps until something is due, sets the clock that is wanted then, and does the rest of what is due.
+
+        Returns:
+            False at the trainer's end.
+        """
+        events = self._sleep()
+        self._apply()
+        if events and not self._answer_events(events):
+            return False
+        if self._stops.asked:
             self._stop()
-        if stops.over:
+        if self._stops.over:
             return self._go_on()
         now_ns = time.monotonic_ns()
-        trainer_stopped = stops.look(now_ns)
-        self._apply()
-        now_ns = time.monotonic_ns()
-        setter.go_on(now_ns)
+        self._stops.look(now_ns)
+        self._setter.go_on(now_ns)
         self._power_limits.undo.go_on(now_ns)
-        if now_ns >= measuring.next_look_ns:
-            measuring.poll(now_ns)
+        if now_ns >= self._measuring.next_look_ns:
+            self._measuring.poll(now_ns)
             self._tell_output()
-            now_ns = time.monotonic_ns()
-        wake_ns = min(measuring.next_look_ns, *(undo.due_ns for undo in self._undos))
-        if trainer_stopped:
-            events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
-            return not events or self._answer_events(events)
-        if setter.controls and self._requests.follows:
-            follow_ns = self._requests.wake_ns(now_ns)
-            wake_ns = min(wake_ns, follow_ns if setter.not_before_ns <= now_ns else max(follow_ns, now_ns + _HELD_NS))
-            if wake_ns - now_ns < _SHORT_NS and now_ns - self._asked_events_ns < _EVENTS_EVERY_NS:
-                time.sleep(max(0, wake_ns - now_ns) / 1e9)
-                return True
-            if self._requests.waits():
-                words[shared_page.SLEEPING] = 1
-                if not self._requests.waits():  # training has launched something in the meantime
-                    words[shared_page.SLEEPING] = 0
-                    return True
-            wake_ns -= _SHORT_NS // 2
-        elif setter.controls and not self._fall_asleep(now_ns):
-            return True
+        return True
+
+    def _sleep(self) -> list[tuple[int, int]]:
+        """Sleeps until something is due, or training rings; returns the events of descriptors."""
+        now_ns, setter = time.monotonic_ns(), self._setter
+        wake_ns = min(self._measuring.next_look_ns, *(undo.due_ns for undo in self._undos))
         if setter.not_before_ns > now_ns:
             wake_ns = min(wake_ns, setter.not_before_ns)
+        if setter.controls and not self._stops.trainer_stopped:
+            if self._requests.follows:
+                follow_ns = self._requests.wake_ns(now_ns)
+                wake_ns = min(
+                    wake_ns, max(follow_ns, now_ns + _HELD_NS) if setter.not_before_ns > now_ns else follow_ns
+                )
+                if wake_ns - now_ns < _SHORT_NS and now_ns - self._asked_events_ns < _EVENTS_EVERY_NS:
+                    time.sleep(max(0, wake_ns - now_ns) / 1e9)
+                    return []
+                wake_ns -= _SHORT_NS // 2
+            if not self._fall_asleep(now_ns):
+                return []
         events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
-        words[shared_page.SLEEPING] = 0
+        self._words[shared_page.SLEEPING] = 0
         self._asked_events_ns = time.monotonic_ns()
-        self._apply()
-        return not events or self._answer_events(events)
+        return events
 
     def _stop(self) -> None:
         """Puts everything back, as SIGTSTP asks, and stops; another job may get the GPU."""
@@ -257,22 +263,30 @@ class ClockLoop:
                 self._trainer.send(f"{SAYS}{text}\n".encode(), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
     def _fall_asleep(self, now_ns: int) -> bool:
-        """Tells training that it must ring the doorbell; returns False if a request has come in the meantime."""
+        """Tells training that it must ring the doorbell; returns False if a request has come in the meantime.
+
+        Training stores its request and then reads SLEEPING; this process stores SLEEPING and then reads the request.
+        About a microsecond passes before that second read, so one of the two sees the other's store; if neither does,
+        the wait that follows ends at the next measurement.
+        """
         words, setter = self._words, self._setter
-        target = setter.target
-        for _ in range(_GLANCES):
-            if words[shared_page.TARGET] != target and not self._measuring.held:
-                break
-        # Training stores TARGET and then reads SLEEPING; this process stores SLEEPING and then reads TARGET. About
-        # a microsecond passes before that second read, so one of the two sees the other's store; if neither
-        # does, the wait that follows ends at the next measurement.
-        words[shared_page.SLEEPING] = 1
-        requested = 0 if self._measuring.held else words[shared_page.TARGET]
-        dwells = setter.not_before_ns > now_ns
-        if requested != target and not (dwells and requested):  # a reset does not wait for the dwell time
+        if self._requests.follows:
+            if not self._requests.waits():
+                return True  # the device has not done everything yet: training need not ring
+            words[shared_page.SLEEPING] = 1
+            has_come = not self._requests.waits()
+        else:
+            target = setter.target
+            for _ in range(_GLANCES):
+                if words[shared_page.TARGET] != target and not self._measuring.held:
+                    break
+            words[shared_page.SLEEPING] = 1
+            requested = 0 if self._measuring.held else words[shared_page.TARGET]
+            dwells = setter.not_before_ns > now_ns
+            has_come = requested != target and not (dwells and requested)  # a reset does not wait for the dwell time
+        if has_come:
             words[shared_page.SLEEPING] = 0
-            return False
-        return True
+        return not has_come
 
     def _answer_events(self, events: list[tuple[int, int]]) -> bool:
         """Answers requests and signals; returns False if the trainer has ended."""
