@@ -14,8 +14,8 @@ progress shortly before something is due (`clock_follower.py`). It imports neith
 that it starts fast.
 
 This module waits, and watches the trainer and the signals. How a clock is changed: `_serve_once` wakes; `_wanted` reads
-what training wants, or where the device is (`clock_requests.py`), from which `clock_follower.py` decides what to request
-now; `clock_setter.py` chooses a clock that the GPU offers and waits for this process's turn at the driver
+what training wants, or where the device is (`clock_requests.py`), from which `clock_follower.py` decides what to ask
+for now; `clock_setter.py` chooses a clock that the GPU offers and waits for this process's turn at the driver
 (`host_driver.py`); the way in `clock_backends` makes the call. `measuring.py` measures.
 """
 
