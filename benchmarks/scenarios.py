@@ -31,7 +31,7 @@ from typing import Any
 import _common as common
 
 from pfo_fs.planner import Problem, Profile, ScenarioPlanner, Scenarios, SwitchCosts
-from pfo_fs.planner.relaxation import silent_highs
+from pfo_fs.planner.relaxation import Relaxation
 from pfo_fs.simulator import read_trace
 from pfo_fs.simulator.traces import TracedStages
 
@@ -66,68 +66,9 @@ def cases(data: Path) -> Iterator[tuple[str, Problem, Any, list[int]]]:
 
 
 def least_j(scenarios: Scenarios, mean_s: float) -> float:
-    """The least mean energy in J of any durations on the hulls within a mean iteration time in s, by HiGHS."""
-    import highspy
-    import numpy as np
-
-    problem, table = scenarios.problem, scenarios.table
-    cost: list[float] = []
-    upper: list[float] = []
-    moved: list[
-        list[list[tuple[int, float]]]
-    ] = []  # for each node and group, the columns of its hull, and their ratios
-    offset_j = 0.0
-    for node, kind in enumerate(table.kind.tolist()):
-        ratios, costs_w = table.hulls[kind]
-        moved.append([])
-        for busy_s in scenarios.busy_s[node].tolist():
-            offset_j += busy_s * costs_w[0]
-            first = len(cost)
-            cost += (busy_s * np.diff(costs_w) / np.diff(ratios)).tolist()
-            upper += np.diff(ratios).tolist()
-            moved[-1].append([(first + k, 1.0) for k in range(len(ratios) - 1)])
-    ends, columns = len(cost), len(scenarios.group_of)
-    longest = ends + scenarios.nodes * columns
-    cost += [0.0] * (scenarios.nodes * columns) + [
-        scenarios.waiting_power_w / scenarios.iterations
-    ] * scenarios.iterations
-    upper += [highspy.kHighsInf] * (len(cost) - len(upper))
-    starts, index, value, lower, above = [0], [], [], [], []
-
-    def row(terms: list[tuple[int, float]], least: float, most: float = highspy.kHighsInf) -> None:
-        index.extend(at for at, _ in terms)
-        value.extend(factor for _, factor in terms)
-        starts.append(len(index))
-        lower.append(least)
-        above.append(most)
-
-    for column, group in enumerate(scenarios.group_of.tolist()):
-        for node, kind in enumerate(table.kind.tolist()):
-            full_s = float(scenarios.durations_s[node, column])
-            own = [(ends + node * columns + column, 1.0)]
-            own += [(at, -full_s * factor) for at, factor in moved[node][group]]
-            for before, delay_s in problem.before[node] or [(None, 0.0)]:
-                waits = [] if before is None else [(ends + before * columns + column, -1.0)]
-                row(own + waits, delay_s + full_s * float(table.hulls[kind][0][0]))
-        for node in scenarios.paths.last.tolist():
-            row([(longest + column // scenarios.pipelines, 1.0), (ends + node * columns + column, -1.0)], 0.0)
-    row(
-        [(longest + k, 1.0 / scenarios.iterations) for k in range(scenarios.iterations)],
-        0.0,
-        mean_s - problem.overhead_s,
-    )
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(cost), len(lower)
-    model.col_cost_, model.col_lower_, model.col_upper_ = np.array(cost), np.zeros(len(cost)), np.array(upper)
-    model.row_lower_, model.row_upper_ = np.array(lower), np.array(above)
-    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    model.a_matrix_.start_, model.a_matrix_.index_ = np.array(starts, np.int32), np.array(index, np.int32)
-    model.a_matrix_.value_ = np.array(value)
-    highs = silent_highs()
-    highs.passModel(model)
-    highs.run()
-    found = highs.getInfo().objective_function_value
-    return float(offset_j + found + scenarios.waiting_power_w * problem.overhead_s)
+    """The least mean energy in J of any durations on the hulls within a mean iteration time in s."""
+    waiting_w, overhead_s = scenarios.waiting_power_w, scenarios.problem.overhead_s
+    return Relaxation(scenarios).solve(mean_s - overhead_s, waiting_w).lower_bound_j + waiting_w * overhead_s
 
 
 def against_highest(scenarios: Scenarios, clocks: list[list[int]]) -> tuple[float, float]:

@@ -47,7 +47,7 @@ class Planner:
 
     @cached_property
     def _relaxation(self) -> Relaxation:
-        return Relaxation(self.problem)
+        return Relaxation(self.problem.alike)
 
     @cached_property
     def _switching_planner(self) -> SwitchingPlanner:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
+from pfo_fs.planner.relaxation import Relaxed
 
 _ROUNDS = ((1.0, 0.5), (0.9, 0.5), (0.7, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0))
 """Shares of the price of time while mixed clocks become real ones, and where the other ranks are pinned."""
@@ -44,7 +45,7 @@ class RankSweeps:
         """Number of pairs of clocks that are tried for all instructions and those before them."""
         return sum(len(runs.kind) * len(runs.clocks_mhz) ** 2 for runs in self._runs)
 
-    def cheapest(self, price_w: Sequence[float], change_price_j: float) -> list[int]:
+    def cheapest(self, price_w: Any, change_price_j: float) -> list[int]:
         """Returns each rank's cheapest clocks (MHz), wherever other ranks are.
 
         Args:
@@ -55,27 +56,27 @@ class RankSweeps:
 
         clocks_mhz: list[int] = []
         for rank, (first, end) in enumerate(self._spans):
-            anywhere = Window(np.zeros(end - first), np.full(end - first, _NO_LIMIT_S), np.array(price_w[first:end]))
+            anywhere = Window(np.zeros(end - first), np.full(end - first, _NO_LIMIT_S), price_w[first:end])
             found = self._runs[rank].best(anywhere, change_price_j)
             clocks_mhz += found or self._max_clocks[first:end]
         return clocks_mhz
 
-    def round_plan(self, times_s: Sequence[float], price_w: Any, length_s: float, change_price_j: float) -> list[int]:
+    def round_plan(self, relaxed: Relaxed, times_price: float, length_s: float, change_price_j: float) -> list[int]:
         """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
 
         Rank after rank gets its best clocks at a price of time that falls from the mixture's to nothing, while the
         others are pinned to what they have so far.
 
         Args:
-            times_s: Duration of each node at its mixed clocks, in s.
-            price_w: Price of its duration, in J/s; an array.
+            relaxed: Mixed clocks: the relaxation's answer.
+            times_price: The first price of time, as a multiple of the relaxation's.
             length_s: The longest iteration time, in s.
             change_price_j: Price of a change beyond its energy, in J.
         """
         import numpy as np
 
         alike, spans = self._problem.alike, self._spans
-        mixed_s: Any = np.array(times_s)[:, None]
+        mixed_s, price_w = relaxed.times_s.copy(), times_price * relaxed.prices_w[:, 0]
         lost_s: Any = np.zeros(mixed_s.shape)  # for how long ranks with real clocks stand still before nodes
         clocks = list(self._max_clocks)
         rounded: set[int] = set()

@@ -1,9 +1,10 @@
 """Least energy within a deadline as a linear program: durations anywhere on the convex hulls of the options.
 
-The variables are: for each node, a finishing time and, per edge of its hull, how far its duration has moved along that
-edge; for the iteration, its length. The program minimises the effective energy, plus, where the iteration may end
-early, the energy of waiting over its length. Every plan with real clocks is a point of this program, so its optimum is
-a lower bound for all of them.
+There is a copy of the DAG for each pipeline of each scenario; iterations that are all alike are one scenario. The
+variables are: for each node, how far its duration has moved along each edge of its hull; in each copy, when it ends;
+for each scenario, its length. The program minimises the effective energy, plus, where iterations may end early, the
+energy of waiting over their mean length. Every plan with real clocks is a point of this program, so its optimum is a
+lower bound for all of them.
 
 The reported bound does not rely on the solver's precision. It is computed here from the row duals y >= 0 (the prices
 of the constraints) by weak duality: for the least of c'x over A x >= b and 0 <= x <= u, it is
@@ -13,13 +14,11 @@ closer y is to the optimum, the tighter the bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from pfo_fs.errors import PlannerError
-from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.scenario_model import Scenarios
 
 INTERIOR_POINT_NODES = 5_000
 """From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
@@ -30,63 +29,97 @@ INTERIOR_POINT_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The linear program's answer.
+    """The linear program's answer; a column is a pipeline of a scenario.
 
     Attributes:
-        times_s: Duration of each node, possibly between two real options.
+        times_s: Duration of each node, possibly between two real options, (nodes, columns).
         prices_w: For each node, what it costs the other nodes if it takes a second longer, in J/s: the dual of its
-            duration.
+            duration, (nodes, columns).
         lower_bound_j: No plan within the deadline needs less effective energy (plus that of waiting, if `solve` got
             a power of waiting), in J.
-        makespan_s: Length of the iteration without its overhead, in s.
+        makespan_s: Mean length of an iteration without its overhead, in s.
     """
 
-    times_s: list[float]
-    prices_w: list[float]
+    times_s: Any
+    prices_w: Any
     lower_bound_j: float
     makespan_s: float
 
 
 class Relaxation:
-    """The linear program of a problem; it is solved for one deadline after another, each time from the last basis."""
+    """The linear program of some scenarios; it is solved for one deadline after another, each time from the last basis.
 
-    def __init__(self, problem: Problem) -> None:
-        """Builds the program.
+    Args:
+        scenarios: The scenarios. In the program, clock changes cost nothing, so that its bound holds for all plans.
+    """
 
-        Args:
-            problem: The problem. In the program, clock changes cost nothing, so that its bound holds for all plans.
-        """
-        import highspy
+    def __init__(self, scenarios: Scenarios) -> None:
         import numpy as np
 
-        variables = _Variables()
-        durations = _durations(problem, variables)
-        rows = _Rows(durations)
-        self._horizon_s = _horizon(problem)
-        finish = [variables.add(0.0, self._horizon_s) for _ in problem.choices]
-        self._makespan = variables.add(0.0, self._horizon_s)
-        for node, before in enumerate(problem.before):
-            for first, delay_s in before:
-                rows.add(node, finish[node], finish[first], delay_s)
-            if not before:
-                rows.add(node, finish[node], None, 0.0)
-        self._arrivals = len(rows.lower)
-        for node, after in enumerate(problem.after):
-            if not after:
-                rows.end(self._makespan, finish[node])
-        moved = [(node, variable) for node, (_, row) in enumerate(durations) for variable in row]
-        self._moved_node: Any = np.array([node for node, _ in moved], np.int64)
-        self._moved_variable: Any = np.array([variable for _, variable in moved], np.int64)
-        self._fastest_s: Any = np.array([fastest_s for fastest_s, _ in durations])
-        self._row_node: Any = np.array(rows.node, np.int32)
-        self._starts, self._indices = np.array(rows.starts, np.int32), np.array(rows.indices, np.int32)
-        self._values: Any = np.array(rows.values)
-        self._row_lower: Any = np.array(rows.lower)
-        self._cost, self._upper = np.array(variables.cost), np.array(variables.upper)
-        self._offset = variables.offset
-        self._highs = self._load(highspy)
+        self._scenarios = scenarios
+        durations_s, busy_s = scenarios.durations_s, scenarios.busy_s.ravel()
+        hulls = [scenarios.table.hulls[kind] for kind in scenarios.table.kind.tolist()]
+        fastest, slowest = (np.array([ratios[end] for ratios, _ in hulls])[:, None] for end in (0, -1))
+        self._fastest_s: Any = durations_s * fastest
+        self._horizon_s = float(scenarios.paths.ends(durations_s * slowest).ends_s.max())
+        # First come the variables that say how far the mean duration of each (node, group) has moved along each edge of
+        # its hull, in s over all pipelines of the group; then the ends of nodes, and the lengths of iterations.
+        edges: Any = np.array([len(ratios) - 1 for ratios, _ in hulls])
+        of_group = [hull for hull in hulls for _ in range(scenarios.count)]
+        self._moved: Any = np.arange(len(busy_s)).repeat(edges.repeat(scenarios.count))
+        slopes_w = np.concatenate([np.diff(costs_w) / np.diff(ratios) for ratios, costs_w in of_group])
+        self._ends = len(slopes_w)
+        self._lengths = self._ends + durations_s.size
+        self._cost: Any = np.concatenate([slopes_w, np.zeros(durations_s.size + scenarios.iterations)])
+        self._upper: Any = np.full(len(self._cost), self._horizon_s)
+        self._upper[: self._ends] = busy_s[self._moved] * np.concatenate([np.diff(ratios) for ratios, _ in of_group])
+        self._offset = float(busy_s @ np.array([costs_w[0] for _, costs_w in of_group]))
+        self._build(edges)
+        self._highs = self._load()
 
-    def _load(self, highspy: Any) -> Any:
+    def _build(self, edges: Any) -> None:
+        """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time.
+
+        Args:
+            edges: Number of edges of each node's hull.
+        """
+        import numpy as np
+
+        scenarios, before = self._scenarios, self._scenarios.problem.before
+        group_of, columns = scenarios.group_of, len(scenarios.group_of)
+        column, last = np.arange(columns), scenarios.paths.last
+        waits = [(node, *one) for node, own in enumerate(before) for one in own or [(-1, 0.0)]]
+        node, other, delay_s = (np.array(each) for each in zip(*waits, strict=True))
+        arrivals: Any = np.arange(len(node) * columns).reshape(-1, columns)
+        closings: Any = arrivals.size + np.arange(len(last) * columns).reshape(-1, columns)
+        deadline: Any = np.full(scenarios.iterations, arrivals.size + closings.size)
+        cells: list[tuple[Any, ...]] = []
+
+        def add(rows: Any, variables: Any, values: Any) -> None:
+            cells.append(tuple(np.broadcast_to(each, rows.shape).ravel() for each in (rows, variables, values)))
+
+        waiting = other >= 0
+        add(arrivals, self._ends + node[:, None] * columns + column, 1.0)
+        add(arrivals[waiting], self._ends + other[waiting, None] * columns + column, -1.0)
+        first = np.searchsorted(self._moved, np.arange(scenarios.busy_s.size)).reshape(scenarios.busy_s.shape)
+        for edge in range(int(edges.max())):
+            rows = edges[node] > edge
+            own = node[rows]
+            share = scenarios.durations_s[own] / scenarios.busy_s[own][:, group_of]
+            add(arrivals[rows], first[own][:, group_of] + edge, -share)
+        add(closings, self._lengths + column // scenarios.pipelines, 1.0)
+        add(closings, self._ends + last[:, None] * columns + column, -1.0)
+        add(deadline, self._lengths + np.arange(scenarios.iterations), -1.0 / scenarios.iterations)
+        row, indices, values = (np.concatenate(each) for each in zip(*cells, strict=True))
+        order = row.argsort(kind="stable")
+        self._indices, self._values = indices[order].astype(np.int32), values[order]
+        self._starts: Any = np.concatenate([[0], np.bincount(row).cumsum()]).astype(np.int32)
+        self._row_node = node
+        least_s = (delay_s[:, None] + self._fastest_s[node]).ravel()
+        self._row_lower: Any = np.concatenate([least_s, np.zeros(closings.size), [-self._horizon_s]])
+
+    def _load(self) -> Any:
+        import highspy
         import numpy as np
 
         model = highspy.HighsLp()
@@ -98,7 +131,7 @@ class Relaxation:
         model.a_matrix_.start_, model.a_matrix_.index_ = self._starts, self._indices
         model.a_matrix_.value_ = self._values
         highs = silent_highs()
-        if len(self._fastest_s) >= INTERIOR_POINT_NODES:
+        if self._fastest_s.size >= INTERIOR_POINT_NODES:
             highs.setOptionValue("solver", "hipo" if _has_hipo() else "ipm")
             highs.setOptionValue("run_crossover", "off")
             highs.setOptionValue("ipm_optimality_tolerance", INTERIOR_POINT_TOLERANCE)
@@ -110,7 +143,7 @@ class Relaxation:
         """Solves for one deadline.
 
         Args:
-            deadline_s: The longest makespan, in s, without the overhead.
+            deadline_s: The longest mean makespan, in s, without the overhead.
             waiting_power_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
 
         Raises:
@@ -118,27 +151,25 @@ class Relaxation:
         """
         import numpy as np
 
-        count = len(self._fastest_s)
+        scenarios = self._scenarios
         deadline_s = min(deadline_s, self._horizon_s)
-        self._upper[self._makespan] = deadline_s
-        self._cost[self._makespan] = waiting_power_w
-        self._highs.changeColBounds(self._makespan, 0.0, deadline_s)
-        self._highs.changeColCost(self._makespan, waiting_power_w)
+        self._row_lower[-1] = -deadline_s
+        self._cost[self._lengths :] = waiting_power_w / scenarios.iterations
+        self._highs.changeRowBounds(len(self._row_lower) - 1, -deadline_s, float("inf"))
+        for variable in range(self._lengths, len(self._cost)):
+            self._highs.changeColCost(variable, self._cost[variable])
         self._highs.run()
         status = self._highs.getModelStatus()
         solution = self._highs.getSolution()
         if not solution.value_valid or not solution.dual_valid or status.name in ("kInfeasible", "kUnbounded"):
             raise PlannerError(f"HiGHS found no plan within {deadline_s} s: {self._highs.modelStatusToString(status)}")
         x, duals = np.array(solution.col_value), np.array(solution.row_dual)
-        arriving = np.maximum(duals[: self._arrivals], 0.0)
-        prices = np.bincount(self._row_node[: self._arrivals], weights=arriving, minlength=count)
-        moved_s: Any = np.bincount(self._moved_node, weights=x[self._moved_variable], minlength=count)
-        return Relaxed(
-            (self._fastest_s + moved_s).tolist(),
-            prices.tolist(),
-            self._bound_j(duals),
-            float(x[self._makespan]),
-        )
+        moved = np.bincount(self._moved, x[: self._ends], scenarios.busy_s.size).reshape(scenarios.busy_s.shape)
+        times_s = self._fastest_s + scenarios.durations_s * (moved / scenarios.busy_s)[:, scenarios.group_of]
+        arriving = np.maximum(duals[: len(self._row_node) * len(scenarios.group_of)], 0.0)
+        prices_w: Any = np.zeros(times_s.shape)
+        np.add.at(prices_w, self._row_node, arriving.reshape(-1, len(scenarios.group_of)))
+        return Relaxed(times_s, prices_w, self._bound_j(duals), float(x[self._lengths :].mean()))
 
     def _bound_j(self, duals: Any) -> float:
         """The lower bound in J that `duals` prove (see the module's text)."""
@@ -173,74 +204,3 @@ def silent_highs() -> Any:
     highs = SilentHighs()
     highs.setOptionValue("output_flag", False)
     return highs
-
-
-class _Variables:
-    """The program's variables, all at least zero, as lists that grow."""
-
-    def __init__(self) -> None:
-        self.cost: list[float] = []
-        self.upper: list[float] = []
-        self.offset = 0.0
-
-    def add(self, cost: float, upper: float) -> int:
-        self.cost.append(cost)
-        self.upper.append(upper)
-        return len(self.cost) - 1
-
-
-Duration = tuple[float, list[int]]
-"""A node's duration: its fastest time in s, and the variables that say how far it has moved along each edge, in s."""
-
-
-class _Rows:
-    """The program's rows, each `terms >= lower`."""
-
-    def __init__(self, durations: Sequence[Duration]) -> None:
-        self.durations = durations
-        self.starts = [0]
-        self.indices: list[int] = []
-        self.values: list[float] = []
-        self.lower: list[float] = []
-        self.node: list[int] = []
-
-    def add(self, node: int, finish: int, finish_before: int | None, delay_s: float) -> None:
-        """The node ends no sooner than its duration after what it waits for."""
-        fastest_s, moved = self.durations[node]
-        others = moved if finish_before is None else [finish_before, *moved]
-        self.indices += [finish, *others]
-        self.values += [1.0, *(-1.0 for _ in others)]
-        self.node.append(node)
-        self._close(fastest_s + delay_s)
-
-    def end(self, makespan: int, finish: int) -> None:
-        """The iteration ends no sooner than its last node."""
-        self.indices += [makespan, finish]
-        self.values += [1.0, -1.0]
-        self._close(0.0)
-
-    def _close(self, lower: float) -> None:
-        self.starts.append(len(self.indices))
-        self.lower.append(lower)
-
-
-def _durations(problem: Problem, variables: _Variables) -> list[Duration]:
-    """Every node's fastest time, and how far it has moved along each edge of its hull."""
-    edges_of = {
-        kind: [
-            ((c.costs_j[b] - c.costs_j[a]) / (c.times_s[b] - c.times_s[a]), c.times_s[b] - c.times_s[a])
-            for a, b in pairwise(c.hull)
-        ]
-        for kind, c in problem.choices_by_kind.items()
-    }
-    variables.offset = sum(choices.costs_j[0] for choices in problem.choices)
-    return [
-        (choices.times_s[0], [variables.add(*edge) for edge in edges_of[instruction.stage, instruction.name]])
-        for instruction, choices in zip(problem.pipeline.instructions, problem.choices, strict=True)
-    ]
-
-
-def _horizon(problem: Problem) -> float:
-    """A makespan in s that no plan exceeds: every node at its slowest, and a clock change before each."""
-    slowest = [choices.times_s[-1] for choices in problem.choices]
-    return problem.timing(slowest, problem.switch_costs.stands_still_s).iteration_time_s - problem.overhead_s

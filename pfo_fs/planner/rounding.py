@@ -85,8 +85,8 @@ class Rounder:
 
         forwards, backwards = self._problem.paths, self._backwards
         deadlines: Any = np.array(deadlines_s)
-        prices: Any = np.array([answer.prices_w for answer in relaxed]).T
-        targets = self._within(np.array([answer.times_s for answer in relaxed]).T, deadlines)
+        prices: Any = np.hstack([answer.prices_w for answer in relaxed])
+        targets = self._within(np.hstack([answer.times_s for answer in relaxed]), deadlines)
         starts = [self._walk(view, view.latest(targets, deadlines), prices) for view in (forwards, backwards)]
         options = np.hstack(starts)
         limits, prices = np.tile(deadlines, len(starts)), np.tile(prices, len(starts))

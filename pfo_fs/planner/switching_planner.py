@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.planner.baselines import StageClocks
 from pfo_fs.planner.change_price import first_price_j, least_price_j
@@ -122,14 +122,11 @@ class SwitchingPlanner:
 
     def _rounded(self, request: Request, price_j: float, lengths: int = 1) -> list[list[int]]:
         """Clocks (MHz) that rank after rank takes at falling prices of time, at each of some first prices."""
-        import numpy as np
-
         relaxed = request.relaxed
-        prices_w: Any = np.array(relaxed.prices_w)
         first_j = first_price_j(self._problem)
         count = max(1, min(len(_ROUNDINGS), _ROUNDED_PAIRS // self._sweeps.clock_pairs) // lengths)
         return [
-            self._sweeps.round_plan(relaxed.times_s, share * prices_w, request.length_s, price_j + times * first_j)
+            self._sweeps.round_plan(relaxed, share, request.length_s, price_j + times * first_j)
             for share, times in _ROUNDINGS[:count]
         ]
 
@@ -183,7 +180,7 @@ class SwitchingPlanner:
             return 0.0
 
         def fit(price_j: float) -> bool:
-            changes = self._problem.changes(self._sweeps.cheapest(request.relaxed.prices_w, price_j))
+            changes = self._problem.changes(self._sweeps.cheapest(request.relaxed.prices_w[:, 0], price_j))
             return all(
                 len(host) + sum(spans[rank][0] <= node < spans[rank][1] for rank in host for node in changes) <= most
                 for host in self._hosts

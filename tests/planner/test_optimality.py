@@ -102,7 +102,7 @@ def test_the_bound_is_the_optimum_of_a_second_formulation_by_another_solver(prob
         method="highs-ipm",
     )
     assert second.status == 0
-    first = Relaxation(problem).solve(deadline_s, 0.0)
+    first = Relaxation(problem.alike).solve(deadline_s, 0.0)
     assert first.lower_bound_j == pytest.approx(second.fun, rel=1e-6, abs=1e-6)
 
 
@@ -113,7 +113,7 @@ def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[floa
 
     planner = Planner(problem)
     deadline_s = deadline_of(planner, 0.5)
-    relaxation = Relaxation(problem)
+    relaxation = Relaxation(problem.alike)
     best = relaxation.solve(deadline_s, 0.0)
     worse = np.resize(np.array(noise), len(relaxation._row_lower))
     assert relaxation._bound_j(worse) <= best.lower_bound_j + 1e-6 * abs(best.lower_bound_j)
