@@ -12,13 +12,14 @@ the plan on time and save more (`scenario_descent`). A limit on clock changes is
 (`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost
 something, `switching_planner` does, rank by rank (`rank_sweeps`).
 
-`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`). The program
-over all of them is too large for a linear solver; `scenario_relaxation` solves it by gradient steps.
+`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`). The linear
+program over all of them takes ten seconds for 64 of them; `scenario_relaxation` comes near its answer by gradient steps
+in one.
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
-from pfo_fs.planner.frontier import even_deadlines, load_frontier, solve_frontier
+from pfo_fs.planner.frontier import even_deadlines, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
     Dependency,
@@ -26,19 +27,16 @@ from pfo_fs.planner.pipeline import (
     Pipeline,
     pipeline_from_orders,
     pipeline_from_torch,
-    stage_dependencies,
 )
-from pfo_fs.planner.pipeline_schedules import SCHEDULES, make_pipeline
+from pfo_fs.planner.pipeline_schedules import make_pipeline
 from pfo_fs.planner.plan import Plan, plan_of_orders
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
+from pfo_fs.planner.profile import Measurement, Profile, blocking_power_w, parse_profile, read_profile
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
-from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, costs_of, even_hosts
+from pfo_fs.planner.switch_costs import SwitchCosts, costs_of, even_hosts
 
 __all__ = [
-    "BLOCKING_POWER_W",
-    "SCHEDULES",
     "Calibration",
     "Dependency",
     "Instruction",
@@ -52,14 +50,12 @@ __all__ = [
     "ScenarioPlanner",
     "Scenarios",
     "SwitchCosts",
-    "SwitchLoad",
     "all_maximum",
     "blocking_power_w",
     "calibrate",
     "costs_of",
     "even_deadlines",
     "even_hosts",
-    "load_frontier",
     "lowtime_plan",
     "lowtime_plans",
     "make_pipeline",
@@ -72,5 +68,4 @@ __all__ = [
     "read_iterations",
     "read_profile",
     "solve_frontier",
-    "stage_dependencies",
 ]

@@ -57,11 +57,10 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
 
 
 def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
-    """One clock per stage: the best of several ways to choose them, improved one stage at a time.
+    """One clock per stage: the best of two ways to choose them, improved one or two stages at a time.
 
     The ways: `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1), where for each forward time that a stage can
-    have, every stage runs at the slowest clock that keeps to this time; the same with the time of all instructions of
-    a micro-batch; and one clock for all stages.
+    have, every stage runs at the slowest clock that keeps to this time; and one clock for all stages.
 
     Args:
         problem: The problem.
@@ -154,27 +153,16 @@ class StageClocks:
 
     @cached_property
     def _candidates(self) -> list[tuple[int, ...]]:
-        """For every time that a forward can take, each stage at its slowest clock within that time; and `same`.
-
-        The first is `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1). The same is done with the time of all
-        instructions of a micro-batch together.
-        """
+        """For every time that a forward can take, each stage at its slowest clock within that time; and `same`."""
         return list(dict.fromkeys([*self._balanced(), *self.same]))
 
     def _balanced(self) -> Iterator[tuple[int, ...]]:
         if not all(self.clocks_mhz):
             return
-        forward = [of.get("forward") or next(iter(of.values())) for of in self._of_stage]
-        rows = [
-            [{mhz: table[mhz] for mhz in clocks} for table, clocks in zip(forward, self.clocks_mhz, strict=True)],
-            [
-                {mhz: sum(table[mhz] for table in of.values()) for mhz in clocks}
-                for of, clocks in zip(self._of_stage, self.clocks_mhz, strict=True)
-            ],
-        ]
-        for times_s in rows:
-            for limit_s in sorted({seconds for row in times_s for seconds in row.values()}):
-                yield tuple(_slowest_within(row, limit_s) for row in times_s)
+        forwards = [of.get("forward") or next(iter(of.values())) for of in self._of_stage]
+        times_s = [{mhz: own[mhz] for mhz in clocks} for own, clocks in zip(forwards, self.clocks_mhz, strict=True)]
+        for limit_s in sorted({seconds for own in times_s for seconds in own.values()}):
+            yield tuple(_slowest_within(own, limit_s) for own in times_s)
 
     @cached_property
     def _evaluated(self) -> tuple[Any, Any]:

@@ -17,10 +17,10 @@ from pfo_fs.planner import (
     Problem,
     even_deadlines,
     frontier,
-    load_frontier,
     make_pipeline,
     solve_frontier,
 )
+from pfo_fs.planner.frontier import load_frontier
 
 
 def make_problem(microbatches: int = 6) -> Problem:

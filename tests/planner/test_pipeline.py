@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import (
-    SCHEDULES,
     Dependency,
     Instruction,
     Pipeline,
@@ -20,6 +19,7 @@ from pfo_fs.planner import (
     pipeline_from_orders,
     pipeline_from_torch,
 )
+from pfo_fs.planner.pipeline_schedules import SCHEDULES
 
 shapes = st.tuples(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 6), st.integers(1, 4))
 
