@@ -165,7 +165,7 @@ def test_a_trainer_that_is_killed_while_zeusd_hangs_leaves_default_clocks_once_z
     wait_for(lambda: zeusd.under_way == 1 and changes(zeusd) == [0], what="the request that hangs")
     trainer.kill()
     zeusd.runs.set()
-    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+    wait_for(lambda: changes(zeusd)[:3] == [0, 1395, 0], what="the reset")  # which may be made twice
 
 
 def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_way(
