@@ -14,7 +14,7 @@ from typing import Any
 
 from pfo_fs.doctor.directory.between import checks_between_hosts
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
-from pfo_fs.doctor.directory.mount import check_events, check_server_clock, check_space, judge_mount
+from pfo_fs.doctor.directory.mount import check_events, check_space, judge_mount
 from pfo_fs.doctor.directory.names import check_create, check_links, check_locks, check_rename, check_write
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, line
@@ -35,7 +35,6 @@ _WRITING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
     ("replacing a file", check_rename),
     ("locking a file", check_locks),
     ("watching for events", check_events),
-    ("reading the server's clock", check_server_clock),
 )
 
 
