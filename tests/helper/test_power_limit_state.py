@@ -16,7 +16,7 @@ from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.write_queue import MAX_WAITING
 from pfo_fs.ipc import messages as m
 
-ASKED = m.OpenPowerLimitFiles | m.SaveProfile | m.SharedLevels
+ASKED = m.ReadProfile | m.SaveProfile | m.ShareLevels
 BROKEN: list[PfoError | None] = [None, None, None, StoreError(errno.EIO, "a fault of the helper itself")]
 
 
@@ -73,30 +73,24 @@ class PowerLimitMachine(RuleBasedStateMachine):
     # ---- what happens
 
     @precondition(lambda self: self.client is None)
-    @rule(key=st.sampled_from(["", "key"]))
-    def training_connects(self, key: str) -> None:
+    @rule()
+    def training_connects(self) -> None:
         self.finish()
         self.begin()
         self.client, self.next_client = self.next_client, self.next_client + 1
         self.tell(e.MessageArrived(self.client, m.Hello(rank=0, role="training", token="token")))
-        self.ask(m.OpenPowerLimitFiles(profile_path="/p.json", key=key))
+        self.ask(m.ReadProfile(path="/p.json"))
 
     @precondition(lambda self: self.client is not None)
     @rule()
     def training_measures(self) -> None:
         self.number += 1
-        self.ask(m.SharedLevels(measurements=[(self.number, 1.0, 1.0)]))
-        self.ask(m.SharedLevels(begun=[self.number]))
+        self.ask(m.ShareLevels(key="key", measurements=[(self.number, 1.0, 1.0)]))
 
     @precondition(lambda self: self.client is not None)
     @rule(replace=st.booleans())
     def training_saves(self, replace: bool) -> None:
         self.ask(m.SaveProfile(path="/p.json", content=b"new", replace=replace))
-
-    @precondition(lambda self: self.client is not None)
-    @rule()
-    def training_shares_nothing_any_more(self) -> None:
-        self.ask(m.OpenPowerLimitFiles(profile_path=None, key=""))
 
     @precondition(lambda self: self.client is not None)
     @rule(says_goodbye=st.booleans())
@@ -126,13 +120,13 @@ class PowerLimitMachine(RuleBasedStateMachine):
 
     def result_of(self, operation: Any) -> op.Result:
         match operation:
-            case m.OpenPowerLimitFiles(key=key):
-                return [m.PowerLimitFilesOpened(profile="none", shares=bool(key))]
+            case m.ReadProfile():
+                return [m.ProfileRead(profile="none")]
             case m.SaveProfile():
                 return [m.ProfileSaved()]
-            case m.SharedLevels():
+            case m.ShareLevels():
                 self.number += 1
-                return [m.SharedLevels(begun=[self.number])]
+                return [m.SharedLevels(measurements=[(self.number, 1.0, 1.0)])]
             case op.OpenDirectory():
                 return True
         return None
