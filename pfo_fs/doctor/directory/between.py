@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pfo_fs.doctor.directory.board import Board
 from pfo_fs.doctor.directory.names import (
@@ -25,7 +25,7 @@ from pfo_fs.doctor.directory.names import (
     write_new,
 )
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.store import NO_HARD_LINKS, Files, layout
+from pfo_fs.store import NO_HARD_LINKS
 
 _NAMES = 20
 _WRITES_S = 1.5
@@ -41,66 +41,38 @@ _ANSWER_WITHIN_S = 4 * _DELAY_WITHIN_S
 _CLOCK_OFF_S = 5.0
 
 
-class Peers(NamedTuple):
-    """What the checks work with.
-
-    Attributes:
-        board: The hosts.
-        files: The shared directory.
-        folder: The path of the folder that they use.
-    """
-
-    board: Board
-    files: Files
-    folder: Path
-
-    def path(self, name: str) -> Path:
-        """Returns the path of a file of this group."""
-        return self.files.root / self.board.path(name)
-
-
-def checks_between_hosts(board: Board, files: Files) -> Iterator[Check]:
+def checks_between_hosts(board: Board) -> Iterator[Check]:
     """Makes all checks, one after the other.
 
     Raises:
         PeerLost: Another host has stopped.
     """
-    peers = Peers(board, files, files.root / layout.DOCTOR)
     try:
         for check in (check_claims, check_replace, check_host_locks, check_delay):
-            yield from check(peers)
+            yield from check(board)
     finally:
         if board.is_first:
-            _clean(peers)
-
-
-def _clean(peers: Peers) -> None:
-    with suppress(OSError):
-        for name in os.listdir(peers.folder):
-            if name.startswith(f"{peers.board.session}-"):
-                peers.board.beat()
-                with suppress(OSError):
-                    os.unlink(peers.folder / name)
+            board.remove_files()
 
 
 # ---- one name, many hosts
 
 
-def check_claims(peers: Peers) -> Iterator[Check]:
+def check_claims(board: Board) -> Iterator[Check]:
     """Lets all hosts create the same names."""
     won: dict[str, list[int]] = {"O_EXCL": [], "link": []}
     links = True
-    peers.board.exchange("ready")  # so that all begin at once
+    board.exchange("ready")  # so that all begin at once
     try:
-        mine = peers.path(f"mine-{peers.board.me}")
+        mine = board.path(f"mine-{board.me}")
         write_new(mine, b"")
         for number in range(_NAMES):
-            peers.board.pause()
+            board.pause()
             with suppress(FileExistsError):
-                write_new(peers.path(f"create-{number}"), b"")
+                write_new(board.path(f"create-{number}"), b"")
                 won["O_EXCL"].append(number)
             try:
-                os.link(mine, peers.path(f"link-{number}"))
+                os.link(mine, board.path(f"link-{number}"))
                 won["link"].append(number)
             except FileExistsError:
                 pass
@@ -111,7 +83,7 @@ def check_claims(peers: Peers) -> Iterator[Check]:
         said: Any = won if links else {"O_EXCL": won["O_EXCL"]}
     except OSError as error:
         said = {"error": error.strerror or str(error)}
-    yield judge_claims(list(peers.board.exchange(said).values()))
+    yield judge_claims(list(board.exchange(said).values()))
 
 
 def judge_claims(said: list[dict[str, Any]]) -> Check:
@@ -131,14 +103,14 @@ def judge_claims(said: list[dict[str, Any]]) -> Check:
 # ---- one writer, many readers
 
 
-def check_replace(peers: Peers) -> Iterator[Check]:
+def check_replace(board: Board) -> Iterator[Check]:
     """Lets the first host replace a file while the others read it."""
-    path, board = peers.path("replaced"), peers.board
+    path = board.path("replaced")
     if board.is_first:
         write_new(path, content(0))
     board.exchange("there")
     if not board.is_first:
-        _is_there_in_time(peers, path)
+        _is_there_in_time(board, path)
     end_s = time.monotonic() + _WRITES_S
 
     def is_over() -> bool:
@@ -159,42 +131,41 @@ def check_replace(peers: Peers) -> Iterator[Check]:
     yield line("replace between hosts", judge_reads(counts), shown_reads(counts))
 
 
-def _is_there_in_time(peers: Peers, path: Path) -> bool:
+def _is_there_in_time(board: Board, path: Path) -> bool:
     deadline = time.monotonic() + _DELAY_WITHIN_S
-    while not path.exists():
+    while not os.path.exists(path):
         if time.monotonic() > deadline:
             return False
-        peers.board.pause()
+        board.pause()
     return True
 
 
 # ---- locks
 
 
-def check_host_locks(peers: Peers) -> Iterator[Check]:
+def check_host_locks(board: Board) -> Iterator[Check]:
     """Lets the first host hold locks, which the others request before and after they are released."""
-    board = peers.board
-    fds, mine = _lock_all(peers) if board.is_first else ({}, {})
+    fds, mine = _lock_all(board) if board.is_first else ({}, {})
     try:
         first = board.exchange(mine)[board.members[0]]
         if not board.is_first:
-            fds, mine = _lock_all(peers)
+            fds, mine = _lock_all(board)
         held = board.exchange({} if board.is_first else mine)
     finally:
         for fd in fds.values():
             os.close(fd)
     board.exchange("released")
-    later = board.exchange({} if board.is_first else {name: _lock_soon(peers, name) for name in LOCK_CALLS})
+    later = board.exchange({} if board.is_first else {name: _lock_soon(board, name) for name in LOCK_CALLS})
     yield judge_host_locks({name: [str(first[name]), _of_all(held, name), _of_all(later, name)] for name in LOCK_CALLS})
 
 
-def _lock_all(peers: Peers) -> tuple[dict[str, int], dict[str, str]]:
+def _lock_all(board: Board) -> tuple[dict[str, int], dict[str, str]]:
     """Requests a lock of each kind; returns the open files and the answers."""
     fds: dict[str, int] = {}
     answers: dict[str, str] = {}
     for name, call in LOCK_CALLS.items():
         try:
-            fds[name] = open_lock_file(peers.path(f"lock-{name}"))
+            fds[name] = open_lock_file(board.path(f"lock-{name}"))
         except OSError as error:
             answers[name] = errno.errorcode.get(error.errno or 0, "error")
         else:
@@ -202,16 +173,16 @@ def _lock_all(peers: Peers) -> tuple[dict[str, int], dict[str, str]]:
     return fds, answers
 
 
-def _lock_soon(peers: Peers, name: str) -> str:
+def _lock_soon(board: Board, name: str) -> str:
     """Requests a lock until it is granted, for some seconds, and releases it at once."""
     deadline = time.monotonic() + 5.0
     while True:
-        fds, answers = _lock_all(peers)
+        fds, answers = _lock_all(board)
         for fd in fds.values():
             os.close(fd)
         if answers[name] == "granted" or time.monotonic() > deadline:
             return answers[name]
-        peers.board.pause()
+        board.pause()
 
 
 def _of_all(answers: dict[str, dict[str, str]], name: str) -> str:
@@ -231,9 +202,9 @@ def judge_host_locks(results: dict[str, list[str]]) -> Check:
 # ---- delay, and the clocks of the hosts
 
 
-def check_delay(peers: Peers) -> Iterator[Check]:
+def check_delay(board: Board) -> Iterator[Check]:
     """Measures how long changes take to other hosts: the first host makes one, the others answer when they see it."""
-    board, first = peers.board, peers.board.members[0]
+    first = board.members[0]
     delays: dict[str, dict[str, float]] = {}
     clocks: dict[str, tuple[float, float]] = {}  # of each host: half a round trip; how far its clock is ahead, in s
     began_s = time.monotonic()
@@ -242,7 +213,7 @@ def check_delay(peers: Peers) -> Iterator[Check]:
         if number and passed_s > _ENOUGH_S:
             break
         for way in _WAYS:
-            sent_s, seen_s = _see_change(peers, way, number)
+            sent_s, seen_s = _see_change(board, way, number)
             answers = board.exchange(seen_s, _ANSWER_WITHIN_S, of=board.members if board.is_first else ())
             for host in board.members[1:] if board.is_first else ():
                 label, trip_s = board.label(host), board.heard_s[host] - sent_s
@@ -259,22 +230,22 @@ def check_delay(peers: Peers) -> Iterator[Check]:
     yield judge_host_clocks({host: float(ahead_s) for host, (_, ahead_s) in clocks.items()}, unsure_s)
 
 
-def _see_change(peers: Peers, way: str, number: int) -> tuple[float, float | None]:
+def _see_change(board: Board, way: str, number: int) -> tuple[float, float | None]:
     """Makes a change on the first host, and waits for it on the others; returns when it did so, and when it was there.
 
     None: it was not there in time.
     """
-    board, path = peers.board, peers.path(f"new-{number}")
+    path = board.path(f"new-{number}")
     if way == _REPLACED:
         sent_s = time.time()
         board.exchange("", _ANSWER_WITHIN_S, of=() if board.is_first else board.members[:1])
         return sent_s, time.time()
-    path.exists()  # a client may remember for long that a name was not there
+    os.path.exists(path)  # a client may remember for long that a name was not there
     board.exchange("", _ANSWER_WITHIN_S, of=board.members if board.is_first else ())
     sent_s = time.time()
     if board.is_first:
         write_new(path, b"")
-    return sent_s, time.time() if board.is_first or _is_there_in_time(peers, path) else None
+    return sent_s, time.time() if board.is_first or _is_there_in_time(board, path) else None
 
 
 def judge_delay(delays: dict[str, dict[str, float]]) -> Check:

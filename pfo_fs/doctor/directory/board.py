@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -100,9 +101,18 @@ class Board:
         name = self.hosts[one]
         return name if list(self.hosts.values()).count(name) == 1 else f"{name} ({one[:4]})"
 
-    def path(self, name: str) -> str:
-        """Returns a path for a file of this group, below the shared directory."""
-        return f"{layout.DOCTOR}/{self.session}-{name}"
+    def path(self, name: str) -> Path:
+        """Returns a path for a file of this group."""
+        return self._files.root / layout.DOCTOR / f"{self.session}-{name}"
+
+    def remove_files(self) -> None:
+        """Removes the files of this group."""
+        with suppress(OSError):
+            for name in os.listdir(self._files.root / layout.DOCTOR):
+                if name.startswith(f"{self.session}-"):
+                    self.beat()
+                    with suppress(OSError):
+                        os.unlink(self._files.root / layout.DOCTOR / name)
 
     def find(self, hosts: int, within_s: float) -> None:
         """Finds the other hosts.

@@ -107,7 +107,7 @@ def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[C
         board.find(peers, wait_s)
         tell("doing", "testing between hosts")
         yield line("other hosts", "found", ", ".join(map(board.label, board.members)))
-        yield from checks_between_hosts(board, files)
+        yield from checks_between_hosts(board)
         patience_s = 10.0
     except PeersNotFound as error:
         yield line("other hosts", "too-many" if error.too_many else "missing", str(error))
