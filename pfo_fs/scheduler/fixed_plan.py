@@ -8,8 +8,8 @@ from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
+from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
-from pfo_fs.schedule_yaml.parse import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
 from pfo_fs.scheduler.plan_file import StagePlan, plan_suffix, read_bounded, read_plan
