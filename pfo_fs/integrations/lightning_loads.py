@@ -68,8 +68,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
 
     A step is an optimizer step: with `accumulate_grad_batches`, all its micro-batches are fetched before the first one
     runs. Validation is no part of a step. The trainer's loggers get `metrics()` every `log_every_n_steps` steps. Clocks
-    are the default again when training ends, also by an exception. `LoadClocks` is made when
-    training starts.
+    are the default again when training ends, also by an exception. `LoadClocks` is made when training starts.
 
     Args:
         shared_dir, loads: As for `LoadClocksCallback`: the shared directory, and what reads the load of a batch (by
