@@ -20,10 +20,10 @@ from rich.console import Console
 
 from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
-from pfo_fs.doctor.directory.answers import check_directory_in_time
 from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_clocks, judge_host_locks
 from pfo_fs.doctor.directory.mount import judge_mount, judge_space
 from pfo_fs.doctor.directory.names import judge_error, judge_locks, judge_owner, judge_reads
+from pfo_fs.doctor.directory.process import check_directory_in_time
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, lines
 from pfo_fs.errors import plain_text
