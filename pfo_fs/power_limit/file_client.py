@@ -186,8 +186,8 @@ class FileClient:
                     self.measurements[level] = KNOBS[self._knob].at(level, energy=energy_j, time=time_s)
                 self.begun.update(message.begun)
 
-    def _share(self, **news: Any) -> None:
-        was_sent = self._send(m.ShareLevels(key=self._key, knob=self._knob, **news))
+    def _share(self, **told: Any) -> None:
+        was_sent = self._send(m.ShareLevels(key=self._key, knob=self._knob, **told))
         self._look_at_s = math.inf if was_sent else time.monotonic() + _LOOK_EVERY_S
 
     def _send(self, message: m.Message) -> bool:
