@@ -1,4 +1,4 @@
-"""What the measurements mean: functions of numbers, without a GPU. Tests in tests/benchmarks."""
+"""What the measurements mean: functions of numbers, without a GPU. Tests in tests/gpu."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 from typing import NamedTuple
 
 # ---- numbers
@@ -88,8 +88,8 @@ def mean_power_w(ticks: Sequence[Tick]) -> float:
     """
     if len(ticks) < 3:
         raise ValueError(f"the energy counter ticked {len(ticks)} times; power needs 3 ticks")
-    first = ticks[0]
-    return fit_line([(tick.at_s - first.at_s, (tick.energy_mj - first.energy_mj) / 1e3) for tick in ticks]).slope
+    times_s, energies_j = [tick.at_s for tick in ticks], [tick.energy_mj / 1e3 for tick in ticks]
+    return linear_regression(times_s, energies_j).slope
 
 
 def tick_powers_w(ticks: Sequence[Tick]) -> list[float]:
@@ -204,71 +204,6 @@ def _time_at_others(mhz: int, began_ns: float, ended_ns: float, changes: Sequenc
 def extra_cost(iterations_s: Sequence[float], without_s: Sequence[float]) -> float:
     """Returns how much longer the median iteration is than the median one without marks, as a share."""
     return median(iterations_s) / median(without_s) - 1
-
-
-# ---- marks seen by another process
-
-
-def delays_us(enqueued: Sequence[tuple[int, float]], seen: Sequence[tuple[int, float]]) -> tuple[list[float], int]:
-    """Returns the time from the device's event to the number being seen, in us, and how many were never seen.
-
-    Args:
-        enqueued: (number, time in ns of the event that the device recorded just before it wrote the number).
-        seen: (number, time in ns) of each number that the other process saw.
-    """
-    first_seen: dict[int, float] = {}
-    for number, at_ns in seen:
-        first_seen.setdefault(number, at_ns)
-    delays = [(first_seen[number] - at_ns) / 1e3 for number, at_ns in enqueued if number in first_seen]
-    return delays, len(enqueued) - len(delays)
-
-
-# ---- time and power against clock and load
-
-
-class LineFit(NamedTuple):
-    """y = at_zero + slope * x, by least squares."""
-
-    at_zero: float
-    slope: float
-    worst: float
-    """The largest |fitted - measured| / measured."""
-
-
-def fit_line(points: Sequence[tuple[float, float]]) -> LineFit:
-    """Fits a line.
-
-    Raises:
-        ValueError: All points have the same x, or there are fewer than two.
-    """
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    if len(set(xs)) < 2:
-        raise ValueError(f"{len(points)} points with {len(set(xs))} different x do not make a line")
-    x_mean, y_mean = fmean(xs), fmean(ys)
-    slope = sum((x - x_mean) * (y - y_mean) for x, y in points) / sum((x - x_mean) ** 2 for x in xs)
-    at_zero = y_mean - slope * x_mean
-    worst = max(abs(at_zero + slope * x - y) / abs(y) if y else math.inf for x, y in points)
-    return LineFit(at_zero, slope, worst)
-
-
-class TimeFit(NamedTuple):
-    """time = time_ref_s * (a / x + 1 - a), x = clock / highest clock, as in `pfo_fs.device.simulated.physics`."""
-
-    time_ref_s: float
-    a: float
-    worst: float
-    """The largest relative difference between the fit and a measured time."""
-
-
-def fit_time(points: Sequence[tuple[float, float]], top_mhz: float) -> TimeFit:
-    """Fits the model of time to (clock in MHz, time in s).
-
-    Raises:
-        ValueError: All points have the same clock.
-    """
-    line = fit_line([(top_mhz / mhz, time_s) for mhz, time_s in points])
-    time_ref_s = line.at_zero + line.slope
-    return TimeFit(time_ref_s, line.slope / time_ref_s, line.worst)
 
 
 # ---- the order of a pipeline, and clocks that can be told apart
