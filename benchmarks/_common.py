@@ -134,13 +134,6 @@ def count_everything() -> None:
     file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
 
 
-def count_lock_calls() -> None:
-    """Counts the calls that lock, too, which are none of those of `Files`."""
-    import fcntl
-
-    fcntl.flock = _counted("lock:flock", fcntl.flock, CountingCalls.counts)
-
-
 def counting_daemon() -> None:
     """`pfo-fs-daemon`, counting."""
     target = Path(os.environ["BENCH_COUNTS"])
