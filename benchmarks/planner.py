@@ -1,6 +1,6 @@
 """The planner against lowtime: the same profile, blocking power and exact evaluation, in one run.
 
-    python benchmarks/planner.py [--data ../shared/data] [--parts plans,lowtime,changes,late,growth] [--json FILE]
+    python benchmarks/planner.py [--data ../shared/data] [--parts plans,lowtime,growth] [--json FILE]
 
 Needs `pip install -e '.[benchmark]'`, and the published profiles of the Perseus artifact in `--data` (it says so and
 stops where they are absent). 8 stages, 1F1B.
@@ -11,10 +11,6 @@ stops where they are absent). 8 stages, 1F1B.
 - lowtime: its whole run for 12 and 24 micro-batches; at each of its plans' iteration times, exactly evaluated, our plan
   for that deadline (and beside a straggler of that iteration time) against its plan. For 48 and 96 its run is cut off
   after `--limit` seconds, and what is left is taken to cost what the last plans cost.
-- changes: the gap to the bound with changes, where a rank stands still for 0.3, 1, 3 and 10 ms at each clock change, at
-  the all-maximum iteration time: the published profiles, the measured runs, and generated jobs of all schedules (with
-  the true times of `pfo_fs.simulator`).
-- late: the same for clocks that act so long after the begin of their instruction, while the GPU computes.
 - growth: one plan at the all-maximum time for 8 x 96, 16 x 256, 32 x 512 and 64 x 1,024, each in a process of its own.
 
 The published energies are per GPU; the paper's Table 6 scales time and energy alike, which leaves the savings as here.
@@ -32,13 +28,10 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import _common as common
-import _yield_jobs as yield_jobs
 import yaml
 
 from pfo_fs.planner import (
@@ -47,16 +40,13 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
-    SwitchCosts,
     all_maximum,
     even_deadlines,
     lowtime_plans,
     make_pipeline,
-    one_per_stage,
     read_profile,
     solve_frontier,
 )
-from pfo_fs.simulator.job_generator import generated_job
 
 CONFIGURATIONS = {
     "gpt3-175b+a100_sxm": ("gpt3-175b+a100_sxm_bf16.csv", 83.64),
@@ -67,7 +57,6 @@ CONFIGURATIONS = {
 MICROBATCHES = (12, 24, 48, 96)
 GROWTH = ((8, 96), (16, 256), (32, 512), (64, 1024))
 STAGES = 8
-SEED = 7_000
 
 
 def problem_of(profile: Profile, power_w: float, microbatches: int, stages: int = STAGES) -> Problem:
@@ -144,55 +133,6 @@ def bench_lowtime(profile: Profile, power_w: float, microbatches: int, limit_s: 
     return result
 
 
-def change_problems(
-    data: Path, microbatches: list[int], seeds: int, first: int = SEED
-) -> Iterator[tuple[str, Problem]]:
-    for name, (file, power_w) in CONFIGURATIONS.items():
-        if (data / "profiles" / file).exists():
-            for count in microbatches:
-                yield f"{name} x{count}", problem_of(read_profile(data / "profiles" / file), power_w, count)
-    for job in (*yield_jobs.measured(data), *map(generated_job, range(first, first + seeds))):
-        yield job.name, yield_jobs.problem_of(job)
-
-
-def bench_changes(problem: Problem) -> dict[str, Any]:
-    """The plan at the all-maximum time."""
-    maximum = all_maximum(problem)
-    began = time.perf_counter()
-    planner = Planner(problem)
-    plan = planner.at(deadline=maximum.iteration_time_s)
-    seconds = time.perf_counter() - began
-    per_stage = one_per_stage(problem, maximum.iteration_time_s)
-    return {
-        "seconds": seconds,
-        "gap": plan.gap,
-        "saving_percent": 100 * (1 - plan.energy_j / maximum.energy_j),
-        "changes": len(plan.changes),
-        "late": plan.iteration_time_s / maximum.iteration_time_s - 1,
-        "better_than_one_per_stage_percent": 100 * (1 - plan.energy_j / per_stage.energy_j),
-    }
-
-
-def change_table(results: dict[str, Any]) -> str:
-    """Mean and worst gap and seconds of each kind of job and time of a change."""
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for name, result in results.items():
-        job, part, cell = name.partition(" changes ") if " changes " in name else name.partition(" late ")
-        if part:
-            kind = "generated" if job.startswith("generated") else "known" if " x" in job else "measured"
-            rows.setdefault((kind, part.strip() + " " + cell), []).append(result)
-    lines = [f"{'jobs':<40} {'n':>3} {'mean gap':>9} {'worst':>7} {'mean s':>7} {'worst':>7} late worse"]
-    for (kind, cell), found in sorted(rows.items()):
-        gaps, seconds = [100 * each["gap"] for each in found], [each["seconds"] for each in found]
-        late = sum(each["late"] > 1e-9 for each in found)
-        worse = sum(each["better_than_one_per_stage_percent"] < -1e-6 for each in found)
-        lines.append(
-            f"{kind + ' ' + cell:<40} {len(found):>3} {statistics.fmean(gaps):>8.3f}% {max(gaps):>6.2f}% "
-            f"{statistics.fmean(seconds):>7.1f} {max(seconds):>7.1f} {late:>4} {worse:>5}"
-        )
-    return "\n".join(lines)
-
-
 def grow(profile: Profile, power_w: float, stages: int, microbatches: int, queue: Any) -> None:
     """One plan of a large pipeline whose stages are the profile's, up to 7 % faster than the last."""
     rng = random.Random(0)
@@ -222,14 +162,9 @@ def grow(profile: Profile, power_w: float, stages: int, microbatches: int, queue
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    parser.add_argument("--parts", default="plans,lowtime,changes,late,growth")
+    parser.add_argument("--parts", default="plans,lowtime,growth")
     parser.add_argument("--microbatches", default=",".join(map(str, MICROBATCHES)))
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for lowtime at 48 and 96 micro-batches")
-    parser.add_argument(
-        "--change-times", default="0.0003,0.001,0.003,0.01", help="seconds lost, or acted late, at a change"
-    )
-    parser.add_argument("--seeds", type=int, default=12, help="number of generated jobs")
-    parser.add_argument("--first", type=int, default=SEED, help="seed of the first generated job")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not (options.data / "profiles").is_dir():
@@ -258,15 +193,6 @@ def main() -> None:
             if "lowtime" in parts:
                 limit_s = options.limit if count > 24 else float("inf")
                 report(f"{name} x{count} lowtime", bench_lowtime(profile, power_w, count, limit_s))
-    costs = {"changes": "stands_still_s", "late": "acts_late_s"}
-    for part in filter(costs.__contains__, parts):
-        counts = [int(count) for count in options.microbatches.split(",")]
-        for name, problem in change_problems(options.data, counts, options.seeds, options.first):
-            for seconds in map(float, options.change_times.split(",")):
-                found = bench_changes(replace(problem, switch_costs=SwitchCosts(**{costs[part]: seconds})))
-                report(f"{name} {part} {1e3 * seconds:g} ms", found)
-    if not costs.keys().isdisjoint(parts):
-        print(change_table(results))
     if "growth" in parts:
         profile = read_profile(options.data / "profiles" / CONFIGURATIONS["gpt3-175b+a100_sxm"][0])
         context = multiprocessing.get_context("spawn")
