@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _common as common
 
 STEP = 192  # instructions of a step: 96 micro-batches, forward and backward
 
@@ -282,7 +281,7 @@ def lags_ns(calls: list[int], set_ns: list[int], *, in_order: bool) -> list[int]
 
 
 def percentiles(values: list[int], unit: float) -> dict[str, float]:
-    """Returns median, 99th percentile and maximum in a unit of so many nanoseconds."""
+    """Returns median, 99th percentile and maximum in a unit of this many nanoseconds."""
     ranked = sorted(values)
     last = len(ranked) - 1
     return {
@@ -314,35 +313,20 @@ def middle_round(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 def show(results: list[dict[str, Any]]) -> None:
     """Prints the table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="begin + end of one instruction")
-    for title in ("situation", "system"):
-        table.add_column(title)
-    for title in (
-        "cost us\nmedian",
-        "\np99",
-        "lag ms\nmedian",
-        "\np99",
-        "\nmax",
-        "CPU us/call\nthread",
-        "\nothers",
-        "\nchild",
-        "\nall",
-    ):
-        table.add_column(title, justify="right")
+    rows = []
     for result in results:
         cost, lag, cpu = result["cost_us"], result["lag_ms"], result["cpu_us_per_call"]
-        table.add_row(
-            SITUATIONS[result["situation"]].title,
-            SYSTEMS[result["system"]],
-            *(f"{cost[key]:.2f}" for key in ("median", "p99")),
-            *(f"{lag[key]:.3f}" for key in ("median", "p99", "max")),
-            *(f"{cpu[key]:.1f}" for key in ("training_thread", "other_threads", "child", "all")),
-            end_section=result["system"] == list(SYSTEMS)[-1],
+        rows.append(
+            [
+                f"{SITUATIONS[result['situation']].title}: {SYSTEMS[result['system']]}",
+                *(f"{cost[key]:.2f}" for key in ("median", "p99")),
+                *(f"{lag[key]:.3f}" for key in ("median", "p99", "max")),
+                *(f"{cpu[key]:.1f}" for key in ("training_thread", "other_threads", "child", "all")),
+            ]
         )
-    Console(width=max(130, Console().width)).print(table)
+    columns = ["", "cost us\nmedian", "\np99", "lag ms\nmedian", "\np99", "\nmax"]
+    columns += ["CPU us/call\nthread", "\nothers", "\nchild", "\nall"]
+    common.show("begin + end of one instruction", columns, rows, width=130)
 
 
 def main() -> None:
@@ -350,7 +334,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--calls", type=int, default=100_032, help="calls back to back; other situations take a share")
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many rounds is shown")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, of which the median is shown")
     parser.add_argument("--only", nargs="*", choices=list(SITUATIONS), default=list(SITUATIONS))
     parser.add_argument("--worker", nargs=2, metavar=("SYSTEM", "SITUATION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -366,9 +350,7 @@ def main() -> None:
         results += [middle_round(rounds[system]) for system in SYSTEMS]
         print(f"measured: {SITUATIONS[key].title}", file=sys.stderr)
     show(results)
-    if given.json:
-        machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-        given.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    common.write_json(given.json, common.machine(), results)
 
 
 if __name__ == "__main__":

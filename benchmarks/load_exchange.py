@@ -1,6 +1,6 @@
 """What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks; and what training pays.
 
-    python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json]
+    python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json FILE]
     python benchmarks/load_exchange.py --ranks 1024 --stages 16 --micro-batches 64
 
 The process that decides is the real one; one process here plays the ranks' connections (by loopback, so a network's own
@@ -13,18 +13,16 @@ reading the load of four micro-batches, and one packet to the process beside it.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
 import secrets
 import socket
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _common as common
 
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.planner import make_pipeline
@@ -110,19 +108,17 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=1, help="ranks of a pipeline")
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.0, metavar="S")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
-    rows = [exchange(ranks, args.steps, args.stages, args.micro_batches, args.pause) for ranks in args.ranks]
-    found: dict[str, Any] = {"told_us": told(), "exchange": rows}
-    if args.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"training tells a step in {found['told_us']} us")
-    for row in found["exchange"]:
-        print(
-            f"{row['ranks']:5} ranks: {row['median_ms']:7.2f} ms median, {row['p95_ms']:7.2f} p95, "
-            f"{row['max_ms']:7.2f} at most; {100 * row['lowered']:.0f} % of the clocks lowered"
-        )
+    results = [exchange(ranks, args.steps, args.stages, args.micro_batches, args.pause) for ranks in args.ranks]
+    columns = ["ranks", "ms\nmedian", "\n95 %", "\nat most", "lowered\nclocks"]
+    rows = [
+        [str(one["ranks"]), *(f"{one[key]:.2f}" for key in ("median_ms", "p95_ms", "max_ms")), f"{one['lowered']:.0%}"]
+        for one in results
+    ]
+    told_us = told()
+    common.show("From the last load to the last clock", columns, rows, f"Training tells a step in {told_us} us.")
+    common.write_json(args.json, common.machine(told_us=told_us), results)
 
 
 if __name__ == "__main__":
