@@ -9,7 +9,7 @@ Ours is `InstructionTracker` with the real clock process; `PFOFileOptimizer.on_i
 
 Each measurement runs in a process of its own. Every instruction has another clock than the one before. The lag is from
 the call to the clock being set; a clock that is overtaken by a newer one counts as set when the newer one is. CPU per
-call is what the calls take in the training thread, plus all other threads (but the busy ones) and the child process.
+call is what the calls take in the training thread, plus all other threads and the child process.
 """
 
 from __future__ import annotations
@@ -38,17 +38,14 @@ class Situation(NamedTuple):
     title: str
     apart_s: float
     sleeping: bool
-    busy_threads: int
     share: float  # of the calls asked for
 
 
 SITUATIONS = {
-    "back_to_back": Situation("calls back to back", 0.0, False, 0, 1.0),
-    "0.2ms_busy": Situation("0.2 ms apart, Python busy", 0.0002, False, 0, 0.2),
-    "1ms_busy": Situation("1 ms apart, Python busy", 0.001, False, 0, 0.05),
-    "1ms_sleeping": Situation("1 ms apart, sleeping", 0.001, True, 0, 0.05),
-    "1ms_busy_threads": Situation("1 ms apart, busy, 2 more busy threads", 0.001, False, 2, 0.02),
-    "1ms_sleeping_threads": Situation("1 ms apart, sleeping, 2 busy threads", 0.001, True, 2, 0.005),
+    "back_to_back": Situation("calls back to back", 0.0, False, 1.0),
+    "0.2ms_busy": Situation("0.2 ms apart, Python busy", 0.0002, False, 0.2),
+    "1ms_busy": Situation("1 ms apart, Python busy", 0.001, False, 0.05),
+    "1ms_sleeping": Situation("1 ms apart, sleeping", 0.001, True, 0.05),
 }
 SYSTEMS = {"zeus": "Zeus 0.16", "ours": "pfo-fs", "ours_measuring": "pfo-fs, measuring"}
 
@@ -155,11 +152,11 @@ def our_side(folder: Path, *, measuring: bool) -> Side:
 # ---- one measurement, in its own process
 
 
-def cpu_ns(pid: int | str, leave_out: set[int]) -> int:
-    """Returns the CPU time of a process's threads but some, in nanoseconds."""
+def cpu_ns(pid: int | str, leave_out: int = 0) -> int:
+    """Returns the CPU time of a process's threads but one, in nanoseconds."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        if int(task.name) not in leave_out:
+        if int(task.name) != leave_out:
             total += int((task / "schedstat").read_text().split()[0])
     return total
 
@@ -226,20 +223,13 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
         side = zeus_side(folder) if system == "zeus" else our_side(folder, measuring=system == "ours_measuring")
         drive(side, SITUATIONS["back_to_back"], 5)
         wait_until_quiet(side.log)
-        stop = threading.Event()
-        busy = [threading.Thread(target=spin, args=(stop,), daemon=True) for _ in range(situation.busy_threads)]
-        for thread in busy:
-            thread.start()
-        known = {thread.native_id or 0 for thread in busy} | {threading.main_thread().native_id or 0}
-        child_before, others_before = cpu_ns(side.child_pid, set()), cpu_ns("self", known)
+        own = threading.get_native_id()
+        child_before, others_before = cpu_ns(side.child_pid), cpu_ns("self", own)
         begin_ns = time.monotonic_ns()
         driven = drive(side, situation, steps)
-        stop.set()
-        for thread in busy:
-            thread.join()
         wait_until_quiet(side.log)
-        child_ns = cpu_ns(side.child_pid, set()) - child_before
-        others_ns = cpu_ns("self", known) - others_before
+        child_ns = cpu_ns(side.child_pid) - child_before
+        others_ns = cpu_ns("self", own) - others_before
         sets = [json.loads(line) for line in side.log.read_text().splitlines()]
         side.close()
     set_ns = [entry["t_ns"] for entry in sets if entry["t_ns"] > begin_ns]
@@ -260,12 +250,6 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
             "all": (own_ns + others_ns + child_ns) / count / 1e3,
         },
     }
-
-
-def spin(stop: threading.Event) -> None:
-    """A thread that is busy in Python."""
-    while not stop.is_set():
-        sum(range(200))
 
 
 def lags_ns(calls: list[int], set_ns: list[int], *, in_order: bool) -> list[int]:

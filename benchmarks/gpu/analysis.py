@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from statistics import fmean, linear_regression, median
 from typing import NamedTuple
 
+from pfo_fs.planner import make_pipeline
+
 # ---- numbers
 
 
@@ -29,11 +31,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "p99": percentile(values, 0.99),
         "max": max(values, default=math.nan),
     }
-
-
-def jitter(values: Sequence[float]) -> float:
-    """Returns the distance from the median within which 95 % of the values lie; NaN without values."""
-    return percentile([abs(value - median(values)) for value in values], 0.95)
 
 
 class Anchor(NamedTuple):
@@ -132,9 +129,6 @@ class Boundaries(NamedTuple):
     """The same of changes to higher clocks, with a sign: above 0 is late, which costs time."""
     down_mean_ms: float
     """The same of changes to lower clocks: below 0 is early, which costs time."""
-    up_jitter_ms: float
-    """95 % of the changes to higher clocks are within this time of their median error."""
-    down_jitter_ms: float
     wrong_share: float
     """The share of the instructions' time in which another clock was set."""
 
@@ -184,8 +178,6 @@ def boundary_errors(
         error_ms=spread([abs(off_ms) for off_ms in ups_ms + downs_ms]),
         up_mean_ms=fmean(ups_ms) if ups_ms else math.nan,
         down_mean_ms=fmean(downs_ms) if downs_ms else math.nan,
-        up_jitter_ms=jitter(ups_ms),
-        down_jitter_ms=jitter(downs_ms),
         wrong_share=wrong_ns / total_ns if total_ns else math.nan,
     )
 
@@ -211,32 +203,9 @@ def extra_cost(iterations_s: Sequence[float], without_s: Sequence[float]) -> flo
 
 def launch_order(stages: int, microbatches: int) -> list[tuple[int, str, int]]:
     """Returns (stage, instruction, micro-batch) in an order in which one thread can launch 1F1B for all stages."""
-    left = [_one_stage(stage, stages, microbatches) for stage in range(stages)]
-    launched: set[tuple[int, str, int]] = set()
-    order: list[tuple[int, str, int]] = []
-    while any(left):
-        for stage, row in enumerate(left):
-            while row and _ready(stage, *row[0], stages, launched):
-                name, microbatch = row.pop(0)
-                launched.add((stage, name, microbatch))
-                order.append((stage, name, microbatch))
-    return order
-
-
-def _one_stage(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    ahead = min(microbatches, stages - stage)
-    row = [("forward", i) for i in range(ahead)]
-    for i in range(microbatches):
-        row.append(("backward", i))
-        if ahead + i < microbatches:
-            row.append(("forward", ahead + i))
-    return row
-
-
-def _ready(stage: int, name: str, microbatch: int, stages: int, launched: set[tuple[int, str, int]]) -> bool:
-    if name == "forward":
-        return stage == 0 or (stage - 1, name, microbatch) in launched
-    return stage == stages - 1 or (stage + 1, name, microbatch) in launched
+    pipeline = make_pipeline("1f1b", stages, microbatches)
+    nodes = (pipeline.instructions[number] for number in pipeline.topological)
+    return [(one.stage, one.name, one.microbatch) for one in nodes]
 
 
 def alternating_clocks(supported_mhz: Sequence[int], count: int) -> list[int]:

@@ -19,7 +19,6 @@ from benchmarks.gpu.analysis import (
     alternating_clocks,
     boundary_errors,
     extra_cost,
-    jitter,
     launch_order,
     mean_power_w,
     percentile,
@@ -40,11 +39,6 @@ def test_a_percentile_is_one_of_the_values() -> None:
 
 def test_the_spread_of_nothing_is_not_a_number() -> None:
     assert all(math.isnan(value) for value in spread([]).values())
-
-
-def test_jitter_leaves_out_what_all_values_have_in_common() -> None:
-    assert jitter([5.0, 5.5, 4.0]) == 1.0
-    assert math.isnan(jitter([]))
 
 
 def test_times_of_the_device_follow_the_line_through_the_anchors() -> None:
