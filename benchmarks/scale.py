@@ -93,6 +93,8 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         figures("served", [*([created] if created else []), *joined], before)
         print(f"{ranks} ranks served after {result['served_s']:.1f} s", flush=True)
 
+        if not created:  # a daemon that waits for results looks more often
+            clients.ask("measure", ITERATIONS, given.microbatches, given.iteration)
         if given.seconds:
             clients.ask("steady", given.settle, given.iteration)
             before = costs()
