@@ -1,25 +1,20 @@
-"""Light clients of `scale.py`: what the helpers of many hosts do, in a few processes; the job, and its policy.
-
-Run as a script it is one client process.
-"""
+"""Light clients of `scale.py`: what the helpers of many hosts do, in a few processes; the job, and its policy."""
 
 from __future__ import annotations
 
 import heapq
-import json
-import os
 import random
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import _common as common
 
@@ -207,6 +202,9 @@ class Clients:
         self.hosts = [Host(root, 0 if self.single else number, size, per_host) for number in numbers]
         self.step = 0
 
+    def greet(self) -> dict[str, Any]:
+        return {}
+
     def create(self) -> dict[str, Any]:
         return {"begin": time.monotonic(), "job": self.hosts[0].create()}
 
@@ -281,69 +279,54 @@ class Clients:
         return {}
 
 
-def main() -> None:
-    """One client process, told by lines of JSON on standard input what to do."""
-    common.count_everything()
-    root, size, per_host, low, high = sys.argv[1], *map(int, sys.argv[2:])
-    clients = Clients(root, size, per_host, range(low, high))
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        cpu = time.process_time()
-        told = getattr(clients, name)(*arguments)
-        told |= {"cpu_s": time.process_time() - cpu, "calls": sum(common.CountingCalls.counts.values())}
-        told["operations"] = sum(common.OPERATIONS.values())
-        common.CountingCalls.counts.clear()
-        common.OPERATIONS.clear()
-        print(json.dumps(told), flush=True)
-
-
 class ClientProcesses:
-    """The client processes of one run; `ask` gives them something to do."""
+    """Processes that are all hosts together; `ask` gives them something to do.
 
-    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
-        self._processes = processes
+    Args:
+        root: The shared directory.
+        size: Number of ranks of a job.
+        per_host: Ranks of a host.
+        hosts: Number of hosts.
+        count: Number of processes.
+    """
+
+    def __init__(self, root: str, size: int, per_host: int, hosts: int, count: int) -> None:
+        self._stack = ExitStack()
+        bounds = [hosts * i // count for i in range(count + 1)]
+        self._pools = [
+            self._stack.enter_context(
+                ProcessPoolExecutor(1, get_context("spawn"), _begin, (root, size, per_host, range(low, high)))
+            )
+            for low, high in pairwise(bounds)
+        ]
+
+    def __enter__(self) -> Self:
+        self.ask("greet")  # until all have started
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def ask(self, name: str, *arguments: object, first: bool = False) -> list[dict[str, Any]]:
         """Returns what each process says; with `first` only the process of rank 0 is asked."""
-        asked = self._processes[:1] if first else self._processes
-        for process in asked:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps([name, *arguments]) + "\n")
-            process.stdin.flush()
-        return [json.loads(_line(process)) for process in asked]
+        asked = [pool.submit(_tell, name, arguments) for pool in (self._pools[:1] if first else self._pools)]
+        return [one.result() for one in asked]
 
 
-@contextmanager
-def client_processes(root: str, size: int, per_host: int, hosts: int, count: int) -> Iterator[ClientProcesses]:
-    """`count` processes that are `hosts` hosts together."""
-    bounds = [hosts * i // count for i in range(count + 1)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, root, *map(str, (size, per_host, low, high))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ},
-            text=True,
-        )
-        for low, high in pairwise(bounds)
-    ]
-    try:
-        for process in started:
-            _line(process)  # "ready"
-        yield ClientProcesses(started)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+_CLIENTS: list[Clients] = []
+"""Those of a client process."""
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    if line := process.stdout.readline():
-        return line
-    raise RuntimeError("a client process ended")
+def _begin(root: str, size: int, per_host: int, numbers: range) -> None:
+    common.count_everything()
+    _CLIENTS.append(Clients(root, size, per_host, numbers))
 
 
-if __name__ == "__main__":
-    main()
+def _tell(name: str, arguments: Sequence[Any]) -> dict[str, Any]:
+    cpu = time.process_time()
+    told: dict[str, Any] = getattr(_CLIENTS[0], name)(*arguments)
+    told |= {"cpu_s": time.process_time() - cpu, "calls": sum(common.CountingCalls.counts.values())}
+    told["operations"] = sum(common.OPERATIONS.values())
+    common.CountingCalls.counts.clear()
+    common.OPERATIONS.clear()
+    return told

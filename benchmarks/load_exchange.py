@@ -1,4 +1,4 @@
-"""What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks; and what training pays.
+"""What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks.
 
     python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json FILE]
     python benchmarks/load_exchange.py --ranks 1024 --stages 16 --micro-batches 64
@@ -6,8 +6,7 @@
 The process that decides is the real one; one process here plays the ranks' connections (by loopback, so a network's own
 latency is not in it). Loads explain the ranks' times to 1 %. A step's time is from the last rank's row to the last
 rank's clock; with `--stages`, so many ranks each are a pipeline (1F1B), whose first rank tells the loads, and
-`--pause` is the time in which a step runs, while that process learns. `told` is what training does when a step begins:
-reading the load of four micro-batches, and one packet to the process beside it.
+`--pause` is the time in which a step runs, while that process learns.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import argparse
 import random
 import resource
 import secrets
-import socket
 import time
 from pathlib import Path
 from statistics import median
@@ -27,7 +25,7 @@ import _common as common
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.planner import make_pipeline
 from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK, MOST_BYTES, TOKEN_BYTES, StepBegun, pack_row
+from pfo_fs.training.load_messages import CLOCK, TOKEN_BYTES, pack_row
 from pfo_fs.training.load_processes import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
@@ -79,26 +77,6 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
     }
 
 
-def told(calls: int = 20_000) -> float:
-    """Returns what training pays for a step's packet, in us."""
-    loads = [(12_000.0, 9e6)] * 4
-    training, beside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    training.setblocking(False)
-    began_s = time.perf_counter()
-    for step in range(calls):
-        packet = StepBegun(step, step, 3, 0, 0.5, load_of_step(loads), [(step - 1, 0.5)]).packed()
-        training.send(packet)
-        if step % 50 == 49:
-            paused_s = time.perf_counter()
-            for _ in range(50):
-                beside.recv(MOST_BYTES)
-            began_s += time.perf_counter() - paused_s
-    took_s = time.perf_counter() - began_s
-    training.close()
-    beside.close()
-    return round(1e6 * took_s / calls, 1)
-
-
 def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -116,9 +94,8 @@ def main() -> None:
         [str(one["ranks"]), *(f"{one[key]:.2f}" for key in ("median_ms", "p95_ms", "max_ms")), f"{one['lowered']:.0%}"]
         for one in results
     ]
-    told_us = told()
-    common.show("From the last load to the last clock", columns, rows, f"Training tells a step in {told_us} us.")
-    common.write_json(args.json, common.machine(told_us=told_us), results)
+    common.show("From the last load to the last clock", columns, rows)
+    common.write_json(args.json, common.machine(), results)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import resource
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def bench_lowtime(profile: Profile, power_w: float, microbatches: int, limit_s: 
     return result
 
 
-def grow(profile: Profile, power_w: float, stages: int, microbatches: int, queue: Any) -> None:
+def grow(profile: Profile, power_w: float, stages: int, microbatches: int) -> dict[str, Any]:
     """One plan of a large pipeline whose stages are the profile's, up to 7 % faster than the last."""
     rng = random.Random(0)
     measurements = {}
@@ -148,15 +149,13 @@ def grow(profile: Profile, power_w: float, stages: int, microbatches: int, queue
     problem = problem_of(Profile(measurements), power_w, microbatches, stages)
     maximum = all_maximum(problem)
     plan = Planner(problem).at(deadline=maximum.iteration_time_s)
-    queue.put(
-        {
-            "instructions": len(problem.pipeline.instructions),
-            "seconds": time.perf_counter() - began,
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "gap": plan.gap,
-            "saving_percent": 100 * (1 - plan.energy_j / maximum.energy_j),
-        }
-    )
+    return {
+        "instructions": len(problem.pipeline.instructions),
+        "seconds": time.perf_counter() - began,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "gap": plan.gap,
+        "saving_percent": 100 * (1 - plan.energy_j / maximum.energy_j),
+    }
 
 
 def main() -> None:
@@ -195,13 +194,9 @@ def main() -> None:
                 report(f"{name} x{count} lowtime", bench_lowtime(profile, power_w, count, limit_s))
     if "growth" in parts:
         profile = read_profile(options.data / "profiles" / CONFIGURATIONS["gpt3-175b+a100_sxm"][0])
-        context = multiprocessing.get_context("spawn")
-        for stages, count in GROWTH:
-            queue = context.Queue()
-            process = context.Process(target=grow, args=(profile, 83.64, stages, count, queue))
-            process.start()
-            report(f"growth {stages} x {count}", queue.get())
-            process.join()
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+            for stages, count in GROWTH:
+                report(f"growth {stages} x {count}", pool.submit(grow, profile, 83.64, stages, count).result())
 
 
 if __name__ == "__main__":

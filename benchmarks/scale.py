@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import _common as common
-from _hosts import client_processes, plan_text
+from _hosts import ClientProcesses, plan_text
 
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
@@ -64,7 +64,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         daemon = stack.enter_context(common.running_daemon(ours, *options, counts=counts, log=folder / "daemon.log"))
         per_host = given.ranks if given.jobs else given.per_host
         clients = stack.enter_context(
-            client_processes(str(theirs), given.ranks, per_host, hosts, min(given.processes, hosts))
+            ClientProcesses(str(theirs), given.ranks, per_host, hosts, min(given.processes, hosts))
         )
         result: dict[str, Any] = {"ranks": ranks, "jobs": given.jobs or 1, "ranks_per_host": per_host}
         result["finished_jobs"], result["watch"] = given.finished, given.watch
@@ -127,7 +127,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def finish_jobs(root: Path, count: int, options: list[str]) -> None:
     """Makes jobs that have ended, all copies of one but for their ids; a daemon and its clients run that one."""
     daemon = common.running_daemon(root, *options, log=root.parent / "first_daemon.log")
-    with daemon, client_processes(str(root), 8, 8, 1, 1) as clients:
+    with daemon, ClientProcesses(str(root), 8, 8, 1, 1) as clients:
         clients.ask("join", None)
         clients.ask("measure", ITERATIONS, 16, 10.0)
     shared = SharedDirectory.open(root)
