@@ -15,7 +15,7 @@ memory until then; operations on the directory per rank and minute, and the daem
 goes on (`--seconds`; each rank reports an iteration every `--iteration` s, and this begins `--settle` s after the
 schedule); and, for one job, the time from the first rank's measurement until the daemon has read those of all ranks
 (5 iterations of `--microbatches` micro-batches each). An operation is a file that is read or written or a folder that
-is listed; system calls, of which each takes several, are shown beside them.
+is listed.
 
 All hosts share this machine's cores with the daemon and the file server, which in truth they do not.
 """
@@ -47,7 +47,7 @@ SERVED_WITHIN_S = {("local", 16384): 15, ("GlusterFS", 16384): 120, ("local", 65
 
 def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run in a fresh directory."""
-    plan, counts = folder / "freqs_pipeline_00000.py", folder / "counts.json"
+    plan, count = folder / "freqs_pipeline_00000.py", folder / "count"
     plan.write_text(plan_text(given.microbatches))
     hosts = given.jobs or -(-given.ranks // given.per_host)
     ranks = given.ranks * max(1, given.jobs)
@@ -61,7 +61,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         options += ["--watch", given.watch, *(["--poll-interval", "1"] if given.watch == "poll" else [])]
         if given.finished:
             finish_jobs(ours, given.finished, options)
-        daemon = stack.enter_context(common.running_daemon(ours, *options, counts=counts, log=folder / "daemon.log"))
+        daemon = stack.enter_context(common.running_daemon(ours, *options, count=count, log=folder / "daemon.log"))
         per_host = given.ranks if given.jobs else given.per_host
         clients = stack.enter_context(
             ClientProcesses(str(theirs), given.ranks, per_host, hosts, min(given.processes, hosts))
@@ -70,17 +70,14 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         result["finished_jobs"], result["watch"] = given.finished, given.watch
         result["file_system"] = "GlusterFS" if given.gluster else "local"
 
-        def costs() -> tuple[float, int, int]:
-            calls = sum(common.read_counts(daemon, counts).values())
-            return common.cpu_s(daemon.pid), calls, sum(common.read_counts(daemon, counts, "operations").values())
+        def costs() -> tuple[float, int]:
+            return common.cpu_s(daemon.pid), common.operations_of(daemon, count)
 
-        def figures(name: str, told: list[dict[str, Any]], before: tuple[float, int, int]) -> None:
-            cpu, calls, operations = (now - then for now, then in zip(costs(), before, strict=True))
+        def figures(name: str, told: list[dict[str, Any]], before: tuple[float, int]) -> None:
+            cpu, operations = (now - then for now, then in zip(costs(), before, strict=True))
             result[f"{name}_daemon_cpu_s"] = cpu
             result[f"{name}_client_cpu_s"] = sum(one["cpu_s"] for one in told)
-            result[f"{name}_daemon_calls_per_rank"] = calls / ranks
             result[f"{name}_daemon_operations_per_rank"] = operations / ranks
-            result[f"{name}_client_calls_per_rank"] = sum(one["calls"] for one in told) / ranks
             result[f"{name}_client_operations_per_rank"] = sum(one["operations"] for one in told) / ranks
             result[f"{name}_load"] = os.getloadavg()[0]
             result["daemon_peak_mib"] = common.peak_mib(daemon.pid)
@@ -155,15 +152,13 @@ def show(one: dict[str, Any]) -> None:
         numbers = [one[f"{name}_{key}"] for key in ("daemon_cpu_s", "client_cpu_s")]
         cells = [f"{took:.1f}", *(f"{number:.1f}" for number in numbers)]
         each = 60 / one["steady_s"] if name == "steady" else 1
-        for who in ("client", "daemon"):
-            cells += [f"{one[f'{name}_{who}_{what}_per_rank'] * each:.2f}" for what in ("operations", "calls")]
+        cells += [f"{one[f'{name}_{who}_operations_per_rank'] * each:.2f}" for who in ("client", "daemon")]
         rows.append([label, *cells, f"{one[f'{name}_load']:.1f}"])
-    columns = ["", "s", "daemon\nCPU s", "clients\nCPU s", "operations\nclients", "calls\nclients"]
-    columns += ["operations\ndaemon", "calls\ndaemon", "load"]
+    columns = ["", "s", "daemon\nCPU s", "clients\nCPU s", "operations\nclients", "\ndaemon", "load"]
     title = f"{one['ranks']:,} ranks, {one['ranks_per_host']} per host, {one['jobs']:,} job(s), {one['file_system']}"
     if one["finished_jobs"]:
         title += f", beside {one['finished_jobs']:,} finished jobs"
-    texts = [f"Daemon: {one['daemon_peak_mib']:.0f} MiB at most.", "Operations and calls per rank; steady: per minute."]
+    texts = [f"Daemon: {one['daemon_peak_mib']:.0f} MiB at most.", "Operations per rank; steady: per minute."]
     if bar is not None:
         texts.append(f"Served within {bar} s: {'yes' if one['served_s'] <= bar else 'NO'}.")
     if "steady_s" in one:
