@@ -93,7 +93,7 @@ class Statement(NamedTuple):
 
 def statement_of(model: dict[str, Any], number: int) -> Statement | None:
     """What a scheduler's model says of the schedule in force; None if it says nothing of its time."""
-    late, saved = model.get("time_late", model.get("more_time")), model.get("energy_saved")
+    late, saved = model.get("more_time"), model.get("energy_saved")
     if late is None:
         return None
     of_saved = None if saved is None else Figure(saved, model.get("energy_saved_error"))
