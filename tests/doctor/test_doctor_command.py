@@ -61,7 +61,7 @@ def actions(sim_dir: Path) -> dict[str, list[str]]:
 def test_a_node_is_measured_its_clocks_are_reset_and_the_file_is_what_planners_read(
     sim_dir: Path, tmp_path: Path
 ) -> None:
-    """How exactly depends on how busy this machine is: `benchmarks/switching.py --parts doctor` shows it."""
+    """How exactly depends on how busy this machine is, so only what cannot be wrong is compared."""
     output, node = tmp_path / "switching.json", "H100 node"
     size = ["--gpus", "4", "--targets", "4", "--rounds", "2", "--calls", "30"]
     done = doctor(sim_dir, "--switching", "--yes", *size, "-o", str(output), "--json", node=node)
