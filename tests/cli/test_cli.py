@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
+from jobs import current_of, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
 
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -155,8 +155,7 @@ def test_the_shared_directory_is_named_by_argument_option_or_environment(running
 def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(
     running: JobFolder, tmp_path: Path
 ) -> None:
-    current = running.read_current()
-    assert current is not None
+    current = current_of(running)
     verdict = "target: no slowdown; measured: 9.1% less energy " + "and a long text " * 20 + "end"
     running.write_current(current.model_copy(update={"status_text": verdict}))
     running.write_end(bodies.EndBody(reason="finished"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from clock import Clock
-from jobs import rank_infos, write_step
+from jobs import current_of, index_of, rank_infos, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.models import FrequencySchedule, PlanInputs
@@ -73,10 +73,8 @@ def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
 
 
 def clock_mhz(folder: JobFolder) -> int:
-    current = folder.read_current()
-    assert current is not None
-    index = folder.read_index(current.number)
-    assert index is not None
+    current = current_of(folder)
+    index = index_of(folder, current.number)
     schedule = folder.read_schedule(index, rank_infos(1, 2)[0])
     assert schedule is not None
     return schedule.frequencies[0][1]

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedules_of, write_results, write_step
+from jobs import (
+    current_of,
+    make_job,
+    one_f_one_b,
+    plan_text,
+    rank_infos,
+    register,
+    schedule_of,
+    schedules_of,
+    write_results,
+    write_step,
+)
 from schedulers import ThreeSteps
 
 from pfo_fs.coordination import Coordinator
@@ -110,8 +121,7 @@ def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clo
     assert coordinator.message == ""
     poll(coordinator, clock, 3)
     assert "ranks 1, 3 of 4 have not registered" in coordinator.message
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert "ranks 1, 3" in current.message
 
 
@@ -137,8 +147,7 @@ def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clo
     write_results(folder, 0, infos[1:], time_s=4.0)
     poll(coordinator, clock, 2)
     assert folder.schedule_numbers() == [0, 1]
-    schedule = schedules_of(folder, infos)[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[0])
     assert schedule.frequencies[0] == ("forward", 1410 - 4 * 15)
 
 
@@ -150,8 +159,7 @@ def test_a_restarted_coordinator_replays_the_results_and_carries_on(tmp_path: Pa
         write_results(folder, number, infos, time_s=2.0)
     poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
     assert folder.schedule_numbers() == [0, 1, 2]
-    schedule = schedules_of(folder, infos)[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[1])
     assert schedule.frequencies[0] == ("forward", 1410 - 2 * 2 * 15)
 
 
@@ -176,8 +184,7 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(tmp_path: Path, cl
         result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
         folder.write_results(0, [bodies.ResultBody(result=result, late=late)])
     poll(coordinator, clock, 2)
-    schedule = schedules_of(folder, infos)[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[0])
     assert schedule.frequencies[0] == ("forward", 1395)
 
 
@@ -192,8 +199,7 @@ def test_a_schedule_starts_far_enough_ahead_for_all_ranks_also_after_a_takeover(
     clock.now += 1.0
     write_step(folder, 550, iter_time_s=0.1)
     coordinator.poll()
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.start_step >= 550 + 1.5 / 0.1
 
 
@@ -202,8 +208,7 @@ def test_the_record_that_a_new_coordinator_finds_counts_if_no_newer_one_comes(tm
     register(folder, infos)
     write_step(folder, 500, iter_time_s=0.1)
     poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.start_step >= 500 + 1.5 / 0.1
 
 
@@ -225,8 +230,7 @@ def test_a_scheduler_that_raises_is_reported_in_the_folder(
     register(folder, infos)
     with caplog.at_level(logging.ERROR):
         poll(coordinate(folder, clock, **use(Exploding)), clock, 2)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.state == "broken"
     assert "ZeroDivisionError: no plan today" in current.message
     assert "ZeroDivisionError" in caplog.text
@@ -366,8 +370,7 @@ def test_an_edited_yaml_takes_the_schedulers_place(running: tuple[JobFolder, Coo
     folder, coordinator = running
     put_yaml(folder, "all: 1200  # slow\n")
     poll(coordinator, clock, 3)
-    schedule = schedules_of(folder, rank_infos(2))[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, rank_infos(2)[1])
     assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
     assert "state: accepted, starts soon" in status_of(folder)
     write_step(folder, 40, number=1)
@@ -403,8 +406,7 @@ def test_a_wrong_yaml_is_reported_with_its_line_and_the_last_good_one_stays(
     assert "line: 3" in status
     assert "stages" in status
     assert folder.schedule_numbers() == [0, 1]
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.source is not None
     assert current.source.kind == "yaml"
 
@@ -432,8 +434,7 @@ def test_after_the_yaml_is_removed_the_scheduler_decides_again(
     coordinator.poll()
     assert folder.schedule_numbers() == [0, 1], "one listing without it proves nothing"
     poll(coordinator, clock, 6)
-    schedule = schedules_of(folder, rank_infos(2))[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, rank_infos(2)[0])
     assert schedule.frequencies[0] == ("forward", 1410)
     assert "state: removed" in status_of(folder)
 
@@ -457,8 +458,7 @@ def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock)
     folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     poll(coordinator, clock, 3)
     assert "state: accepted" in status_of(folder)
-    schedule = schedules_of(folder, infos)[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[1])
     assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
 
 
@@ -508,8 +508,7 @@ def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, c
     poll(coordinator, clock, 3)
     folder.write_current(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
     poll(coordinator, clock, 5)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert (current.generation, current.number, current.state) == (1, 0, "running")
 
 
@@ -520,8 +519,7 @@ def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
     poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
-    before = folder.read_current()
-    assert before is not None
+    before = current_of(folder)
     write_results(folder, before.number, infos)
     write_step(folder, 10, number=before.number, iter_time_s=0.1)
     poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
@@ -556,8 +554,7 @@ def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_lis
     monkeypatch.setattr(JobFolder, "schedule_numbers", lambda self: [0])
     write_step(folder, 40, number=1, iter_time_s=0.1)
     poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.number == 1
 
 
@@ -607,8 +604,7 @@ def test_a_schedule_goes_into_force_under_the_next_number_where_another_user_has
     folder.write_schedule(1, 999_999_999, 0, source, [schedule], infos)
     (folder.files.root / folder.path / "schedule.yaml").write_text("all: 0\n")
     poll(coordinator, clock, 30)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.generation == 1
     assert current.number > 1
     assert current.source is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, clock_mhz, coordinate, poll, say_yaml
-from jobs import make_job, rank_infos, write_results
+from jobs import current_of, make_job, rank_infos, write_results
 from test_coordinator import coordinate as coordinate_any
 from test_coordinator import use
 
@@ -143,8 +143,7 @@ def test_what_a_scheduler_had_measured_and_kept_stays_though_the_next_one_would_
         after = coordinate_any(folder, clock, **use(Settles))
         poll(after, clock, 15)
         assert folder.schedule_numbers() == [0]
-        current = folder.read_current()
-        assert current is not None
+        current = current_of(folder)
         assert current.converged
     say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(after, clock, 15)

@@ -7,7 +7,7 @@ import errno
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, coordinate, poll, say_yaml
-from jobs import rank_infos, write_results, write_step
+from jobs import index_of, rank_infos, write_results, write_step
 
 from pfo_fs.errors import StoreError
 from pfo_fs.scheduler import FrequencyScheduler
@@ -76,8 +76,7 @@ def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_t
     monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
     write_step(folder, 0, number=-1)
     poll(coordinate(folder, clock), clock, 10)
-    index = folder.read_index(0)
-    assert index is not None
+    index = index_of(folder, 0)
     another = coordinate(folder, clock)
     for step in range(0, index.start_step + index.steps + 200, 10):
         write_step(folder, step, number=-1)  # the window is over, and ranks say so

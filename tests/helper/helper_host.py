@@ -7,6 +7,9 @@ import threading
 import time
 from pathlib import Path
 
+from jobs import rank_infos
+
+from pfo_fs.helper import events
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
@@ -23,6 +26,7 @@ class Host:
 
     Attributes:
         clocks_reset: GPU specs whose clocks the helper had put back.
+        handled: What the helper has handled so far: messages, ended operations, and other events.
     """
 
     def __init__(self, root: Path) -> None:
@@ -34,6 +38,15 @@ class Host:
         settings = PFOSettings()
         operations = DirectoryOperations(str(root), "test", settings.scheduler)
         self.state = HelperState(self.token, poll_interval_s=None, now_s=time.monotonic())
+        self.handled: list[object] = []
+        handle = self.state.handle
+
+        def noted(event: events.Event, now_s: float) -> list[events.Action]:
+            actions = handle(event, now_s)
+            self.handled.append(getattr(event, "message", None) or getattr(event, "operation", event))
+            return actions
+
+        self.state.handle = noted  # type: ignore[method-assign]
         self.loop = HelperLoop(
             self.state, operations, lambda post: CoordinatorThread(operations, settings, post), self.clocks_reset.append
         )
@@ -45,6 +58,10 @@ class Host:
         client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=5)
         self.clients.append(client)
         return client
+
+    def times(self, kind: type) -> int:
+        """How many messages, operations or events of a kind the helper has handled."""
+        return sum(isinstance(one, kind) for one in self.handled)
 
     def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
         info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
@@ -59,6 +76,14 @@ class Host:
             messages.Joined,
             5,
         )
+
+    def start(self, ranks: int = 1, mode: str = "daemon") -> tuple[list[HelperClient], JobFolder]:
+        """Makes a job, and has the ranks join; returns their clients and the job's folder."""
+        clients = [self.client(rank) for rank in range(ranks)]
+        job = self.create(clients[0], mode, ranks)
+        for client, info in zip(clients, rank_infos(ranks), strict=True):
+            self.join(client, job, info)
+        return clients, self.folder(job)
 
     def folder(self, job: dict[str, str]) -> JobFolder:
         folder = SharedDirectory(Files(self.root), "test").job(job["job_id"])

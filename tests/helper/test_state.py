@@ -14,69 +14,64 @@ from pfo_fs.ipc import messages as m
 INFOS = rank_infos(1)
 
 
-def test_a_helper_that_replaces_another_schedules_only_after_the_jobs_folder_is_open() -> None:
+def joining(rank: int = 0, coordination: str = "local") -> m.JoinJob:
+    body = {"rank_info": rank_infos(2)[rank].model_dump(), "nonce": "n"}
+    return m.JoinJob(job_id="job", attempt="a", coordination=coordination, rank_body=body)  # type: ignore[arg-type]
+
+
+def connected(ranks: int = 1) -> HelperState:
+    """A helper whose directory is open, and whose ranks are connected, each with its number."""
     state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    actions = state.first_actions()
+    state.first_actions()
+    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
+    for rank in range(ranks):
+        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
+    return state
 
-    def handle(event: e.Event) -> None:
-        actions.extend(state.handle(event, 0.0))
 
-    def starts() -> list[e.Action]:
-        return [action for action in actions if isinstance(action, e.StartCoordinator)]
+def operations(actions: list[e.Action]) -> list[op.Operation]:
+    return [action.operation for action in actions if isinstance(action, e.Run)]
 
-    handle(e.OperationDone(op.OpenDirectory(), True))
-    handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")))
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    handle(e.MessageArrived(1, m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)))
-    handle(e.MessageArrived(1, m.AllRanks(rank_infos=[INFOS[0].model_dump()])))
-    registration = next(
-        a.operation for a in actions if isinstance(a, e.Run) and isinstance(a.operation, op.RegisterRanks)
-    )
-    assert not starts()
-    handle(e.OperationDone(registration, op.RanksRegistered()))
-    assert [start.rank_infos for start in starts()] == [tuple(INFOS)]  # type: ignore[attr-defined]
+
+def registered() -> HelperState:
+    """A helper whose only rank has joined."""
+    state = connected()
+    (registration,) = operations(state.handle(e.MessageArrived(0, joining()), 0.0))
+    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
+    return state
+
+
+def test_a_helper_that_replaces_another_schedules_only_after_the_jobs_folder_is_open() -> None:
+    state = connected()
+    actions = state.handle(e.MessageArrived(0, joining()), 0.0)
+    (registration,) = operations(actions)
+    actions += state.handle(e.MessageArrived(0, m.AllRanks(rank_infos=[INFOS[0].model_dump()])), 0.0)
+    assert not [action for action in actions if isinstance(action, e.StartCoordinator)]
+    actions = state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
+    assert e.StartCoordinator(tuple(INFOS)) in actions
 
 
 def test_ranks_that_join_together_register_in_one_file_and_the_first_poll_comes_after_that() -> None:
-    infos = rank_infos(2)
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.first_actions()
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
+    state, run = connected(2), []
     for rank in (0, 1):
-        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    operations: list[object] = []
-    for info in infos:
-        body = {"rank_info": info.model_dump(), "nonce": "n"}
-        join = m.JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body=body)
-        actions = state.handle(e.MessageArrived(info.rank, join), 0.01)
-        operations += [action.operation for action in actions if isinstance(action, e.Run)]
-    assert [type(operation) for operation in operations] == [op.RegisterRanks, op.PollSchedule]
-    assert [body.rank_info for body in operations[0].ranks] == infos  # type: ignore[attr-defined]
+        run += operations(state.handle(e.MessageArrived(rank, joining(rank, "daemon")), 0.01))
+    assert [type(operation) for operation in run] == [op.RegisterRanks, op.PollSchedule]
+    assert [body.rank_info for body in run[0].ranks] == rank_infos(2)  # type: ignore[union-attr]
 
 
 def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.first_actions()
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
-    for rank in (0, 1):
-        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    state.handle(e.MessageArrived(0, m.JoinJob(job_id="j", attempt="a", coordination="daemon", rank_body=body)), 0.0)
+    state = connected(2)
+    state.handle(e.MessageArrived(0, joining(0, "daemon")), 0.0)
     assert state.next_wake_s() < 1.0
-    actions = state.handle(e.TimePassed(), state.next_wake_s())
-    assert any(isinstance(action, e.Run) and isinstance(action.operation, op.RegisterRanks) for action in actions)
+    run = operations(state.handle(e.TimePassed(), state.next_wake_s()))
+    assert any(isinstance(operation, op.RegisterRanks) for operation in run)
 
 
 def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_hangs() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    state.handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")), 0.0)
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
-    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
-    state.handle(e.OperationDone(registration), 0.0)
-    state.handle(e.MessageArrived(1, m.ProgressReport(step=1, number=0)), 1.0)
+    state = registered()
+    state.handle(e.MessageArrived(0, m.ProgressReport(step=1, number=0)), 1.0)
     state.handle(e.TimePassed(), 50.0)  # the record of progress is being written from here on, and hangs
-    state.handle(e.MessageArrived(1, m.ProgressReport(step=2, number=0)), 100.0)
+    state.handle(e.MessageArrived(0, m.ProgressReport(step=2, number=0)), 100.0)
     assert state.next_wake_s() > 100.0
 
 
@@ -84,29 +79,19 @@ def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_ha
 def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
     error: RecordError | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    state.handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")), 0.0)
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
-    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
-    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
-    order = m.OrderSeen(instructions=[("forward", None)])
-    write = next(a.operation for a in state.handle(e.MessageArrived(1, order), 1.0) if isinstance(a, e.Run))
+    state = registered()
+    (write, *_) = operations(state.handle(e.MessageArrived(0, m.OrderSeen(instructions=[("forward", None)])), 1.0))
     state.handle(e.OperationDone(write, error=error), 2.0)
     assert ("drops a record" in caplog.text) == (error is not None)
 
 
 def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_to_hold_default_clocks() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-
-    def told(client: int, rank: int, role: str) -> list[object]:
+    def told(state: HelperState, client: int, rank: int, role: str) -> list[type]:
         hello = m.Hello(rank=rank, role=role, token="token")  # type: ignore[arg-type]
-        return [a.message for a in state.handle(e.MessageArrived(client, hello), 0.0) if isinstance(a, e.Send)]
+        actions = state.handle(e.MessageArrived(client, hello), 0.0)
+        return [type(action.message) for action in actions if isinstance(action, e.Send)]
 
-    assert told(1, 0, "training") == told(2, 0, "clocks") == []
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
-    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
-    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
-    assert told(3, 1, "training") == []
-    assert [type(message) for message in told(4, 1, "clocks")] == [m.ClocksHeld]
+    assert told(connected(), 2, 0, "clocks") == []
+    state = registered()
+    assert told(state, 3, 1, "training") == []
+    assert told(state, 4, 1, "clocks") == [m.ClocksHeld]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import make_job, plan_text, rank_infos, register, schedules_of, write_results
+from jobs import make_job, plan_text, rank_infos, register, schedule_of, write_results
 from running import Processes
 from schedulers import SlowFirst
 
@@ -69,8 +69,7 @@ def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Proce
     folder = make_job(root, 2)
     register(folder, rank_infos(2))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
-    schedule = schedules_of(folder, rank_infos(2))[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, rank_infos(2)[1])
     assert schedule.frequencies[0] == ("forward", 1200)
 
 
@@ -374,8 +373,7 @@ def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processe
         write_results(folder, 0, infos, time_s=1.0 + n)
     for n, folder in enumerate(folders):
         wait_for(lambda folder=folder: number_of(folder) == 1, what="schedule 1")
-        schedule = schedules_of(folder, infos)[0]
-        assert schedule is not None
+        schedule = schedule_of(folder, infos[0])
         assert schedule.frequencies[0] == ("forward", 1410 - 15 * (1 + n))
 
 
