@@ -31,25 +31,15 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_goes_on_deciding(folde
     assert "schedule_number: 1" in status
 
 
-def test_removing_the_yaml_removes_the_target(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    say_yaml(folder, "target: {slowdown: 1.1}\n")
-    poll(coordinator, clock, 4)
-    (folder.files.root / folder.path / "schedule.yaml").unlink()
-    poll(coordinator, clock, 8)
-    assert clock_mhz(folder) == 1410
-
-
-def test_a_target_that_was_removed_while_no_daemon_ran_is_removed_too(folder: JobFolder, clock: Clock) -> None:
+@pytest.mark.parametrize("restarts", [False, True], ids=["at once", "while no daemon ran"])
+def test_removing_the_yaml_removes_the_target(folder: JobFolder, clock: Clock, restarts: bool) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(coordinator, clock, 4)
     assert clock_mhz(folder) == 1260
     (folder.files.root / folder.path / "schedule.yaml").unlink()
-    another = coordinate(folder, clock)
-    poll(another, clock, 8)
+    poll(coordinate(folder, clock) if restarts else coordinator, clock, 8)
     assert clock_mhz(folder) == 1410
 
 

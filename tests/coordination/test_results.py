@@ -10,18 +10,23 @@ from coordinator_jobs import ORDER, ReactingScheduler, coordinate, poll, say_yam
 from jobs import index_of, rank_infos, write_results, write_step
 
 from pfo_fs.errors import StoreError
-from pfo_fs.scheduler import FrequencyScheduler
+from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.store import JobFolder, bodies
 
 
+class MeasuresDefaultClocks(ReactingScheduler):
+    """Measures under a schedule without clocks, which says nothing of orders."""
+
+    purpose = "measure"
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        return yielded
+
+
 def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_show_yet(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    folder: JobFolder, clock: Clock
 ) -> None:
-    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
-    monkeypatch.setattr(
-        ReactingScheduler, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs
-    )  # which says nothing of orders
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate(folder, clock, MeasuresDefaultClocks)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 60)
@@ -32,12 +37,8 @@ def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_s
     assert ReactingScheduler.calls == [[1.0, 1.0]]
 
 
-def test_results_wait_for_orders_a_limited_time(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
-    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs)
-    coordinator = coordinate(folder, clock)
+def test_results_wait_for_orders_a_limited_time(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock, MeasuresDefaultClocks)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 100)

@@ -12,6 +12,7 @@ from jobs import current_of, index_of, rank_infos, write_results
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import StoreError
+from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory
 
@@ -124,6 +125,13 @@ def test_a_yaml_that_the_daemon_may_not_read_is_refused_with_the_reason(
     assert "Permission denied; let the daemon's user read it" in current.yaml_problem
 
 
+class Says(ReactingScheduler):
+    """Has a message for people."""
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        return replace(super()._for_plan_inputs(yielded), message="it goes on")
+
+
 def test_a_status_that_cannot_be_written_is_logged_once(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,14 +139,8 @@ def test_a_status_that_cannot_be_written_is_logged_once(
         raise StoreError(errno.EIO, "no current.json")
 
     caplog.set_level("INFO")
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate(folder, clock, Says)
     monkeypatch.setattr(JobFolder, "write_current", fails)
-    request = ReactingScheduler._for_plan_inputs
-    monkeypatch.setattr(
-        ReactingScheduler,
-        "_for_plan_inputs",
-        lambda self, yielded: replace(request(self, yielded), message="it goes on"),
-    )
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1
 
