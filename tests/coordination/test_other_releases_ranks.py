@@ -87,7 +87,8 @@ def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_say
     place = Place("daemon.json", "daemon", bodies.DaemonBody)
     plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/4"}))
     operations = op.DirectoryOperations(str(tmp_path), "test", "Manual")
-    operations._folder = folder
+    body = bodies.RankBody(rank_info=INFOS[0], nonce="n")
+    operations.execute(op.RegisterRanks((body,), folder.job_id, "attempt", shared.directory_id(), again=False))
     found = operations.execute(op.AskWhoSchedules())
     assert isinstance(found, op.WhoSchedules)
     choice = CoordinationChoice("auto", 0.0)

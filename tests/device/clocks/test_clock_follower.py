@@ -54,6 +54,7 @@ class Bench:
         in_force: (time in ns, MHz) of each change of the clock.
         reached: (time in ns, turn, code) of each point.
         looks: Number of looks.
+        turn: That of the last step that was launched.
     """
 
     def __init__(
@@ -73,17 +74,17 @@ class Bench:
         self._progress: tuple[int, int] | None = None
         self._seen: tuple[int, int] | None = None
         self._plans: dict[int, FollowedPlan] = {}
-        self._turn = 0
+        self.turn = 0
         self._rung = False
         self._set_mhz = 0
 
     def launch(self, plan: FollowedPlan, does: Sequence[tuple[Work, int]]) -> int:
         """Puts a step into the device's queue; returns its turn."""
-        self._turn += 1
+        self.turn += 1
         self._rung = self._rung or not self._queue
-        self._plans[self._turn] = plan
-        self._queue.extend((work, (self._turn, code)) for work, code in does)
-        return self._turn
+        self._plans[self.turn] = plan
+        self._queue.extend((work, (self.turn, code)) for work, code in does)
+        return self.turn
 
     def rest(self, duration_ns: int) -> None:
         """Lets the device wait after all that was launched."""
@@ -192,7 +193,7 @@ def test_no_instruction_runs_below_its_clock_for_longer_than_the_prediction_is_w
     plan = plan_of(clocks_mhz)
     for _ in range(4):
         bench.step(plan, works)
-    turn = bench._turn
+    turn = bench.turn
     for position, mhz in enumerate(clocks_mhz):
         begin_ns, end_ns = bench.time_of(turn, position << 1), bench.time_of(turn, position << 1 | 1)
         assert bench.below_ns(mhz, begin_ns, end_ns) <= MS + (end_ns - begin_ns) // 50
@@ -256,7 +257,7 @@ def test_a_clock_goes_up_before_the_boundary_and_down_after_it() -> None:
     plan = plan_of([900, TOP_MHZ, 900])
     for _ in range(4):
         bench.step(plan, [lasting(100 * MS)] * 3)
-    turn = bench._turn
+    turn = bench.turn
     up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
     down_ns = next(at for at, mhz in bench.in_force if mhz == 900 and at > up_ns)
     assert -5 * MS < up_ns - bench.time_of(turn, 1) <= 0
@@ -268,7 +269,7 @@ def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at
     for length_ms in (100, 160, 60, 180, 70, 110, 60):
         bench.step(plan, [lasting(length_ms * MS), lasting(100 * MS)])
     bench.step(plan, [lasting(240 * MS), lasting(100 * MS)])
-    turn = bench._turn
+    turn = bench.turn
     assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 0), bench.time_of(turn, 1)) < LOOK_NS
 
 
@@ -287,7 +288,7 @@ def test_a_lower_clock_whose_latency_is_unknown_does_not_slow_down_the_instructi
     plan = plan_of([TOP_MHZ, 900, TOP_MHZ, 900])
     for _ in range(4):
         bench.step(plan, [lasting(100 * MS)] * 4)
-    turn = bench._turn
+    turn = bench.turn
     assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 4), bench.time_of(turn, 5)) < MS
 
 
@@ -418,7 +419,7 @@ def test_a_change_behind_many_points_is_made_in_time() -> None:
     works = [lasting(15 * MS)] * 101
     for _ in range(4):
         bench.step(plan, works)
-    turn = bench._turn
+    turn = bench.turn
     up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
     assert -5 * MS < up_ns - bench.time_of(turn, 199) <= 0
 
@@ -452,7 +453,7 @@ def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
         bench.step(plan, works)
     bench.step(plan, [pause(30_000 * MS), works[1]])
     bench.step(plan, works)
-    turn = bench._turn
+    turn = bench.turn
     up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
     assert -10 * MS < up_ns - bench.time_of(turn, 1) <= 0
 
@@ -464,7 +465,7 @@ def test_after_a_slow_first_step_the_third_one_is_predicted_well() -> None:
     bench.step(plan, [pause(5_000 * MS), pause(5_000 * MS)])
     for _ in range(3):
         bench.step(plan, works)
-    turn = bench._turn
+    turn = bench.turn
     up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
     assert -30 * MS < up_ns - bench.time_of(turn, 1) <= 0
 
