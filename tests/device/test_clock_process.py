@@ -89,6 +89,21 @@ def ask(clocks: ClockProcess, mhz: int) -> None:
         clocks.ring_doorbell()
 
 
+def train(tracker: InstructionTracker, steps: range, number: int, forward_s: float = 0.0) -> None:
+    """Steps of one forward under a schedule with this number."""
+    for step in steps:
+        tracker.step_begin(step, number)
+        tracker.begin("forward")
+        time.sleep(forward_s)
+        tracker.end("forward")
+        tracker.step_end()
+
+
+def pid_of(clocks: ClockProcess) -> int:
+    assert clocks.pid is not None, clocks.message
+    return clocks.pid
+
+
 def gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -306,7 +321,7 @@ def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
 
 def test_the_signals_of_a_launcher_do_not_end_it(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
-        os.killpg(clocks.pid, number)
+        os.killpg(pid_of(clocks), number)
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
     assert clocks.alive()
@@ -320,15 +335,11 @@ def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(
         assert clocks.message == ""
         ask(clocks, 900)
         wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-        os.killpg(clocks.pid, signal.SIGTERM)
+        os.killpg(pid_of(clocks), signal.SIGTERM)
         wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
         tracker = InstructionTracker(clocks, profile_steps=1)
         tracker.set_schedule([("forward", 600)])
-        for step in range(2):
-            tracker.step_begin(step, 4)
-            tracker.begin("forward")
-            tracker.end("forward")
-            tracker.step_end()
+        train(tracker, range(2), number=4)
         assert helper.wait(messages.MeasurementReport).number == 4
         assert "SIGTERM" in helper.wait(messages.ProgressReport, lambda m: m.message).message
     assert actions(sim_dir)[-1] == ("reset", 0)
@@ -339,7 +350,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
 ) -> None:
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
     with caplog.at_level(logging.WARNING, "pfo_fs"):
         wait_for(lambda: (clocks.check(), bool(caplog.records))[1])
         clocks.check()
@@ -355,7 +366,7 @@ def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
 ) -> None:
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
     clocks.close()
     assert actions(sim_dir)[-1] == ("reset", 0)
 
@@ -422,8 +433,7 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
     assert "in time" in clocks.message
     clocks.close(0.1)
     assert time.monotonic() - begin < 5
-    assert clocks.pid is not None
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
 
 
 # ---- measuring
@@ -536,11 +546,7 @@ def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitF
     helper = FakeHelper("pfo-fs-test-late")
     clocks = start(report_to=helper.address, profile_steps=1)
     tracker = InstructionTracker(clocks)
-    for step in range(2):
-        tracker.step_begin(step, -1)
-        tracker.begin("forward")
-        tracker.end("forward")
-        tracker.step_end()
+    train(tracker, range(2), number=-1)
     wait_for(lambda: clocks.words[shared_page.MEASURED_NUMBER] == -1, what="the measurement")
     with helper:
         assert helper.wait(messages.MeasurementReport).number == -1
@@ -550,12 +556,7 @@ def test_no_gpu_still_measures_time(start: Start) -> None:
     with FakeHelper("pfo-fs-test-none") as helper:
         clocks = start("none", report_to=helper.address, profile_steps=1)
         tracker = InstructionTracker(clocks)
-        for step in range(2):
-            tracker.step_begin(step, 0)
-            tracker.begin("forward")
-            time.sleep(0.01)
-            tracker.end("forward")
-            tracker.step_end()
+        train(tracker, range(2), number=0, forward_s=0.01)
         result = helper.wait(messages.MeasurementReport).result
     assert result["time_breakdown"]["forward"][0][0] >= 0.01
     assert result["iter_energy"] == [0.0]
@@ -788,7 +789,7 @@ def test_a_clock_process_that_dies_says_its_last_words_in_the_warning(
 ) -> None:
     with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"Traceback ...\nNVMLError: GPU is lost\n")
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
     wait_for(lambda: clocks.check() or clocks.lost, what="the end")
     assert "its last words: NVMLError: GPU is lost" in caplog.text
 
@@ -851,38 +852,33 @@ def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Sta
         assert answer is not None
         assert "error" not in answer
     assert gpu.power_limit_w() == 250
-    os.kill(clocks.pid, signal.SIGTSTP)
-    wait_for(lambda: state_of(clocks.pid) == "T", what="the stop")
+    os.kill(pid_of(clocks), signal.SIGTSTP)
+    wait_for(lambda: state_of(pid_of(clocks)) == "T", what="the stop")
     assert gpu.power_limit_w() == before_w
-    os.kill(clocks.pid, signal.SIGCONT)
+    os.kill(pid_of(clocks), signal.SIGCONT)
     wait_for(lambda: gpu.power_limit_w() == 250, what="the limit again")
 
 
 def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
     sim_dir: Path, processes: Processes, wait_for: WaitFor
 ) -> None:
-    trainer = processes.python(
-        "-c",
-        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
-        "clocks = ClockProcess('simulated:a')\n"
-        "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\ntime.sleep(60)",
-    )
-    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
-    trainer.send_signal(signal.SIGSTOP)
-    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the reset")
-    trainer.send_signal(signal.SIGCONT)
-    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
-    trainer.send_signal(signal.SIGSTOP)
-    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the reset")
-    trainer.kill()
-    trainer.wait()
+    trainer = processes.python("-c", TRAINER, "alone")
+    for number, last in (
+        (0, ("lock", 900)),
+        (signal.SIGSTOP, ("reset", 0)),
+        (signal.SIGCONT, ("lock", 900)),
+        (signal.SIGSTOP, ("reset", 0)),
+    ):
+        if number:
+            trainer.send_signal(number)
+        wait_for(lambda last=last: actions(sim_dir)[-1:] == [last], what=f"{last}")
 
 
 def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
     clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    os.kill(clocks.pid, signal.SIGSTOP)
-    wait_for(lambda: state_of(clocks.pid) == "T", what="the stop")
+    os.kill(pid_of(clocks), signal.SIGSTOP)
+    wait_for(lambda: state_of(pid_of(clocks)) == "T", what="the stop")
     clocks.close(20)
     assert not clocks.alive()
     assert actions(sim_dir)[-1] == ("reset", 0)
@@ -891,16 +887,9 @@ def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
 def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
     sim_dir: Path, processes: Processes, wait_for: WaitFor
 ) -> None:
-    trainer = processes.python(
-        "-c",
-        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
-        "clocks = ClockProcess('simulated:a')\n"
-        "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\n"
-        "print(clocks.pid, flush=True)\ntime.sleep(60)",
-    )
+    trainer = processes.python("-c", TRAINER, "alone")
     assert trainer.stdout is not None
-    pid = int(trainer.stdout.readline())
-    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
+    pid = int(trainer.stdout.readline().split()[0])
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: state_of(pid) == "T", what="the stop")
     trainer.kill()

@@ -275,23 +275,6 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     assert failures == [1]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\x00" * 100])
-def test_a_planted_generation_far_ahead_deposes_no_daemon_and_keeps_none_from_leading(
-    tmp_path: Path, processes: Processes, wait_for: Wait, content: bytes
-) -> None:
-    first = processes.daemon(tmp_path, "--lease-timeout", "0.5")
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
-    (tmp_path / "leaders" / "999999999.json").write_bytes(content)
-    counter = leader_record(tmp_path).counter  # type: ignore[union-attr]
-    wait_for(lambda: leader_record(tmp_path).counter >= counter + 4, what="heartbeats")  # type: ignore[union-attr]
-    first.send_signal(signal.SIGKILL)
-    second = processes.daemon(tmp_path, "--lease-timeout", "0.5")
-    wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
-    wait_for(lambda: number_of(folder) == 0, what="a schedule")
-
-
 def test_a_scheduler_that_ends_its_process_ends_neither_the_daemon_nor_other_jobs(
     tmp_path: Path, processes: Processes, wait_for: Wait
 ) -> None:

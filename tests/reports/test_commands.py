@@ -43,7 +43,7 @@ def test_a_job_that_is_not_there_is_exit_code_1(played_once: Path, tmp_path: Pat
 def test_a_schedule_without_results_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
     done = pfo_fs("trace", "latest", "-d", played_once, "-o", tmp_path / "trace.json", "--number", "99")
     assert done.returncode == 1
-    assert "it has results of" in done.stderr
+    assert "no results of schedule 99; it has results of 0, 1," in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

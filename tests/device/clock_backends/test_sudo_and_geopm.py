@@ -191,8 +191,8 @@ def test_a_request_that_is_not_known_is_an_answer_and_the_relay_goes_on(service:
     address = f"pfo-fs-test-unknown-{os.getpid()}"
     with transport.listen(address) as server:
         relay = threading.Thread(target=geopm_relay.Relay(server, geopm_relay.Geopm()).serve, kwargs={"idle_s": 0})
-        relay.start()
         with transport.connect(address) as connection:
+            relay.start()
             answers = []
             for do in ("format the disk", "lock"):
                 connection.send(json.dumps({"do": do, "gpu": 0, "value": 900}).encode())
