@@ -13,12 +13,22 @@ from pfo_fs.helper import events
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.operations import DirectoryOperations, OpenDirectory
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+
+def connected(*ranks: int) -> HelperState:
+    """A helper whose directory is open, and to which these ranks are connected, each as the client of its number."""
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+    state.first_actions()
+    state.handle(events.OperationDone(OpenDirectory(), True), 0.0)
+    for rank in ranks or (0,):
+        state.handle(events.MessageArrived(rank, messages.Hello(rank=rank, role="training", token="token")), 0.0)
+    return state
 
 
 class Host:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helper_host import connected
 from jobs import rank_infos
 
 from pfo_fs.errors import RecordError
@@ -17,16 +18,6 @@ INFOS = rank_infos(1)
 def joining(rank: int = 0, coordination: str = "local") -> m.JoinJob:
     body = {"rank_info": rank_infos(2)[rank].model_dump(), "nonce": "n"}
     return m.JoinJob(job_id="job", attempt="a", coordination=coordination, rank_body=body)  # type: ignore[arg-type]
-
-
-def connected(ranks: int = 1) -> HelperState:
-    """A helper whose directory is open, and whose ranks are connected, each with its number."""
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.first_actions()
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
-    for rank in range(ranks):
-        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    return state
 
 
 def operations(actions: list[e.Action]) -> list[op.Operation]:
@@ -52,7 +43,7 @@ def test_a_helper_that_replaces_another_schedules_only_after_the_jobs_folder_is_
 
 
 def test_ranks_that_join_together_register_in_one_file_and_the_first_poll_comes_after_that() -> None:
-    state, run = connected(2), []
+    state, run = connected(0, 1), []
     for rank in (0, 1):
         run += operations(state.handle(e.MessageArrived(rank, joining(rank, "daemon")), 0.01))
     assert [type(operation) for operation in run] == [op.RegisterRanks, op.PollSchedule]
@@ -60,7 +51,7 @@ def test_ranks_that_join_together_register_in_one_file_and_the_first_poll_comes_
 
 
 def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() -> None:
-    state = connected(2)
+    state = connected(0, 1)
     state.handle(e.MessageArrived(0, joining(0, "daemon")), 0.0)
     assert state.next_wake_s() < 1.0
     run = operations(state.handle(e.TimePassed(), state.next_wake_s()))
