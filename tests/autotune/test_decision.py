@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pfo_fs.autotune.curves import EXPECTED, View
+from pfo_fs.autotune.curves import EXPECTED, HOPEFUL, View
 from pfo_fs.autotune.decision import (
     LEAST_GAIN,
     MOST_LATE_TRIAL,
@@ -293,6 +293,18 @@ def test_where_nothing_is_worth_another_window_the_plan_in_force_is_settled(
     assert choice.plan == PLAN
     assert choice.converged
     assert not choice.trial
+
+
+def test_no_trial_goes_farther_than_to_what_is_hoped_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, views = [], []
+    model = trying(believed(0.2, late=2 * MOST_LATE_TRIAL, late_error=0.02))  # too late, however small the step
+    nearer, saved_if = model.nearer, model.saved_if
+    monkeypatch.setattr(model, "nearer", lambda *given: parts.append(given[-1]) or nearer(*given))
+    monkeypatch.setattr(model, "saved_if", lambda *given: views.append(given[-1]) or saved_if(*given))
+    chosen(model, in_force(PLAN), (PLAN,))
+    assert max(parts) == 1
+    assert 0 < min(parts) < 0.2
+    assert {min(abs(view.times), abs(HOPEFUL.times)) for view in views} == {abs(view.times) for view in views}
 
 
 def test_a_long_job_tries_what_a_short_one_does_not() -> None:
