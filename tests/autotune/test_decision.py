@@ -295,6 +295,17 @@ def test_where_nothing_is_worth_another_window_the_plan_in_force_is_settled(
     assert not choice.trial
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_trials_of_few_micro_batches_and_of_a_part_of_the_way_take_turns(count: int) -> None:
+    model = trying(believed(0.09, late=0.002, late_error=0.002), mixes={1: 1150}, nearer={1.0: 1160})
+    model.judgements[1160] = believed(0.1, late=0.001)
+    tried = (PLAN, *(plan_of(100 + number) for number in range(count - 1)))
+    model.unknown = {plan.key for plan in tried[1:]}
+    choice = chosen(model, in_force(PLAN), tried)
+    assert choice.trial
+    assert choice.plan == plan_of(1160 if count % 2 else 1150)
+
+
 def test_no_trial_goes_farther_than_to_what_is_hoped_for(monkeypatch: pytest.MonkeyPatch) -> None:
     parts, views = [], []
     model = trying(believed(0.2, late=2 * MOST_LATE_TRIAL, late_error=0.02))  # too late, however small the step
