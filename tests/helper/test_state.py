@@ -6,11 +6,13 @@ import pytest
 from helper_host import connected
 from jobs import rank_infos
 
+from pfo_fs.coordination import SitePolicy
 from pfo_fs.errors import RecordError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
+from pfo_fs.store.loads_known import LoadsKnown
 
 INFOS = rank_infos(1)
 
@@ -24,10 +26,10 @@ def operations(actions: list[e.Action]) -> list[op.Operation]:
     return [action.operation for action in actions if isinstance(action, e.Run)]
 
 
-def registered() -> HelperState:
+def registered(coordination: str = "local") -> HelperState:
     """A helper whose only rank has joined."""
     state = connected()
-    (registration,) = operations(state.handle(e.MessageArrived(0, joining()), 0.0))
+    registration, *_ = operations(state.handle(e.MessageArrived(0, joining(0, coordination)), 0.0))
     state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
     return state
 
@@ -86,3 +88,44 @@ def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_t
     state = registered()
     assert told(state, 3, 1, "training") == []
     assert told(state, 4, 1, "clocks") == [m.ClocksHeld]
+
+
+@pytest.mark.parametrize("coordination", ["local", "daemon"])
+def test_only_a_coordinator_of_this_host_is_told_when_rank_0_follows_a_schedule(coordination: str) -> None:
+    state = registered(coordination)
+    actions = state.handle(e.MessageArrived(0, m.ScheduleApplied(number=3, step=9, late=False)), 1.0)
+    assert (e.TellCoordinator(3, 9) in actions) == (coordination == "local")
+
+
+def written(state: HelperState, event: e.Event, now_s: float) -> list[op.Operation]:
+    """What is carried out after an event, one operation after the other."""
+    waiting, done = operations(state.handle(event, now_s)), []
+    while waiting:
+        done.append(waiting.pop(0))
+        waiting += operations(state.handle(e.OperationDone(done[-1]), now_s))
+    return done
+
+
+@pytest.mark.parametrize("event", ["loads", "end"])
+def test_what_loads_explain_and_how_training_ended_is_in_the_next_record_of_progress(event: str) -> None:
+    state = registered()
+    known = LoadsKnown(text="loads explain 90 %")
+    told = e.MessageArrived(0, m.LoadsSeen(known=known.model_dump())) if event == "loads" else e.ClientGone(0)
+    written(state, e.MessageArrived(0, m.ProgressReport(step=1, number=0)), 1.0)
+    done = written(state, told, 100.0) + written(state, e.TimePassed(), 200.0)
+    *_, rank = (rank for one in done if isinstance(one, op.WriteProgress) for rank in one.body.ranks)
+    if event == "loads":
+        assert rank.loads == known
+    else:
+        assert "ended without closing the optimizer" in rank.error
+
+
+def test_why_a_job_waits_for_a_daemon_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    state = connected()
+    job = {"job_info": {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}, "coordination": "auto"}
+    (create,) = operations(state.handle(e.MessageArrived(0, m.CreateJob(job=job, attempt="a")), 0.0))
+    asked = operations(state.handle(e.OperationDone(create, op.CreatedJob("job", "0123", False)), 0.0))
+    (ask,) = [operation for operation in asked if isinstance(operation, op.AskWhoSchedules)]
+    found = op.WhoSchedules(claimed=False, daemon=None, site=SitePolicy("daemon-only"))
+    state.handle(e.OperationDone(ask, found), 0.0)
+    assert "default clocks" in caplog.text
