@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from helper_host import connected
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -165,13 +166,6 @@ PowerLimitMachine.TestCase.settings = settings(max_examples=60, stateful_step_co
 TestPowerLimitState = PowerLimitMachine.TestCase
 
 
-def connected(rank: int = 0) -> HelperState:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
-    state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    return state
-
-
 def test_a_worker_that_hangs_is_given_nothing_more_and_the_helper_keeps_a_bounded_number() -> None:
     state = connected()
     given: list[e.Action] = []
@@ -193,7 +187,7 @@ def test_warnings_of_the_helper_reach_training() -> None:
 
 
 def test_a_rank_that_watches_the_switch_is_told_at_once_and_when_it_changes() -> None:
-    state = connected(rank=3)
+    state = connected(3)
     look = state.handle(e.MessageArrived(3, m.WatchSwitch()), 0.0)
     assert look == [e.Run(op.ReadSwitch())]
     for number, (off, told) in enumerate([(False, [""]), (False, []), (True, ["off"]), (False, [""])]):

@@ -128,22 +128,6 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
     assert "no clock backend 'magic'" in wrong.message
 
 
-def test_while_zeusd_is_slow_one_request_is_under_way_and_the_newest_comes_next(
-    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
-) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    zeusd.runs.clear()
-    request(clocks, 210)
-    wait_for(lambda: zeusd.under_way == 1, what="the first request")
-    for mhz in (1395, 1410, 210, 1395, 1410):
-        request(clocks, mhz)
-    zeusd.runs.set()
-    wait_for(lambda: clocks.words[shared_page.CLOCK_MHZ] == 1410, what="the newest request")
-    assert changes(zeusd) == [0, 210, 1410]
-    assert zeusd.most_at_once == 1
-
-
 @pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM])
 def test_the_reset_reaches_zeusd_when_the_trainer_is_killed(
     zeusd: Zeusd, processes: Processes, wait_for: WaitFor, killer: signal.Signals
