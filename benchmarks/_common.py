@@ -1,7 +1,7 @@
-"""What the benchmarks share: processes and their cost, the machine, tables, JSON; and a daemon that counts its calls.
+"""What the benchmarks share: processes and their cost, the machine, tables, JSON; and a daemon that counts.
 
-Run as a script it is `pfo-fs-daemon` with one addition: it counts the calls that it makes on the shared directory and
-writes them to the file that `BENCH_COUNTS` names each time it gets SIGUSR1.
+Run as a script it is `pfo-fs-daemon` with one addition: it counts its operations on the shared directory, and writes
+their number to the file that `BENCH_COUNT` names each time it gets SIGUSR1.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from pfo_fs.store import file_reader, fs  # noqa: E402
+from pfo_fs.store.file_reader import FileReader  # noqa: E402
 
 # ---- processes
 
@@ -67,16 +66,16 @@ def running(command: Sequence[str], log: Path, **environment: str) -> Iterator[s
 
 @contextmanager
 def running_daemon(
-    root: Path, *options: str, counts: Path | None = None, log: Path | None = None
+    root: Path, *options: str, count: Path | None = None, log: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A leading `pfo-fs-daemon` of its own; one that counts its calls where `counts` is given.
+    """A leading `pfo-fs-daemon` of its own; one that counts its operations where `count` is given.
 
     It finds modules in this folder, for schedulers of a benchmark. Its log is beside `root` unless `log` is given.
     """
-    started = [sys.executable, __file__] if counts else [sys.executable, "-m", "pfo_fs", "daemon"]
+    started = [sys.executable, __file__] if count else [sys.executable, "-m", "pfo_fs", "daemon"]
     log = log or root.parent / "daemon.log"
     path = os.pathsep.join(filter(None, (str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH"))))
-    environment = {"PYTHONPATH": path, "BENCH_COUNTS": str(counts or "")}
+    environment = {"PYTHONPATH": path, "BENCH_COUNT": str(count or "")}
     with running([*started, str(root), *options], log, **environment) as process:
 
         def leads() -> bool:
@@ -89,69 +88,42 @@ def running_daemon(
         yield process
 
 
-def read_counts(process: subprocess.Popen[bytes], path: Path, what: str = "calls") -> Counter[str]:
-    """Returns the system calls (or with `what="operations"` the operations) that a counting daemon has made so far."""
+def operations_of(process: subprocess.Popen[bytes], path: Path) -> int:
+    """Returns the number of operations on the directory that a counting daemon has made so far."""
     path.unlink(missing_ok=True)
     process.send_signal(signal.SIGUSR1)
-    wait_for(path.exists, "the daemon's counts")
-    return Counter(json.loads(path.read_text())[what])
+    wait_for(path.exists, "the daemon's count")
+    return int(path.read_text())
 
 
-# ---- counting
+class Operations:
+    """Operations of `Files`: a file that is read or written, a folder that is listed, ... is one."""
+
+    count = 0
 
 
-class CountingCalls(fs.SystemCalls):
-    """The system calls of `Files`, counted by name; all instances count together."""
-
-    counts: ClassVar[Counter[str]] = Counter()
-
-
-def _counted(name: str, call: Callable[..., Any], counts: Counter[str]) -> Callable[..., Any]:
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        counts[name] += 1
-        return call(*args, **kwargs)
-
-    return counting
-
-
-for _name in [name for name in vars(fs.SystemCalls) if not name.startswith("_")]:
-    setattr(CountingCalls, _name, staticmethod(_counted(_name, getattr(fs.SystemCalls, _name), CountingCalls.counts)))
-
-
-OPERATIONS: Counter[str] = Counter()
-"""Operations of `Files`, by name: a file read, a folder listed, a file written, ... is one."""
-
-
-def count_everything() -> None:
-    """Counts calls and operations of all `Files` that this process makes from now on."""
-    plain = file_reader.FileReader._retry
+def count_operations() -> None:
+    """Counts the operations of all `Files` of this process from now on."""
+    plain = FileReader._retry
 
     def counting(self: Any, path: str, once: Callable[[], Any]) -> Any:
-        OPERATIONS[once.__qualname__.split(".")[1]] += 1
+        Operations.count += 1
         return plain(self, path, once)
 
-    file_reader.FileReader._retry = counting  # type: ignore[method-assign]
-    file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
-
-
-def count_lock_calls() -> None:
-    """Counts the calls that lock, too, which are none of those of `Files`."""
-    import fcntl
-
-    fcntl.flock = _counted("lock:flock", fcntl.flock, CountingCalls.counts)
+    FileReader._retry = counting  # type: ignore[method-assign]
 
 
 def counting_daemon() -> None:
     """`pfo-fs-daemon`, counting."""
-    target = Path(os.environ["BENCH_COUNTS"])
+    target = Path(os.environ["BENCH_COUNT"])
 
     def tell(*_: object) -> None:
         temp = target.with_suffix(".part")
-        temp.write_text(json.dumps({"calls": CountingCalls.counts, "operations": OPERATIONS}))
+        temp.write_text(str(Operations.count))
         temp.replace(target)
 
     signal.signal(signal.SIGUSR1, tell)
-    count_everything()
+    count_operations()
     from pfo_fs.cli import daemon_main
 
     daemon_main()

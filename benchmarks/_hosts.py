@@ -1,48 +1,95 @@
-"""pfo-fs's side of `coordination.py`: the hosts of a job, each a helper, in a few client processes.
-
-Run as a script it is one client process, told by lines on standard input what to do. `scale.py` uses the same hosts.
-"""
+"""Light clients of `scale.py`: what the helpers of many hosts do, in a few processes; the job, and its policy."""
 
 from __future__ import annotations
 
 import heapq
-import json
-import os
+import random
 import secrets
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import _common as common
-from _zeus import degrees, rank_info
 
-PER_HOST = 8
+from pfo_fs.errors import PfoError
+from pfo_fs.helper import events as e
+from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.state import HelperState
+from pfo_fs.ipc import messages as m
+from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
+from pfo_fs.scheduler.base import ScheduleGenerator
+from pfo_fs.scheduler.plan_file import read_plan
+from pfo_fs.settings import PFOSettings, load_settings
+
 THREADS = 16
+STAGES = 8
+CLOCKS = list(range(1410, 195, -15))
+
+# ---- the job
+
+
+def plan_text(microbatches: int) -> str:
+    """Returns a plan as lowtime writes it: 1F1B, clocks differing from instruction to instruction."""
+    lines = []
+    for stage in range(STAGES):
+        warm_up = STAGES - stage - 1
+        names = ["forward"] * warm_up + ["forward", "backward"] * (microbatches - warm_up) + ["backward"] * warm_up
+        lines.append(str([(name, CLOCKS[(i * 7 + stage) % len(CLOCKS)]) for i, name in enumerate(names)]))
+    return "[\n" + ",\n".join(lines) + ",\n]\n# Iteration 0 time: 10.0\n"
+
+
+def degrees(size: int) -> dict[str, int]:
+    """Returns the shape of a job; tensor-parallel ranks share a host."""
+    tp = 8 if size >= 64 else 1
+    return {"pp_degree": STAGES, "dp_degree": size // (STAGES * tp), "tp_degree": tp, "world_size": size}
+
+
+def rank_info(rank: int, size: int) -> dict[str, Any]:
+    """Returns what a rank says about itself."""
+    shape = degrees(size)
+    rest, tp = divmod(rank, shape["tp_degree"])
+    pp, dp = divmod(rest, shape["dp_degree"])
+    return {"rank": rank, "dp_rank": dp, "pp_rank": pp, "tp_rank": tp, "available_frequencies": CLOCKS}
+
+
+class MeasureOnce(FrequencyScheduler):
+    """Runs a plan; publishes it again once the results of all ranks have been read."""
+
+    def __init__(
+        self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings, solution_path: str
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        stages = [FrequencySchedule(rank=0, frequencies=steps) for steps in read_plan(Path(solution_path))]
+        self._schedules = [stages[info.pp_rank].model_copy(update={"rank": info.rank}) for info in self.rank_infos]
+
+    def _run(self) -> ScheduleGenerator:
+        results = yield ScheduleRequest(self._schedules)
+        assert len(results) == self.world_size, f"{len(results)} results of {self.world_size} ranks"
+        yield ScheduleRequest(list(reversed(self._schedules)), message="the results of all ranks have been read")
+
+
+# ---- hosts
 
 
 class Host:
     """One host: its helper's state, its files, and what the trainers of its ranks would hear."""
 
-    def __init__(self, root: str, number: int, size: int, counting: bool, per_host: int = PER_HOST) -> None:
-        from pfo_fs.helper.operations import DirectoryOperations
-        from pfo_fs.helper.state import HelperState
-        from pfo_fs.settings import load_settings
-        from pfo_fs.store import Files, SharedDirectory
-
+    def __init__(self, root: str, number: int, size: int, per_host: int) -> None:
         self.operations = DirectoryOperations(root, f"node{number}:1", load_settings().scheduler)
-        if counting:
-            self.operations._shared = SharedDirectory(Files(root, calls=common.CountingCalls()), f"node{number}:1")
         self.state = HelperState("token", poll_interval_s=None, now_s=time.monotonic())
         self.size = size
         self.ranks = range(number * per_host, min(size, (number + 1) * per_host))
         self.heard: list[Any] = []
         self.at = 0.0
+        self.has_joined = False
         self.greeted: set[int] = set()
         self._waiting: deque[Any] = deque()
         self._do(self.state.first_actions())
@@ -53,8 +100,6 @@ class Host:
         self._work()
 
     def _queue(self, actions: Sequence[Any]) -> None:
-        from pfo_fs.helper import events as e
-
         for action in actions:
             if isinstance(action, e.Send):
                 self.heard.append(action.message)
@@ -62,9 +107,6 @@ class Host:
                 self._waiting.append(action.operation)
 
     def _work(self) -> None:
-        from pfo_fs.errors import PfoError
-        from pfo_fs.helper import events as e
-
         while self._waiting:
             operation = self._waiting.popleft()
             try:
@@ -75,9 +117,6 @@ class Host:
 
     def say(self, *messages: tuple[int, Any], role: str = "training") -> None:
         """Processes of ranks greet the helper, then send messages, before the worker gets to the first of them."""
-        from pfo_fs.helper import events as e
-        from pfo_fs.ipc import messages as m
-
         clients = [rank if role == "training" else -1 - rank for rank, _ in messages]
         for (rank, _), client in zip(messages, clients, strict=True):
             if client not in self.greeted:
@@ -90,29 +129,24 @@ class Host:
 
     def create(self, mode: str = "auto") -> dict[str, Any]:
         """Rank 0: makes the job and settles who schedules it."""
-        from pfo_fs.ipc import messages as m
-
         attempt = secrets.token_hex(8)
         self.say((0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": mode}, attempt=attempt)))
         (created,) = self.heard
         assert created.coordination == "daemon", "the daemon did not claim the job"
         return {"job_id": created.job_id, "attempt": attempt, "coordination": "daemon"}
 
-    def join(self, job: dict[str, Any]) -> float:
-        """All ranks register; returns the seconds until the first look."""
-        from pfo_fs.ipc import messages as m
+    def join(self, job: dict[str, Any]) -> None:
+        """All ranks register."""
+        self.has_joined = True
 
         def body(rank: int) -> dict[str, Any]:
             about = {"nonce": secrets.token_hex(8), "host": "node", "gpu_name": "NVIDIA A100-SXM4-80GB"}
             return {"rank_info": rank_info(rank, self.size), **about}
 
         self.say(*((rank, m.JoinJob(rank_body=body(rank), **job)) for rank in self.ranks))
-        return 0.0
 
     def poll(self) -> float | None:
         """One look for the schedule; returns the seconds until the next one, None once all ranks have theirs."""
-        from pfo_fs.ipc import messages as m
-
         pause_s = self.look()
         for message in self.heard:
             if isinstance(message, m.NewSchedule) and set(message.ranks) >= set(self.ranks):
@@ -124,28 +158,12 @@ class Host:
 
     def look(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
-        from pfo_fs.helper import events as e
-
         self._do(self.state.handle(e.TimePassed(), time.monotonic()))
         return max(0.0, self.state.next_wake_s() - time.monotonic())
 
     def bye(self) -> None:
         """Rank 0 says goodbye."""
-        from pfo_fs.ipc import messages as m
-
         self.say((0, m.Goodbye(reason="finished")))
-
-
-def run_hosts(hosts: list[Host], job: dict[str, Any]) -> None:
-    """Has all hosts join, and look until they have their schedule."""
-    joined: set[int] = set()
-
-    def step(number: int) -> float | None:
-        first = number not in joined
-        joined.add(number)
-        return hosts[number].join(job) if first else hosts[number].poll()
-
-    in_turn(step, range(len(hosts)))
 
 
 def in_turn(step: Callable[[int], float | None], numbers: Iterable[int]) -> None:
@@ -173,72 +191,140 @@ def in_turn(step: Callable[[int], float | None], numbers: Iterable[int]) -> None
         thread.join()
 
 
-def worker(root: str, size: int, numbers: range) -> None:
-    """Runs the hosts of one client process; told what to do by lines on standard input."""
-    if counting := bool(os.environ.get("BENCH_COUNTS")):
-        common.count_lock_calls()
-    hosts = [Host(root, number, size, counting) for number in numbers]
-    print("ready", flush=True)
-    for line in sys.stdin:
-        message, cpu = json.loads(line), time.process_time()
-        told: dict[str, Any] = {}
-        if message == "create":
-            told = {"begin": time.monotonic(), "job": hosts[0].create()}
-        elif message == "bye":
-            hosts[0].bye()
-        else:
-            run_hosts(hosts, message)
-            told = {"end": max(host.at for host in hosts)}
-            told["calls"] = common.CountingCalls.counts
-        print(json.dumps({**told, "cpu_s": time.process_time() - cpu}), flush=True)
+# ---- client processes
 
 
-def run_job(root: Path, size: int, processes: int, *, counting: bool) -> dict[str, Any]:
-    """One job; returns seconds, client CPU and the clients' calls."""
-    hosts = -(-size // PER_HOST)
-    processes = min(processes, hosts)
-    bounds = [hosts * i // processes for i in range(processes + 1)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(root), str(size), str(low), str(high)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "BENCH_COUNTS": "yes" if counting else ""},
-            text=True,
-        )
-        for low, high in pairwise(bounds)
-    ]
+class Clients:
+    """Some hosts: of one job, or, where `size` is what a host holds, one job each."""
 
-    def ask(processes: list[subprocess.Popen[str]], message: object) -> list[dict[str, Any]]:
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-        return [json.loads(_line(process)) for process in processes]
+    def __init__(self, root: str, size: int, per_host: int, numbers: range) -> None:
+        self.single = size <= per_host
+        self.hosts = [Host(root, 0 if self.single else number, size, per_host) for number in numbers]
+        self.step = 0
 
-    try:
-        for process in started:
-            _line(process)  # "ready"
-        created = ask(started[:1], "create")[0]
-        told = ask(started, created["job"])
-        ask(started[:1], "bye")
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    return {
-        "seconds": max(one["end"] for one in told) - created["begin"],
-        "client_cpu_s": sum(one["cpu_s"] for one in [created, *told]),
-        "client_calls": dict(sum((Counter(one["calls"]) for one in told), Counter())),
-    }
+    def greet(self) -> dict[str, Any]:
+        return {}
+
+    def create(self) -> dict[str, Any]:
+        return {"begin": time.monotonic(), "job": self.hosts[0].create()}
+
+    def join(self, job: dict[str, Any] | None) -> dict[str, Any]:
+        """All hosts join a job, or each one of its own, and look for their schedule until they have it."""
+        begin = time.monotonic()
+
+        def step(number: int) -> float | None:
+            host = self.hosts[number]
+            if host.has_joined:
+                return host.poll()
+            host.join(job or host.create("daemon"))
+            return 0.0
+
+        in_turn(step, range(len(self.hosts)))
+        return {"begin": begin, "end": max(host.at for host in self.hosts)}
+
+    def steady(self, seconds: float, iteration_s: float) -> dict[str, Any]:
+        """Training goes on: each rank reports its iterations of `iteration_s`, and each host does what is due."""
+        until = time.monotonic() + seconds
+        begun = [time.monotonic() + random.uniform(0, iteration_s) for _ in self.hosts]
+        done = [0] * len(self.hosts)
+
+        def step(number: int) -> float | None:
+            host, now = self.hosts[number], time.monotonic()
+            if now >= until:
+                return None
+            host.heard.clear()
+            if now >= begun[number] + done[number] * iteration_s:
+                done[number] += 1
+                at = self.step + done[number]
+                times = [(at, 0, iteration_s)]
+                report = m.ProgressReport(step=at, number=0, iter_time=iteration_s, iteration_times=times)
+                host.say(*((rank, report) for rank in host.ranks), role="clocks")
+            next_report_s = begun[number] + done[number] * iteration_s - time.monotonic()
+            return max(0.0, min(host.look(), next_report_s))
+
+        in_turn(step, range(len(self.hosts)))
+        self.step += max(done)
+        return {"seconds": seconds}
+
+    def measure(self, iterations: int, microbatches: int, iteration_s: float) -> dict[str, Any]:
+        """All ranks report what they measured under schedule 0."""
+        rows = [[0.0123456789 + 1e-5 * i for i in range(microbatches)]] * iterations
+        result = {
+            "iter_time": [iteration_s] * iterations,
+            "iter_energy": [3012.3456] * iterations,
+            "time_breakdown": {"forward": rows, "backward": rows},
+            "energy_breakdown": {"forward": rows, "backward": rows},
+            "iter_span": [9.8765432] * iterations,
+        }
+
+        def step(number: int) -> float | None:
+            host = self.hosts[number]
+            host.say(
+                *(
+                    (rank, m.MeasurementReport(number=0, first_step=1, result={**result, "rank": rank}))
+                    for rank in host.ranks
+                ),
+                role="clocks",
+            )
+            while not host.state.is_idle:
+                time.sleep(min(0.05, host.look()))
+            return None
+
+        in_turn(step, range(len(self.hosts)))
+        return {"written": time.monotonic()}
+
+    def bye(self) -> dict[str, Any]:
+        for host in self.hosts if self.single else self.hosts[:1]:
+            host.bye()
+        return {}
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    if line := process.stdout.readline():
-        return line
-    raise RuntimeError("a client process ended")
+class ClientProcesses:
+    """Processes that are all hosts together; `ask` gives them something to do.
+
+    Args:
+        root: The shared directory.
+        size: Number of ranks of a job.
+        per_host: Ranks of a host.
+        hosts: Number of hosts.
+        count: Number of processes.
+    """
+
+    def __init__(self, root: str, size: int, per_host: int, hosts: int, count: int) -> None:
+        self._stack = ExitStack()
+        bounds = [hosts * i // count for i in range(count + 1)]
+        self._pools = [
+            self._stack.enter_context(
+                ProcessPoolExecutor(1, get_context("spawn"), _begin, (root, size, per_host, range(low, high)))
+            )
+            for low, high in pairwise(bounds)
+        ]
+
+    def __enter__(self) -> Self:
+        self.ask("greet")  # until all have started
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def ask(self, name: str, *arguments: object, first: bool = False) -> list[dict[str, Any]]:
+        """Returns what each process says; with `first` only the process of rank 0 is asked."""
+        asked = [pool.submit(_tell, name, arguments) for pool in (self._pools[:1] if first else self._pools)]
+        return [one.result() for one in asked]
 
 
-if __name__ == "__main__":
-    worker(sys.argv[1], int(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])))
+_CLIENTS: list[Clients] = []
+"""Those of a client process."""
+
+
+def _begin(root: str, size: int, per_host: int, numbers: range) -> None:
+    common.count_operations()
+    _CLIENTS.append(Clients(root, size, per_host, numbers))
+
+
+def _tell(name: str, arguments: Sequence[Any]) -> dict[str, Any]:
+    cpu = time.process_time()
+    told: dict[str, Any] = getattr(_CLIENTS[0], name)(*arguments)
+    told |= {"cpu_s": time.process_time() - cpu, "operations": common.Operations.count}
+    common.Operations.count = 0
+    return told

@@ -9,7 +9,7 @@ Ours is `InstructionTracker` with the real clock process; `PFOFileOptimizer.on_i
 
 Each measurement runs in a process of its own. Every instruction has another clock than the one before. The lag is from
 the call to the clock being set; a clock that is overtaken by a newer one counts as set when the newer one is. CPU per
-call is what the calls take in the training thread, plus all other threads (but the busy ones) and the child process.
+call is what the calls take in the training thread, plus all other threads and the child process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _common as common
 
 STEP = 192  # instructions of a step: 96 micro-batches, forward and backward
 
@@ -39,17 +38,14 @@ class Situation(NamedTuple):
     title: str
     apart_s: float
     sleeping: bool
-    busy_threads: int
     share: float  # of the calls asked for
 
 
 SITUATIONS = {
-    "back_to_back": Situation("calls back to back", 0.0, False, 0, 1.0),
-    "0.2ms_busy": Situation("0.2 ms apart, Python busy", 0.0002, False, 0, 0.2),
-    "1ms_busy": Situation("1 ms apart, Python busy", 0.001, False, 0, 0.05),
-    "1ms_sleeping": Situation("1 ms apart, sleeping", 0.001, True, 0, 0.05),
-    "1ms_busy_threads": Situation("1 ms apart, busy, 2 more busy threads", 0.001, False, 2, 0.02),
-    "1ms_sleeping_threads": Situation("1 ms apart, sleeping, 2 busy threads", 0.001, True, 2, 0.005),
+    "back_to_back": Situation("calls back to back", 0.0, False, 1.0),
+    "0.2ms_busy": Situation("0.2 ms apart, Python busy", 0.0002, False, 0.2),
+    "1ms_busy": Situation("1 ms apart, Python busy", 0.001, False, 0.05),
+    "1ms_sleeping": Situation("1 ms apart, sleeping", 0.001, True, 0.05),
 }
 SYSTEMS = {"zeus": "Zeus 0.16", "ours": "pfo-fs", "ours_measuring": "pfo-fs, measuring"}
 
@@ -156,11 +152,11 @@ def our_side(folder: Path, *, measuring: bool) -> Side:
 # ---- one measurement, in its own process
 
 
-def cpu_ns(pid: int | str, leave_out: set[int]) -> int:
-    """Returns the CPU time of a process's threads but some, in nanoseconds."""
+def cpu_ns(pid: int | str, leave_out: int = 0) -> int:
+    """Returns the CPU time of a process's threads but one, in nanoseconds."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        if int(task.name) not in leave_out:
+        if int(task.name) != leave_out:
             total += int((task / "schedstat").read_text().split()[0])
     return total
 
@@ -227,20 +223,13 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
         side = zeus_side(folder) if system == "zeus" else our_side(folder, measuring=system == "ours_measuring")
         drive(side, SITUATIONS["back_to_back"], 5)
         wait_until_quiet(side.log)
-        stop = threading.Event()
-        busy = [threading.Thread(target=spin, args=(stop,), daemon=True) for _ in range(situation.busy_threads)]
-        for thread in busy:
-            thread.start()
-        known = {thread.native_id or 0 for thread in busy} | {threading.main_thread().native_id or 0}
-        child_before, others_before = cpu_ns(side.child_pid, set()), cpu_ns("self", known)
+        own = threading.get_native_id()
+        child_before, others_before = cpu_ns(side.child_pid), cpu_ns("self", own)
         begin_ns = time.monotonic_ns()
         driven = drive(side, situation, steps)
-        stop.set()
-        for thread in busy:
-            thread.join()
         wait_until_quiet(side.log)
-        child_ns = cpu_ns(side.child_pid, set()) - child_before
-        others_ns = cpu_ns("self", known) - others_before
+        child_ns = cpu_ns(side.child_pid) - child_before
+        others_ns = cpu_ns("self", own) - others_before
         sets = [json.loads(line) for line in side.log.read_text().splitlines()]
         side.close()
     set_ns = [entry["t_ns"] for entry in sets if entry["t_ns"] > begin_ns]
@@ -263,12 +252,6 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
     }
 
 
-def spin(stop: threading.Event) -> None:
-    """A thread that is busy in Python."""
-    while not stop.is_set():
-        sum(range(200))
-
-
 def lags_ns(calls: list[int], set_ns: list[int], *, in_order: bool) -> list[int]:
     """Returns the time from each call until its clock, or a newer one, was set.
 
@@ -282,7 +265,7 @@ def lags_ns(calls: list[int], set_ns: list[int], *, in_order: bool) -> list[int]
 
 
 def percentiles(values: list[int], unit: float) -> dict[str, float]:
-    """Returns median, 99th percentile and maximum in a unit of so many nanoseconds."""
+    """Returns median, 99th percentile and maximum in a unit of this many nanoseconds."""
     ranked = sorted(values)
     last = len(ranked) - 1
     return {
@@ -314,35 +297,20 @@ def middle_round(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 def show(results: list[dict[str, Any]]) -> None:
     """Prints the table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="begin + end of one instruction")
-    for title in ("situation", "system"):
-        table.add_column(title)
-    for title in (
-        "cost us\nmedian",
-        "\np99",
-        "lag ms\nmedian",
-        "\np99",
-        "\nmax",
-        "CPU us/call\nthread",
-        "\nothers",
-        "\nchild",
-        "\nall",
-    ):
-        table.add_column(title, justify="right")
+    rows = []
     for result in results:
         cost, lag, cpu = result["cost_us"], result["lag_ms"], result["cpu_us_per_call"]
-        table.add_row(
-            SITUATIONS[result["situation"]].title,
-            SYSTEMS[result["system"]],
-            *(f"{cost[key]:.2f}" for key in ("median", "p99")),
-            *(f"{lag[key]:.3f}" for key in ("median", "p99", "max")),
-            *(f"{cpu[key]:.1f}" for key in ("training_thread", "other_threads", "child", "all")),
-            end_section=result["system"] == list(SYSTEMS)[-1],
+        rows.append(
+            [
+                f"{SITUATIONS[result['situation']].title}: {SYSTEMS[result['system']]}",
+                *(f"{cost[key]:.2f}" for key in ("median", "p99")),
+                *(f"{lag[key]:.3f}" for key in ("median", "p99", "max")),
+                *(f"{cpu[key]:.1f}" for key in ("training_thread", "other_threads", "child", "all")),
+            ]
         )
-    Console(width=max(130, Console().width)).print(table)
+    columns = ["", "cost us\nmedian", "\np99", "lag ms\nmedian", "\np99", "\nmax"]
+    columns += ["CPU us/call\nthread", "\nothers", "\nchild", "\nall"]
+    common.show("begin + end of one instruction", columns, rows, width=130)
 
 
 def main() -> None:
@@ -350,7 +318,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--calls", type=int, default=100_032, help="calls back to back; other situations take a share")
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many rounds is shown")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, of which the median is shown")
     parser.add_argument("--only", nargs="*", choices=list(SITUATIONS), default=list(SITUATIONS))
     parser.add_argument("--worker", nargs=2, metavar=("SYSTEM", "SITUATION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -366,9 +334,7 @@ def main() -> None:
         results += [middle_round(rounds[system]) for system in SYSTEMS]
         print(f"measured: {SITUATIONS[key].title}", file=sys.stderr)
     show(results)
-    if given.json:
-        machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-        given.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    common.write_json(given.json, common.machine(), results)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,31 @@
-"""What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks; and what training pays.
+"""What the exchange of loads and the choice of clocks take beside a step, for 2 to 1,024 ranks.
 
-    python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json]
+    python benchmarks/load_exchange.py [--ranks 2 8 64 1024] [--steps N] [--json FILE]
     python benchmarks/load_exchange.py --ranks 1024 --stages 16 --micro-batches 64
 
 The process that decides is the real one; one process here plays the ranks' connections (by loopback, so a network's own
 latency is not in it). Loads explain the ranks' times to 1 %. A step's time is from the last rank's row to the last
 rank's clock; with `--stages`, so many ranks each are a pipeline (1F1B), whose first rank tells the loads, and
-`--pause` is the time in which a step runs, while that process learns. `told` is what training does when a step begins:
-reading the load of four micro-batches, and one packet to the process beside it.
+`--pause` is the time in which a step runs, while that process learns.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
 import secrets
-import socket
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _common as common
 
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.planner import make_pipeline
 from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK, MOST_BYTES, TOKEN_BYTES, StepBegun, pack_row
+from pfo_fs.training.load_messages import CLOCK, TOKEN_BYTES, pack_row
 from pfo_fs.training.load_processes import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
@@ -81,26 +77,6 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
     }
 
 
-def told(calls: int = 20_000) -> float:
-    """Returns what training pays for a step's packet, in us."""
-    loads = [(12_000.0, 9e6)] * 4
-    training, beside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    training.setblocking(False)
-    began_s = time.perf_counter()
-    for step in range(calls):
-        packet = StepBegun(step, step, 3, 0, 0.5, load_of_step(loads), [(step - 1, 0.5)]).packed()
-        training.send(packet)
-        if step % 50 == 49:
-            paused_s = time.perf_counter()
-            for _ in range(50):
-                beside.recv(MOST_BYTES)
-            began_s += time.perf_counter() - paused_s
-    took_s = time.perf_counter() - began_s
-    training.close()
-    beside.close()
-    return round(1e6 * took_s / calls, 1)
-
-
 def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -110,19 +86,16 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=1, help="ranks of a pipeline")
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.0, metavar="S")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
-    rows = [exchange(ranks, args.steps, args.stages, args.micro_batches, args.pause) for ranks in args.ranks]
-    found: dict[str, Any] = {"told_us": told(), "exchange": rows}
-    if args.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"training tells a step in {found['told_us']} us")
-    for row in found["exchange"]:
-        print(
-            f"{row['ranks']:5} ranks: {row['median_ms']:7.2f} ms median, {row['p95_ms']:7.2f} p95, "
-            f"{row['max_ms']:7.2f} at most; {100 * row['lowered']:.0f} % of the clocks lowered"
-        )
+    results = [exchange(ranks, args.steps, args.stages, args.micro_batches, args.pause) for ranks in args.ranks]
+    columns = ["ranks", "ms\nmedian", "\n95 %", "\nat most", "lowered\nclocks"]
+    rows = [
+        [str(one["ranks"]), *(f"{one[key]:.2f}" for key in ("median_ms", "p95_ms", "max_ms")), f"{one['lowered']:.0%}"]
+        for one in results
+    ]
+    common.show("From the last load to the last clock", columns, rows)
+    common.write_json(args.json, common.machine(), results)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
-"""One job with very many ranks, or very many jobs, in one shared directory: light clients and the real daemon.
+"""What a directory with very many ranks or jobs costs: light clients, and the real daemon.
 
-    python benchmarks/scale.py [--ranks 16384] [--per-host 8] [--gluster] [--seconds 60] [--json FILE]
-    python benchmarks/scale.py --jobs 1000 [--ranks 8]
+    python benchmarks/scale.py [--ranks 16384] [--per-host 8] [--gluster]     # one job
+    python benchmarks/scale.py --jobs 1000                                    # many jobs of 8 ranks
+    python benchmarks/scale.py --jobs 10 --finished 1000 --iteration 0.5      # a daemon with nothing to do
 
 Each host is what the host's helper process runs, its state and its operations, so all checks, locks, retries and pauses
 are the real ones; a few threads in two processes drive all of them. There is no training and no torch, and the sockets
 between trainers and helper are left out. The daemon is a process of its own, with a policy that lets all ranks measure
-one plan (`_scale_policy.py`). With `--gluster` daemon and clients have a mount each of a GlusterFS volume that lies on
-this machine.
+one plan (`MeasureOnce` in `_hosts.py`). With `--gluster` daemon and clients have a mount each of a GlusterFS volume on
+this machine. With `--finished`, so many jobs that have ended and are not archived lie in the directory, too.
 
 Four figures: the time from the first rank's request until all ranks have their schedule; the daemon's CPU time and
-memory until then; operations on the directory per rank and minute while training goes on (`--seconds`, each rank
-reports an iteration every 10 s, the measurement begins `--settle` s after the schedule); and the time from the first
-rank's measurement until the daemon has read those of all ranks (5 iterations of `--microbatches` micro-batches each).
-An operation is a file that is read or written or a folder that is listed; system calls, of which each takes several,
-are shown beside them.
+memory until then; operations on the directory per rank and minute, and the daemon's share of a core, while training
+goes on (`--seconds`; each rank reports an iteration every `--iteration` s, and this begins `--settle` s after the
+schedule); and, for one job, the time from the first rank's measurement until the daemon has read those of all ranks
+(5 iterations of `--microbatches` micro-batches each). An operation is a file that is read or written or a folder that
+is listed.
 
 All hosts share this machine's cores with the daemon and the file server, which in truth they do not.
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -33,11 +35,11 @@ from pathlib import Path
 from typing import Any
 
 import _common as common
-import _zeus
-from _gluster import mounted
-from _scale_clients import client_processes
+from _hosts import ClientProcesses, plan_text
 
-from pfo_fs.store import SharedDirectory
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
+
+sys.path.append(str(common.HERE.parent / "tests"))  # a GlusterFS volume on this machine
 
 ITERATIONS = 5
 SERVED_WITHIN_S = {("local", 16384): 15, ("GlusterFS", 16384): 120, ("local", 65536): 60}
@@ -45,36 +47,37 @@ SERVED_WITHIN_S = {("local", 16384): 15, ("GlusterFS", 16384): 120, ("local", 65
 
 def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run in a fresh directory."""
-    plan, counts = folder / "freqs_pipeline_00000.py", folder / "counts.json"
-    plan.write_text(_zeus.plan_text(given.microbatches))
+    plan, count = folder / "freqs_pipeline_00000.py", folder / "count"
+    plan.write_text(plan_text(given.microbatches))
     hosts = given.jobs or -(-given.ranks // given.per_host)
     ranks = given.ranks * max(1, given.jobs)
     with ExitStack() as stack:
-        mounts = stack.enter_context(mounted(folder / "gluster")) if given.gluster else (folder, folder)
-        ours, theirs = mounts[0] / "pfo", mounts[1] / "pfo"
-        options = ("--scheduler", "_scale_policy:MeasureOnce", "--scheduler-args")
-        arguments = json.dumps({"solution_path": str(plan)})
-        daemon = stack.enter_context(
-            common.running_daemon(ours, *options, arguments, counts=counts, log=folder / "daemon.log")
-        )
+        ours = theirs = folder / "pfo"
+        if given.gluster:
+            from gluster_volume import gluster_volume
+
+            ours, theirs = (mount / "pfo" for mount in stack.enter_context(gluster_volume(folder / "gluster")).mounts)
+        options = ["--scheduler", "_hosts:MeasureOnce", "--scheduler-args", json.dumps({"solution_path": str(plan)})]
+        options += ["--watch", given.watch, *(["--poll-interval", "1"] if given.watch == "poll" else [])]
+        if given.finished:
+            finish_jobs(ours, given.finished, options)
+        daemon = stack.enter_context(common.running_daemon(ours, *options, count=count, log=folder / "daemon.log"))
         per_host = given.ranks if given.jobs else given.per_host
         clients = stack.enter_context(
-            client_processes(str(theirs), given.ranks, per_host, hosts, min(given.processes, hosts))
+            ClientProcesses(str(theirs), given.ranks, per_host, hosts, min(given.processes, hosts))
         )
         result: dict[str, Any] = {"ranks": ranks, "jobs": given.jobs or 1, "ranks_per_host": per_host}
+        result["finished_jobs"], result["watch"] = given.finished, given.watch
         result["file_system"] = "GlusterFS" if given.gluster else "local"
 
-        def costs() -> tuple[float, int, int]:
-            calls = sum(common.read_counts(daemon, counts).values())
-            return common.cpu_s(daemon.pid), calls, sum(common.read_counts(daemon, counts, "operations").values())
+        def costs() -> tuple[float, int]:
+            return common.cpu_s(daemon.pid), common.operations_of(daemon, count)
 
-        def figures(name: str, told: list[dict[str, Any]], before: tuple[float, int, int]) -> None:
-            cpu, calls, operations = (now - then for now, then in zip(costs(), before, strict=True))
+        def figures(name: str, told: list[dict[str, Any]], before: tuple[float, int]) -> None:
+            cpu, operations = (now - then for now, then in zip(costs(), before, strict=True))
             result[f"{name}_daemon_cpu_s"] = cpu
             result[f"{name}_client_cpu_s"] = sum(one["cpu_s"] for one in told)
-            result[f"{name}_daemon_calls_per_rank"] = calls / ranks
             result[f"{name}_daemon_operations_per_rank"] = operations / ranks
-            result[f"{name}_client_calls_per_rank"] = sum(one["calls"] for one in told) / ranks
             result[f"{name}_client_operations_per_rank"] = sum(one["operations"] for one in told) / ranks
             result[f"{name}_load"] = os.getloadavg()[0]
             result["daemon_peak_mib"] = common.peak_mib(daemon.pid)
@@ -87,19 +90,22 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         figures("served", [*([created] if created else []), *joined], before)
         print(f"{ranks} ranks served after {result['served_s']:.1f} s", flush=True)
 
+        if not created:  # a daemon that waits for results looks more often
+            clients.ask("measure", ITERATIONS, given.microbatches, given.iteration)
         if given.seconds:
-            clients.ask("steady", given.settle)
+            clients.ask("steady", given.settle, given.iteration)
             before = costs()
-            figures("steady", clients.ask("steady", given.seconds), before)
+            figures("steady", clients.ask("steady", given.seconds, given.iteration), before)
             result["steady_s"] = given.seconds
             each = 60 / given.seconds
             who = (result["steady_client_operations_per_rank"], result["steady_daemon_operations_per_rank"])
             result["steady_operations_per_rank_and_minute"] = sum(who) * each
+            result["steady_daemon_percent_of_a_core"] = 100 * result["steady_daemon_cpu_s"] / given.seconds
             print(f"{sum(who) * each:.2f} operations per rank and minute", flush=True)
 
         if created:
             before, begin = costs(), time.monotonic()
-            told = clients.ask("measure", ITERATIONS, given.microbatches)
+            told = clients.ask("measure", ITERATIONS, given.microbatches, given.iteration)
             result["results_written_s"] = max(one["written"] for one in told) - begin
             job = SharedDirectory.open(theirs).job(created["job"]["job_id"])
 
@@ -115,6 +121,26 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         return result
 
 
+def finish_jobs(root: Path, count: int, options: list[str]) -> None:
+    """Makes jobs that have ended, all copies of one but for their ids; a daemon and its clients run that one."""
+    daemon = common.running_daemon(root, *options, log=root.parent / "first_daemon.log")
+    with daemon, ClientProcesses(str(root), 8, 8, 1, 1) as clients:
+        clients.ask("join", None)
+        clients.ask("measure", ITERATIONS, 16, 10.0)
+    shared = SharedDirectory.open(root)
+    (job_id,) = shared.job_ids()
+    pattern = shared.job(job_id)
+    job = pattern.read_job()
+    assert job is not None
+    pattern.write_end(bodies.EndBody(reason="finished"))
+    for number in range(1, count):
+        name = f"{job_id}.{number}"
+        shutil.copytree(root / pattern.path, root / "jobs" / name, ignore=shutil.ignore_patterns("job.json"))
+        info = job.job_info.model_copy(update={"job_id": name})
+        copy = JobFolder(pattern.files, f"jobs/{name}", name, "benchmark", pattern.attempt)
+        copy.claim("job", job.model_copy(update={"job_info": info}), "job.json")
+
+
 def show(one: dict[str, Any]) -> None:
     """Prints the figures of one run."""
     bar = SERVED_WITHIN_S.get((one["file_system"], one["ranks"])) if one["jobs"] == 1 else None
@@ -126,18 +152,20 @@ def show(one: dict[str, Any]) -> None:
         numbers = [one[f"{name}_{key}"] for key in ("daemon_cpu_s", "client_cpu_s")]
         cells = [f"{took:.1f}", *(f"{number:.1f}" for number in numbers)]
         each = 60 / one["steady_s"] if name == "steady" else 1
-        for who in ("client", "daemon"):
-            cells += [f"{one[f'{name}_{who}_{what}_per_rank'] * each:.2f}" for what in ("operations", "calls")]
+        cells += [f"{one[f'{name}_{who}_operations_per_rank'] * each:.2f}" for who in ("client", "daemon")]
         rows.append([label, *cells, f"{one[f'{name}_load']:.1f}"])
-    columns = ["", "s", "daemon\nCPU s", "clients\nCPU s", "operations\nclients", "calls\nclients"]
-    columns += ["operations\ndaemon", "calls\ndaemon", "load"]
+    columns = ["", "s", "daemon\nCPU s", "clients\nCPU s", "operations\nclients", "\ndaemon", "load"]
     title = f"{one['ranks']:,} ranks, {one['ranks_per_host']} per host, {one['jobs']:,} job(s), {one['file_system']}"
-    texts = [f"Daemon: {one['daemon_peak_mib']:.0f} MiB at most.", "Operations and calls per rank; steady: per minute."]
+    if one["finished_jobs"]:
+        title += f", beside {one['finished_jobs']:,} finished jobs"
+    texts = [f"Daemon: {one['daemon_peak_mib']:.0f} MiB at most.", "Operations per rank; steady: per minute."]
     if bar is not None:
         texts.append(f"Served within {bar} s: {'yes' if one['served_s'] <= bar else 'NO'}.")
     if "steady_s" in one:
-        at_most_one = one["steady_operations_per_rank_and_minute"] <= 1
-        texts.append(f"At most 1 operation per rank and minute: {'yes' if at_most_one else 'NO'}.")
+        texts.append(f"Daemon in the steady state: {one['steady_daemon_percent_of_a_core']:.2f} % of a core.")
+        if one["jobs"] == 1:
+            at_most_one = one["steady_operations_per_rank_and_minute"] <= 1
+            texts.append(f"At most 1 operation per rank and minute: {'yes' if at_most_one else 'NO'}.")
     common.show(title, columns, rows, " ".join(texts))
 
 
@@ -149,6 +177,9 @@ def main() -> None:
     )
     parser.add_argument("--per-host", type=int, default=8, help="ranks of a host")
     parser.add_argument("--jobs", type=int, default=0, help="so many jobs of one host each (default of --ranks: 8)")
+    parser.add_argument("--finished", type=int, default=0, help="so many jobs that have ended lie beside them")
+    parser.add_argument("--watch", choices=["auto", "poll"], default="auto", help="how the daemon looks for changes")
+    parser.add_argument("--iteration", type=float, default=10.0, metavar="S", help="how long an iteration takes")
     parser.add_argument("--gluster", action="store_true", help="on GlusterFS: needs root, FUSE and glusterfs-server")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the steady state is watched; 0: not")
     parser.add_argument("--settle", type=float, default=75.0, help="seconds before that")

@@ -14,20 +14,46 @@ import argparse
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import _common as common
-import _zeus
 
 from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Profile, read_profile
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, read_plan
+
+_SERVER_NEEDS = ("pydantic<2", "fastapi", "uvicorn[standard]", "aiofiles")
+"""What `zeus[pfo-server]` 0.16 asks for beside torch: it does not start with pydantic 2 and today's FastAPI."""
+
+
+def server_packages(folder: Path | None) -> Path:
+    """Returns a folder with the packages of Zeus's server, for PYTHONPATH; installs them when it is not there."""
+    if folder is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "pfo-fs-benchmarks" / f"zeus-server-py{sys.version_info[0]}.{sys.version_info[1]}"
+    if not (folder / "fastapi").is_dir():
+        print(f"installing the packages of Zeus's server to {folder}", file=sys.stderr)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target"]
+        done = subprocess.run([*pip, str(folder), *_SERVER_NEEDS], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"the packages of Zeus's server cannot be had:\n{done.stderr[-2000:]}")
+    return folder
+
+
+def versions(packages: Path) -> str:
+    """Returns which packages Zeus's server runs on."""
+    found = sorted(path.name.removesuffix(".dist-info") for path in packages.glob("*.dist-info"))
+    wanted = ("fastapi-", "httptools-", "pydantic-", "uvicorn-", "uvloop-")
+    return ", ".join(name for name in found if name.startswith(wanted))
 
 
 @contextmanager
@@ -59,27 +85,24 @@ def zeus_server(plan: Path, packages: Path, dump: Path) -> Iterator[int]:
         yield port
 
 
+def ask(port: int, path: str, body: object = None) -> Any:
+    """Returns the server's answer; with a body, the request is a POST."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
 def serve(port: int, stages: int, clocks_mhz: list[int]) -> tuple[str, list[list[tuple[str, int]]]]:
     """Joins as a job; returns its id and the clocks that each rank got."""
-
-    def ask(number: int, method: str, path: str, body: object = None) -> _zeus.ZeusRank:
-        rank = _zeus.ZeusRank(port, number)
-        rank.ask(method, path, body)
-        return rank
-
-    def answer(rank: _zeus.ZeusRank) -> Any:
-        while not rank.receive():
-            pass
-        rank.socket.close()
-        return rank.body()
-
     shape = {"pp_degree": stages, "dp_degree": 1, "tp_degree": 1, "world_size": stages}
-    job_id = answer(ask(0, "POST", "/register_job", shape))
+    job_id = ask(port, "/register_job", shape)
     for number in range(stages):
         info = {"rank": number, "dp_rank": 0, "pp_rank": number, "tp_rank": 0, "available_frequencies": clocks_mhz}
-        answer(ask(number, "POST", f"/register_rank/{job_id}", info))
-    asked = [ask(number, "GET", f"/schedule/{job_id}?rank={number}") for number in range(stages)]
-    return job_id, [[(name, mhz) for name, mhz in answer(rank)["frequencies"]] for rank in asked]
+        ask(port, f"/register_rank/{job_id}", info)
+    with ThreadPoolExecutor(stages) as pool:  # the server answers when all ranks have asked
+        schedules = pool.map(lambda number: ask(port, f"/schedule/{job_id}?rank={number}"), range(stages))
+    return job_id, [[(name, mhz) for name, mhz in schedule["frequencies"]] for schedule in schedules]
 
 
 def report(port: int, job_id: str, profile: Profile, got: list[list[tuple[str, int]]], dump: Path) -> Path:
@@ -98,11 +121,7 @@ def report(port: int, job_id: str, profile: Profile, got: list[list[tuple[str, i
             "time_breakdown": times,
             "energy_breakdown": energies,
         }
-        rank = _zeus.ZeusRank(port, stage)
-        rank.ask("POST", f"/result/{job_id}", result)
-        while not rank.receive():
-            pass
-        rank.socket.close()
+        ask(port, f"/result/{job_id}", result)
     folder = dump / job_id
     common.wait_for(lambda: (folder / "0.sched.json").exists(), "Zeus's dump")
     return folder
@@ -124,7 +143,7 @@ def main() -> None:
     parser.add_argument("--zeus-packages", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    packages = _zeus.server_packages(args.zeus_packages)
+    packages = server_packages(args.zeus_packages)
     profile = read_profile(args.profile)
     stages = profile.num_stages
     clocks_mhz = sorted({m.frequency_mhz for found in profile.measurements.values() for m in found}, reverse=True)
@@ -155,7 +174,7 @@ def main() -> None:
     print(f"ranks to which Zeus's server gave the clocks that pfo-fs planned: {served} of {stages}")
     print(f"profile from Zeus's dump equals the profile: {rows_same}")
     print(f"stages whose plan from Zeus's dump equals that from the profile: {same} of {stages}")
-    about = common.machine(zeus_server=_zeus.versions(packages))
+    about = common.machine(zeus_server=versions(packages))
     common.write_json(args.json, about, [{"served": served, "planned_same": same, "stages": stages}])
     sys.exit(0 if served == same == stages else 1)
 

@@ -6,7 +6,7 @@ Unknown keys are ignored on reading, so that ranks and daemon of different relea
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -294,6 +294,13 @@ class ProfilingResult(LeavesOutDefaults, _Model):
     powers: list[InstructionPower] = Field(default=[], max_length=1024)
     switching: Switching | None = None
     iter_step: list[StepNumber] = Field(default=[], max_length=MAX_ITERATIONS)
+
+
+Together: TypeAlias = "Callable[[Iterable[float]], float] | None"
+"""What a figure of several GPUs is together; None: it is not told of several."""
+PER_ITERATION: Mapping[str, Together] = {"iter_step": None, "iter_time": max, "iter_energy": sum, "iter_span": max}
+PER_INSTRUCTION: Mapping[str, Together] = {"time_breakdown": max, "energy_breakdown": sum, "clock_breakdown": None}
+"""The fields of a result with an entry for each iteration, or for each instruction of each iteration."""
 
 
 class Target(_Model):

@@ -63,7 +63,7 @@ def write_step(folder: JobFolder, step: int, iter_time_s: float = 0.1, number: i
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int, mhz: int) -> list[tuple[str, int]]:
-    """The instructions of a stage in a 1F1B schedule."""
+    """The instructions of a stage in a 1F1B schedule, all at one clock."""
     warm_up = min(stages - stage - 1, microbatches)
     steady = microbatches - warm_up
     names = ["forward"] * warm_up + ["forward", "backward"] * steady + ["backward"] * warm_up
@@ -76,13 +76,31 @@ def plan_text(stages: int, microbatches: int, mhz: int) -> str:
     return f"[\n{rows},\n]\n# Iteration 0 time: 1.0\n"
 
 
+def current_of(folder: JobFolder) -> bodies.CurrentBody:
+    """What `current.json` says."""
+    current = folder.read_current()
+    assert current is not None, "there is no current.json"
+    return current
+
+
+def index_of(folder: JobFolder, number: int) -> bodies.IndexBody:
+    """The index of a schedule that was committed."""
+    index = folder.read_index(number)
+    assert index is not None, f"schedule {number} was not committed"
+    return index
+
+
 def schedules_of(folder: JobFolder, infos: list[RankInfo]) -> dict[int, FrequencySchedule | None]:
     """What every rank would follow now."""
-    current = folder.read_current()
-    assert current is not None
-    index = folder.read_index(current.number)
-    assert index is not None
+    index = index_of(folder, current_of(folder).number)
     return {info.rank: folder.read_schedule(index, info) for info in infos}
+
+
+def schedule_of(folder: JobFolder, info: RankInfo) -> FrequencySchedule:
+    """What a rank follows now; it has a schedule."""
+    schedule = schedules_of(folder, [info])[info.rank]
+    assert schedule is not None, f"rank {info.rank} has no schedule"
+    return schedule
 
 
 @contextmanager

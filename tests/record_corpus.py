@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import strategies as st
-from jobs import CLOCKS, one_f_one_b, rank_infos
+from jobs import CLOCKS, index_of, one_f_one_b, rank_infos
 from pydantic import BaseModel
 
 from pfo_fs.models import FrequencySchedule, InstructionPower, JobInfo, PlanInputs, ProfilingResult, Straggler, Target
@@ -132,8 +132,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
 def places(folder: JobFolder, number: int = 0) -> list[Place]:
     """Every record of a job and its directory, and `end.json`, which is not there; of its schedules, one by number."""
     job, sched = folder.path, f"{folder.path}/sched/{number}"
-    index = folder.read_index(number)
-    assert index is not None
+    index = index_of(folder, number)
     plan = min(index.files.values())
     return [
         Place("directory.json", "directory", bodies.DirectoryBody),

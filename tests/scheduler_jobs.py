@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jobs
 import pytest
+from jobs import rank_infos
 
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.schedule_yaml import OrderUnknown, ScheduleProblems, parse_schedule_yaml
@@ -18,26 +20,12 @@ Order = list[tuple[str, int | None]]
 def make_job(pp: int, dp: int = 1, tp: int = 1, clocks: list[int] | None = None) -> tuple[JobInfo, list[RankInfo]]:
     """A job whose ranks are numbered stage by stage."""
     job = JobInfo(pp_degree=pp, dp_degree=dp, tp_degree=tp, world_size=pp * dp * tp)
-    infos = [
-        RankInfo(
-            rank=(p * dp + d) * tp + t,
-            dp_rank=d,
-            pp_rank=p,
-            tp_rank=t,
-            available_frequencies=CLOCKS if clocks is None else clocks,
-        )
-        for p in range(pp)
-        for d in range(dp)
-        for t in range(tp)
-    ]
-    return job, infos
+    return job, rank_infos(pp, dp, tp, CLOCKS if clocks is None else clocks)
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[str]:
     """The order of instructions in 1F1B."""
-    warm_up = min(stages - stage, microbatches)
-    steady = microbatches - warm_up
-    return ["forward"] * warm_up + ["backward", "forward"] * steady + ["backward"] * warm_up
+    return [name for name, _ in jobs.one_f_one_b(stage, stages, microbatches, 0)]
 
 
 def order_of(names: list[str]) -> Order:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.chaos.policies import Learner
-from benchmarks.chaos.records import damaged_records, ranks_with_result
+from benchmarks.chaos.records import broken_schedules, damaged_records, ranks_with_result
 from benchmarks.chaos.world import World
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -24,7 +23,7 @@ def violations(world: World) -> list[str]:
         return [*found, f"the folder of job {world.job_id} is gone"]
     return [
         *found,
-        *_schedules(world, folder),
+        *broken_schedules(folder, [rank.log for rank in world.ranks], world.coordination),
         *_agreement(world, folder),
         *_results(world, folder),
         *_end(world, folder),
@@ -42,25 +41,6 @@ def _folder(files: Files | None, job_id: str) -> JobFolder | None:
             folder.attempt = "attempt"
             return folder
     return None
-
-
-def _schedules(world: World, folder: JobFolder) -> list[str]:
-    """Committed schedules have no gaps; no rank goes back to an older number, or to an older generation."""
-    found = []
-    numbers = folder.schedule_numbers()
-    indexes = {number: index for number in numbers if (index := folder.read_index(number)) is not None}
-    if list(indexes) != list(range(len(indexes))):
-        found.append(f"committed schedules have gaps: {list(indexes)}")
-    for rank in world.ranks:
-        log = [number for _, (number, _) in sorted(rank.log.items()) if number >= 0]
-        for older, newer in pairwise(log):
-            if newer < older:
-                found.append(f"rank {rank.number} went from schedule {older} back to {newer}")
-            elif world.coordination == "daemon" and newer not in indexes:
-                found.append(f"rank {rank.number} followed schedule {newer}, which was never committed")
-            elif world.coordination == "daemon" and indexes[newer].generation < indexes[older].generation:
-                found.append(f"rank {rank.number} followed generation {indexes[newer].generation} after a newer one")
-    return found
 
 
 def _agreement(world: World, folder: JobFolder) -> list[str]:

@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.chaos.records import damaged_records, ranks_with_result
+from benchmarks.chaos.records import broken_schedules, damaged_records, ranks_with_result
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 _MARK = "PFO_CHAOS_EPISODE"
@@ -245,7 +244,9 @@ class SlowEpisode:
             found.append("the job has no end")
         elif end is not None and end.reason != ("crashed" if self.may_fail else "finished"):
             found.append(f"the job's record says {end.reason}: {end.message}")
-        return [*found, *_schedules(folder, logs, self.coordination, self.held_up), *self._results(folder, logs)]
+        found += broken_schedules(folder, logs, self.coordination)
+        found += _disagreements(folder, logs, self.coordination, self.held_up)
+        return [*found, *self._results(folder, logs)]
 
     def _results(self, folder: JobFolder, logs: list[dict[int, tuple[int, int]]]) -> list[str]:
         """If no process that measures or writes was killed, what was measured is in the directory."""
@@ -265,31 +266,17 @@ class SlowEpisode:
         return found
 
 
-def _schedules(
+def _disagreements(
     folder: JobFolder, logs: list[dict[int, tuple[int, int]]], coordination: str, held_up: set[str]
 ) -> list[str]:
-    """Numbers have no gaps; ranks never go back; ranks agree.
-
-    Where a daemon schedules, ranks may be late if one of the processes that carry a schedule was killed or stopped.
-    """
-    found = []
-    indexes = {n: index for n in folder.schedule_numbers() if (index := folder.read_index(n)) is not None}
-    if list(indexes) != list(range(len(indexes))):
-        found.append(f"committed schedules have gaps: {list(indexes)}")
-    for rank, log in enumerate(logs):
-        numbers = [number for number, _ in log.values() if number >= 0]
-        for older, newer in pairwise(numbers):
-            if newer < older:
-                found.append(f"rank {rank} went from schedule {older} back to {newer}")
-            if coordination == "daemon" and newer not in indexes:
-                found.append(f"rank {rank} followed schedule {newer}, which was never committed")
-            elif coordination == "daemon" and indexes[newer].generation < indexes[older].generation:
-                found.append(f"rank {rank} followed an older generation after a newer one")
+    """Ranks agree. Where a daemon schedules, one may be late if a process that carries schedules was held up."""
     if coordination == "daemon" and held_up & {"daemon", "helper"}:
-        return found
+        return []
+    found = []
     for step in set.intersection(*(set(log) for log in logs)):
         active = {log[step][1] for log in logs} - {-1}
-        if len(active) > 1 and indexes[max(active)].start_step == step:
+        index = folder.read_index(max(active)) if len(active) > 1 else None
+        if index is not None and index.start_step == step:
             found.append(f"at step {step} ranks followed different schedules: {sorted(active)}")
     return found
 

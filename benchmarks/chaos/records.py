@@ -1,7 +1,9 @@
-"""Checks that each record in a directory is complete."""
+"""What must hold in a directory after any episode: complete records, schedules in order."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from pfo_fs.errors import RecordError
@@ -50,4 +52,32 @@ def damaged_records(root: Path) -> list[str]:
             decode_one_of(path.read_bytes(), kinds)
         except RecordError as error:
             found.append(f"{path.parent.name}/{path.name} is damaged: {error}")
+    return found
+
+
+def broken_schedules(
+    folder: JobFolder, logs: Sequence[Mapping[int, tuple[int, object]]], coordination: str
+) -> list[str]:
+    """Committed schedules have no gaps; no rank goes back to an older number, or to an older generation.
+
+    Args:
+        folder: The job.
+        logs: For each rank, the number of the schedule in force at each step, first of two.
+        coordination: Who schedules.
+    """
+    found = []
+    indexes = {
+        number: index for number in folder.schedule_numbers() if (index := folder.read_index(number)) is not None
+    }
+    if list(indexes) != list(range(len(indexes))):
+        found.append(f"committed schedules have gaps: {list(indexes)}")
+    for rank, log in enumerate(logs):
+        followed = [number for _, (number, _) in sorted(log.items()) if number >= 0]
+        for older, newer in pairwise(followed):
+            if newer < older:
+                found.append(f"rank {rank} went from schedule {older} back to {newer}")
+            elif coordination == "daemon" and newer not in indexes:
+                found.append(f"rank {rank} followed schedule {newer}, which was never committed")
+            elif coordination == "daemon" and indexes[newer].generation < indexes[older].generation:
+                found.append(f"rank {rank} followed generation {indexes[newer].generation} after a newer one")
     return found

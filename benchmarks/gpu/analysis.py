@@ -1,4 +1,4 @@
-"""What the measurements mean: functions of numbers, without a GPU. Tests in tests/benchmarks."""
+"""What the measurements mean: functions of numbers, without a GPU. Tests in tests/gpu."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 from typing import NamedTuple
+
+from pfo_fs.planner import make_pipeline
 
 # ---- numbers
 
@@ -29,11 +31,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "p99": percentile(values, 0.99),
         "max": max(values, default=math.nan),
     }
-
-
-def jitter(values: Sequence[float]) -> float:
-    """Returns the distance from the median within which 95 % of the values lie; NaN without values."""
-    return percentile([abs(value - median(values)) for value in values], 0.95)
 
 
 class Anchor(NamedTuple):
@@ -88,8 +85,8 @@ def mean_power_w(ticks: Sequence[Tick]) -> float:
     """
     if len(ticks) < 3:
         raise ValueError(f"the energy counter ticked {len(ticks)} times; power needs 3 ticks")
-    first = ticks[0]
-    return fit_line([(tick.at_s - first.at_s, (tick.energy_mj - first.energy_mj) / 1e3) for tick in ticks]).slope
+    times_s, energies_j = [tick.at_s for tick in ticks], [tick.energy_mj / 1e3 for tick in ticks]
+    return linear_regression(times_s, energies_j).slope
 
 
 def tick_powers_w(ticks: Sequence[Tick]) -> list[float]:
@@ -132,9 +129,6 @@ class Boundaries(NamedTuple):
     """The same of changes to higher clocks, with a sign: above 0 is late, which costs time."""
     down_mean_ms: float
     """The same of changes to lower clocks: below 0 is early, which costs time."""
-    up_jitter_ms: float
-    """95 % of the changes to higher clocks are within this time of their median error."""
-    down_jitter_ms: float
     wrong_share: float
     """The share of the instructions' time in which another clock was set."""
 
@@ -184,8 +178,6 @@ def boundary_errors(
         error_ms=spread([abs(off_ms) for off_ms in ups_ms + downs_ms]),
         up_mean_ms=fmean(ups_ms) if ups_ms else math.nan,
         down_mean_ms=fmean(downs_ms) if downs_ms else math.nan,
-        up_jitter_ms=jitter(ups_ms),
-        down_jitter_ms=jitter(downs_ms),
         wrong_share=wrong_ns / total_ns if total_ns else math.nan,
     )
 
@@ -206,102 +198,14 @@ def extra_cost(iterations_s: Sequence[float], without_s: Sequence[float]) -> flo
     return median(iterations_s) / median(without_s) - 1
 
 
-# ---- marks seen by another process
-
-
-def delays_us(enqueued: Sequence[tuple[int, float]], seen: Sequence[tuple[int, float]]) -> tuple[list[float], int]:
-    """Returns the time from the device's event to the number being seen, in us, and how many were never seen.
-
-    Args:
-        enqueued: (number, time in ns of the event that the device recorded just before it wrote the number).
-        seen: (number, time in ns) of each number that the other process saw.
-    """
-    first_seen: dict[int, float] = {}
-    for number, at_ns in seen:
-        first_seen.setdefault(number, at_ns)
-    delays = [(first_seen[number] - at_ns) / 1e3 for number, at_ns in enqueued if number in first_seen]
-    return delays, len(enqueued) - len(delays)
-
-
-# ---- time and power against clock and load
-
-
-class LineFit(NamedTuple):
-    """y = at_zero + slope * x, by least squares."""
-
-    at_zero: float
-    slope: float
-    worst: float
-    """The largest |fitted - measured| / measured."""
-
-
-def fit_line(points: Sequence[tuple[float, float]]) -> LineFit:
-    """Fits a line.
-
-    Raises:
-        ValueError: All points have the same x, or there are fewer than two.
-    """
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    if len(set(xs)) < 2:
-        raise ValueError(f"{len(points)} points with {len(set(xs))} different x do not make a line")
-    x_mean, y_mean = fmean(xs), fmean(ys)
-    slope = sum((x - x_mean) * (y - y_mean) for x, y in points) / sum((x - x_mean) ** 2 for x in xs)
-    at_zero = y_mean - slope * x_mean
-    worst = max(abs(at_zero + slope * x - y) / abs(y) if y else math.inf for x, y in points)
-    return LineFit(at_zero, slope, worst)
-
-
-class TimeFit(NamedTuple):
-    """time = time_ref_s * (a / x + 1 - a), x = clock / highest clock, as in `pfo_fs.device.simulated.physics`."""
-
-    time_ref_s: float
-    a: float
-    worst: float
-    """The largest relative difference between the fit and a measured time."""
-
-
-def fit_time(points: Sequence[tuple[float, float]], top_mhz: float) -> TimeFit:
-    """Fits the model of time to (clock in MHz, time in s).
-
-    Raises:
-        ValueError: All points have the same clock.
-    """
-    line = fit_line([(top_mhz / mhz, time_s) for mhz, time_s in points])
-    time_ref_s = line.at_zero + line.slope
-    return TimeFit(time_ref_s, line.slope / time_ref_s, line.worst)
-
-
 # ---- the order of a pipeline, and clocks that can be told apart
 
 
 def launch_order(stages: int, microbatches: int) -> list[tuple[int, str, int]]:
     """Returns (stage, instruction, micro-batch) in an order in which one thread can launch 1F1B for all stages."""
-    left = [_one_stage(stage, stages, microbatches) for stage in range(stages)]
-    launched: set[tuple[int, str, int]] = set()
-    order: list[tuple[int, str, int]] = []
-    while any(left):
-        for stage, row in enumerate(left):
-            while row and _ready(stage, *row[0], stages, launched):
-                name, microbatch = row.pop(0)
-                launched.add((stage, name, microbatch))
-                order.append((stage, name, microbatch))
-    return order
-
-
-def _one_stage(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    ahead = min(microbatches, stages - stage)
-    row = [("forward", i) for i in range(ahead)]
-    for i in range(microbatches):
-        row.append(("backward", i))
-        if ahead + i < microbatches:
-            row.append(("forward", ahead + i))
-    return row
-
-
-def _ready(stage: int, name: str, microbatch: int, stages: int, launched: set[tuple[int, str, int]]) -> bool:
-    if name == "forward":
-        return stage == 0 or (stage - 1, name, microbatch) in launched
-    return stage == stages - 1 or (stage + 1, name, microbatch) in launched
+    pipeline = make_pipeline("1f1b", stages, microbatches)
+    nodes = (pipeline.instructions[number] for number in pipeline.topological)
+    return [(one.stage, one.name, one.microbatch) for one in nodes]
 
 
 def alternating_clocks(supported_mhz: Sequence[int], count: int) -> list[int]:

@@ -154,16 +154,3 @@ def matmul(size: int, filled: float = 1.0) -> Callable[[], object]:
         b *= torch.rand(size, size, device="cuda") < filled
     out = torch.empty_like(a)
     return lambda: torch.matmul(a, b, out=out)
-
-
-def attention(length: int) -> Callable[[], object]:
-    """Returns causal attention over a batch of 4 with 32 heads of 128."""
-    q, k, v = (torch.randn(4, 32, length, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def copy(mebibytes: int) -> Callable[[], object]:
-    """Returns a copy within the device's memory."""
-    source = torch.zeros(mebibytes * 2**18, device="cuda")
-    target = torch.empty_like(source)
-    return lambda: target.copy_(source)

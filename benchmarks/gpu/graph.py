@@ -1,7 +1,7 @@
 """Part `graph`: marks inside a captured CUDA graph: whether the repeated numbers arrive in order, and what they cost.
 
 pfo-fs refuses marks in a capture, since each replay repeats the same numbers. This part captures them nevertheless, as
-a whole iteration would be captured.
+a whole iteration would be captured. Another process, which is this module run as a script, looks at the word.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.analysis import spread
-from benchmarks.gpu.calls import address_of
 from benchmarks.gpu.cuda import DEVICE, gpu_spec, make_event, matmul
 from benchmarks.gpu.load_fits import standard_error
-from benchmarks.gpu.marks import LAST, ROOT
 from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import DeviceError
 from pfo_fs.training.cuda_driver import PAGE_BYTES, Driver, RegisteredPage
 
+ROOT = Path(__file__).resolve().parents[2]
+LAST = 0xFFFF_FFFF
+"""This number ends the reader."""
 INSTRUCTIONS = 12
 REPLAYS = 100
 MANY = 200
@@ -41,7 +43,7 @@ def measure() -> Iterator[dict[str, Any]]:
     gpu_spec()
     page = SharedPage.create()
     driver = Driver(ctypes.CDLL)
-    address = address_of(page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
     registered = RegisteredPage(address - address % PAGE_BYTES, DEVICE, driver)
     target = ctypes.c_uint64(registered.device_address + address % PAGE_BYTES)
     large, small = matmul(4096), matmul(512)
@@ -94,7 +96,7 @@ def _capture(work: Callable[[], object], instructions: int, pieces: int, put: _P
 def _order(page: SharedPage, graph: Any, put: _Put) -> dict[str, Any]:
     """Replays the graph again and again while another process looks; returns whether it saw all numbers by turns."""
     page.words[PROGRESS] = 0
-    command = [sys.executable, "-m", "benchmarks.gpu.marks", str(page.fd), "0"]
+    command = [sys.executable, "-m", "benchmarks.gpu.graph", str(page.fd)]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     reader = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, pass_fds=[page.fd], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
@@ -112,7 +114,7 @@ def _order(page: SharedPage, graph: Any, put: _Put) -> dict[str, Any]:
         time.sleep(0.005)
         put(LAST)
         torch.cuda.synchronize()
-        seen = [number for number, _ in json.loads(reader.communicate(timeout=20)[0])["seen"]]
+        seen = json.loads(reader.communicate(timeout=20)[0])
     finally:
         reader.kill()
         reader.wait()
@@ -145,3 +147,20 @@ def _cost(marked: Any, plain: Any, marks: int) -> dict[str, Any]:
         "one_mark_us": extra_us / marks,
         "one_mark_error_us": error_us / marks,
     }
+
+
+def read_marks(fd: int) -> None:
+    """Runs in the other process: prints all numbers that it sees, in order, when the last one is there."""
+    words = SharedPage(fd).words
+    seen: list[int] = []
+    now = 0
+    print("ready", flush=True)
+    while now != LAST:
+        if words[PROGRESS] != now:
+            now = words[PROGRESS]
+            seen.append(now)
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    read_marks(int(sys.argv[1]))

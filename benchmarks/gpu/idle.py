@@ -27,11 +27,10 @@ _NEXT = 9
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    """Measures the power after a load, with a process that reads NVML and without; then the first kernels."""
+    """Measures the power after a load, then the first kernels."""
     gpu_spec()
     load = Load(matmul(8192), chunk_ms=30)
-    yield _after_load_watched(load)
-    yield _after_load_unwatched(load)
+    yield _after_load(load)
     spin = lambda: torch.cuda._sleep(CYCLES)  # noqa: E731
     heavy = matmul(4096)
     for rest_s in RESTS_S:
@@ -50,7 +49,7 @@ def _run(load: Load, lasting_s: float) -> float:
     return time.perf_counter()
 
 
-def _after_load_watched(load: Load) -> dict[str, Any]:
+def _after_load(load: Load) -> dict[str, Any]:
     """Returns the power in each second after the load, and the clock at its end."""
     pynvml, handle = nvml()
     idle_s = max(4, round(seconds(IDLE_S)))
@@ -71,22 +70,6 @@ def _after_load_watched(load: Load) -> dict[str, Any]:
         "clock_mhz": clocks,
         "performance_state": states,
         "clock_reasons": reasons,
-    }
-
-
-def _after_load_unwatched(load: Load) -> dict[str, Any]:
-    """Returns the mean power from 2 s after the load, while no process reads anything."""
-    pynvml, handle = nvml()
-    _run(load, seconds(LOAD_S))
-    time.sleep(2)
-    begin_j, begin_s = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, time.perf_counter()
-    time.sleep(max(2.0, seconds(IDLE_S - 4)))
-    end_j, end_s = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, time.perf_counter()
-    return {
-        "what": "power from 2 s after a matrix product, nothing read meanwhile",
-        "power_w": (end_j - begin_j) / (end_s - begin_s),
-        "seconds": end_s - begin_s,
-        "clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
     }
 
 

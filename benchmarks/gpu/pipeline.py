@@ -11,7 +11,6 @@ changed so long after its request.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import tempfile
@@ -225,7 +224,6 @@ def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[in
     plan.write_text(format_lowtime_plan([FrequencySchedule(rank=0, frequencies=frequencies)]))
     os.environ["PFO_FS_DRY_RUN"] = "1"
     os.environ["PFO_FS_DRY_RUN_LOG"] = str(folder / f"{mode}.log")
-    more = {"switching": mode} if knows_switching() else {}
     return PFOFileOptimizer(
         folder / mode,
         rank=0,
@@ -240,13 +238,8 @@ def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[in
         job_metadata=f"gpu-proof-{mode}",
         device_events=True,
         wait_for_schedule_s=30.0,
-        **more,  # type: ignore[arg-type]
+        switching=mode,
     )
-
-
-def knows_switching() -> bool:
-    """Returns whether this release has the argument `switching`; without it, the clock is set at launch."""
-    return "switching" in inspect.signature(PFOFileOptimizer).parameters
 
 
 def read_changes(log: Path) -> list[tuple[float, int]]:
@@ -298,8 +291,7 @@ def measure_job(sizes: Sizes) -> Iterator[dict[str, Any]]:
     supported = supported_clocks_mhz()
     # Without the highest one, so that the first clock of a step is another one than that between steps.
     clocks_mhz = alternating_clocks([mhz for mhz in supported if 2 * mhz >= max(supported) > mhz], len(job.names))
-    modes = MODES if knows_switching() else MODES[:1]
-    seen = {mode: _Seen() for mode in (NONE, *modes)}
+    seen = {mode: _Seen() for mode in (NONE, *MODES)}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         os.environ["PFO_FS_RUN_DIR"] = os.environ["PFO_FS_SIM_DIR"] = name
@@ -307,14 +299,14 @@ def measure_job(sizes: Sizes) -> Iterator[dict[str, Any]]:
         (folder / "switching.json").write_text(costs.model_dump_json())
         os.environ[VARIABLE] = str(folder / "switching.json")
         opts: dict[str, PFOFileOptimizer | None] = {NONE: None}
-        for mode in modes:
+        for mode in MODES:
             opts[mode] = stack.enter_context(optimizer_for(mode, folder, job.names, clocks_mhz))
         _warm_up(job, opts)
         _run_by_turns(job, opts, seen)
         os.environ.pop("PFO_FS_DRY_RUN_LOG", None)  # its folder is removed, and the next job opens the GPU first
-        changes = {mode: read_changes(folder / f"{mode}.log") for mode in modes}
+        changes = {mode: read_changes(folder / f"{mode}.log") for mode in MODES}
         _keep(seen, changes, sizes.stages)
-        really = {mode: getattr(opt, "switching", "launch") for mode, opt in opts.items()}
+        really = {mode: NONE if opt is None else opt.switching for mode, opt in opts.items()}
 
     def instruction_ms(wanted: str) -> float:
         steps = seen[NONE].steps

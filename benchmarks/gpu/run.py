@@ -18,17 +18,12 @@ _LONGEST_LIST = 40
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS_S = {
-    "readings": 40.0,
-    "calls": 40.0,
-    "marks": 60.0,
     "graph": 60.0,
     "pipeline": 320.0,
-    "models": 90.0,
     "loads": 240.0,
     "waves": 120.0,
     "idle": 90.0,
     "neighbours": 90.0,
-    "load_clocks": 160.0,
 }
 """Each part, and the longest time that it may take."""
 
@@ -130,7 +125,7 @@ def main() -> int:
     """Runs the command; returns 1 if a part failed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
-        description="Measures pfo-fs on one NVIDIA GPU in some twelve minutes; changes none of its settings.",
+        description="Measures pfo-fs on one NVIDIA GPU in some ten minutes; changes none of its settings.",
     )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder for results.jsonl and the logs")
     parser.add_argument("--only", nargs="*", choices=list(LIMITS_S), default=list(LIMITS_S), help="these parts")

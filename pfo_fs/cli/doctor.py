@@ -88,7 +88,7 @@ def doctor(
 
 
 def _check_directory(shared: Path, peers: int, wait_s: float, answer_within_s: float) -> list[Check]:
-    from pfo_fs.doctor.directory.answers import check_directory_in_time
+    from pfo_fs.doctor.directory.process import check_directory_in_time
     from pfo_fs.doctor.lines import lines
 
     with err.status("starting ...") as line:

@@ -55,18 +55,12 @@ def reset_clocks(
 
 def _reset(spec: str, power_limit_w: float | None, wait_s: float) -> str:
     """Resets one GPU; returns what could not be done, or ''."""
-    from pfo_fs.device.clocks.undo import clock_undo, finish, limit_undo, state_of, take_over
+    from pfo_fs.device.clocks.undo import reset_left
     from pfo_fs.device.gpu.spec import open_gpu
     from pfo_fs.errors import DeviceError
 
     try:
         with closing(open_gpu(spec)) as gpu:
-            clock, limit = clock_undo(gpu), limit_undo(gpu)
-            clock.owe(0.0)
-            if power_limit_w is None:
-                take_over(gpu, clock, limit)
-            else:
-                limit.owe(0.0, power_limit_w)
-            return "" if finish((clock, limit), wait_s) else state_of((clock, limit)).problem
+            return reset_left(gpu, wait_s, power_limit_w=power_limit_w)
     except DeviceError as error:
         return str(error)

@@ -114,7 +114,7 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
 def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
     from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
-    from pfo_fs.schedule_yaml.parse import ScheduleProblems, parse_schedule_yaml
+    from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
 
     job_body, infos = _job_and_ranks(folder)
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 GONE_AFTER_S = 3600.0
 """A cause that has not been reported for this time is over: the next report of it is logged again."""
 _MOST_CAUSES = 200
-"""The oldest causes are forgotten: memory stays bounded, and a cause that is back after 200 others is news again."""
+"""The oldest causes are forgotten: memory stays bounded, and a cause that is back after 200 others is said again."""
 
 
 @dataclass

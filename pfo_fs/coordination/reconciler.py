@@ -17,7 +17,7 @@ from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.schedule_yaml.parse import ScheduleDocument
+from pfo_fs.schedule_yaml import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
 from pfo_fs.store import JobFolder, bodies, layout, save_sched
 

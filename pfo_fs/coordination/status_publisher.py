@@ -15,7 +15,7 @@ from pfo_fs.store import JobFolder, bodies
 log = logging.getLogger(__name__)
 
 _CHECK_EVERY_S = 2.0
-"""How soon a `current.json` that somebody has replaced is written again, for one read."""
+"""How soon a `current.json` that another user has replaced is written again, for one read."""
 
 State = Literal["waiting", "running", "broken", "ended"]
 

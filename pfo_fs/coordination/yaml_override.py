@@ -14,7 +14,7 @@ import yaml
 
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs
-from pfo_fs.schedule_yaml.parse import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
+from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.store import JobFolder
 
 log = logging.getLogger(__name__)

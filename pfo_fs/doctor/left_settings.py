@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pfo_fs.device.clocks.undo import SAME_W, clock_undo, finish, limit_undo, take_over
+from pfo_fs.device.clocks.undo import SAME_W, reset_left
 from pfo_fs.device.clocks.undo_note import Left, clock_note, limit_note
 from pfo_fs.device.gpu.interface import Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import gpu_settings_now
@@ -107,12 +107,10 @@ def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None)
 
 def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings) -> Check:
     """Resets the clock, and the power limit that a job has noted, until both are verified; gives up after 10 s."""
-    clock, limit = clock_undo(gpu), limit_undo(gpu)
-    clock.owe(float(before.locked_mhz))
-    take_over(gpu, clock, limit)
     was = before.text if before.differs else NOTED
-    if not finish((clock, limit), _FIX_FOR_S):
-        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {clock.problem or limit.problem}")
+    problem = reset_left(gpu, _FIX_FOR_S, locked_mhz=float(before.locked_mhz))
+    if problem:
+        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {problem}")
     try:
         after = gpu_settings_now(spec)
     except DeviceError as error:

@@ -13,6 +13,7 @@ from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import held_calls, messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
 from pfo_fs.ipc.own_file import OwnFile
+from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 
 log = logging.getLogger("pfo_fs")
@@ -71,6 +72,7 @@ class HelperClient:
         self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
+        in_forked_children(self._close_in_child)
         begin = time.monotonic()
         while not self._connect():
             if self.process is None:
@@ -93,7 +95,6 @@ class HelperClient:
         self._connected_s = time.monotonic()
         self._fd = connection.fileno()
         self.lost = False
-        transport.not_for_children(connection)
         self.send(self._hello)
         return True
 
@@ -244,6 +245,11 @@ class HelperClient:
             self.lost = error.errno != errno.EMSGSIZE
             return False
         return True
+
+    def _close_in_child(self) -> None:
+        """A data loader must not keep a helper alive, nor speak to it."""
+        if self._connected_s:
+            self.close()
 
     def close(self) -> None:
         """Ends the connection; the helper still writes what it has received."""

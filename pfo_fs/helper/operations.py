@@ -18,7 +18,7 @@ from typing import TypeAlias
 from pfo_fs.coordination import SitePolicy, read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
 from pfo_fs.helper.power_limit_files import Asked, PowerLimitFiles
-from pfo_fs.ipc.messages import Message, NewSchedule, OpenPowerLimitFiles, RankPlan, SaveProfile, SharedLevels
+from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile, ShareLevels
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
 
@@ -241,7 +241,7 @@ class DirectoryOperations:
                 self.folder.write_progress(body, name)
             case bodies.EndBody():
                 self.folder.write_end(operation)
-            case OpenPowerLimitFiles() | SaveProfile() | SharedLevels():
+            case ReadProfile() | SaveProfile() | ShareLevels():
                 return self._power_limit.execute(operation)
         return None
 

@@ -14,16 +14,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, layout
-from pfo_fs.store.power_limit_folder import KNOBS, MAX_PROFILE_BYTES, Knob, PowerLimitFolder, PowerLimitUpdates
+from pfo_fs.store.power_limit_folder import KNOBS, MAX_PROFILE_BYTES, PowerLimitFolder, PowerLimitUpdates
 
-_PER_MESSAGE = 500
-"""As many measurements fit into one packet."""
-
-Asked: TypeAlias = m.OpenPowerLimitFiles | m.SaveProfile | m.SharedLevels
+Asked: TypeAlias = m.ReadProfile | m.SaveProfile | m.ShareLevels
 
 
 class PowerLimitFiles:
@@ -35,62 +32,44 @@ class PowerLimitFiles:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._knob: Knob = "power_limit"
         self._folder: PowerLimitFolder | None = None
         self._told: list[m.Message] = []
         self._problem = ""
 
     def execute(self, asked: Asked) -> list[m.Message]:
-        """Returns the messages for training; to `SharedLevels`, one `SharedLevels` or several are the answer."""
+        """Returns the messages for training, of which the last one is the answer."""
         match asked:
-            case m.OpenPowerLimitFiles():
-                self._open(asked)
+            case m.ReadProfile(path=path):
+                self._told.append(self._read(path))
             case m.SaveProfile(path=path, content=content, replace=replace):
                 with self._problems_told(f"{path} cannot be written"):
                     write_file(Path(path), content, replace=replace)
                 self._told.append(m.ProfileSaved())
-            case m.SharedLevels():
-                with self._problems_told("measurements are not shared"):
-                    self._publish(asked)
-                self._poll()
+            case m.ShareLevels():
+                self._told.append(self._share(asked))
         told, self._told = self._told, []
         return told
 
-    def _open(self, asked: m.OpenPowerLimitFiles) -> None:
-        profile: Literal["none", "read", "unknown"] = "none"
-        content: bytes | None = None
-        if asked.profile_path is not None:
-            profile = "unknown"
-            with self._problems_told(f"{asked.profile_path} cannot be read, and will not be written"):
-                content = read_file(Path(asked.profile_path), MAX_PROFILE_BYTES + 1)
-                profile = "none" if content is None else "read"
-        self._knob, self._folder = asked.knob, None
-        if asked.key:
-            with self._problems_told("measurements are not shared"):
-                files = Files(self._root, create=True)
-                self._folder = PowerLimitFolder(files, asked.key, asked.knob)
-                files.make_folder(layout.OFF)  # an NFS client would remember for long that it was not there
-                self._poll()
-        shares = self._folder is not None
-        self._told.append(m.PowerLimitFilesOpened(profile=profile, content=content or b"", shares=shares))
+    def _read(self, path: str) -> m.ProfileRead:
+        with self._problems_told(f"{path} cannot be read, and will not be written"):
+            content = read_file(Path(path), MAX_PROFILE_BYTES + 1)
+            return m.ProfileRead(profile="none") if content is None else m.ProfileRead(profile="read", content=content)
+        return m.ProfileRead(profile="unknown")
 
-    def _publish(self, levels: m.SharedLevels) -> None:
-        if self._folder is None:
-            return
-        for level in levels.begun:
-            self._folder.announce(level)
-        for level, energy_j, time_s in levels.measurements:
-            self._folder.publish(KNOBS[self._knob].at(level, energy=energy_j, time=time_s))
-
-    def _poll(self) -> None:
-        found = PowerLimitUpdates([], [])
+    def _share(self, levels: m.ShareLevels) -> m.SharedLevels:
+        new = PowerLimitUpdates([], [])
         with self._problems_told("measurements are not shared"):
-            if self._folder is not None:
-                found = self._folder.updates()
-        measured = [(one.level, one.energy, one.time) for one in found.measurements]
-        for at in range(0, max(1, len(measured), len(found.begun)), _PER_MESSAGE):
-            lot = slice(at, at + _PER_MESSAGE)
-            self._told.append(m.SharedLevels(measurements=measured[lot], begun=found.begun[lot]))
+            if self._folder is None:
+                files = Files(self._root, create=True)
+                self._folder = PowerLimitFolder(files, levels.key, levels.knob)
+                files.make_folder(layout.OFF)  # an NFS client would remember for long that it was not there
+            for level in levels.begun:
+                self._folder.announce(level)
+            for level, energy_j, time_s in levels.measurements:
+                self._folder.publish(KNOBS[levels.knob].at(level, energy=energy_j, time=time_s))
+            new = self._folder.updates()
+        found = [(one.level, one.energy, one.time) for one in new.measurements]
+        return m.SharedLevels(measurements=found, begun=new.begun, can_share=self._folder is not None)
 
     @contextmanager
     def _problems_told(self, what: str) -> Iterator[None]:

@@ -164,7 +164,7 @@ class HelperState:
                 self._on_measured(rank, message)
             case m.ClocksReleased():
                 client.gpu_spec = ""
-            case m.OpenPowerLimitFiles() | m.SaveProfile() | m.SharedLevels():
+            case m.ReadProfile() | m.SaveProfile() | m.ShareLevels():
                 self._add(message)
             case m.WatchSwitch():
                 self._switch.start()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.guard import Guard
+from pfo_fs.integrations.pipeline_marks import ObjectWraps
+from pfo_fs.loads import from_batch
 from pfo_fs.power_limit.monitor import EnergyMonitor
+from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
+from pfo_fs.training.load_clocks import LoadClocks
 
 AnyCallback = TypeVar("AnyCallback", bound="FrameworkCallback")
 
@@ -24,7 +31,6 @@ class FrameworkCallback:
 
     needs: ClassVar[str]
     """What to install, for an error."""
-    _options: dict[str, Any]
 
     @staticmethod
     def load_base() -> type:
@@ -38,15 +44,20 @@ class FrameworkCallback:
 
     def _prepare(self, options: dict[str, Any]) -> None:
         """Sets all attributes, without starting anything."""
-        raise NotImplementedError
+        self._options = options
+        self._wraps = ObjectWraps()
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {name: value for name, value in self._options.items() if not isinstance(value, EnergyMonitor)}
         return _unstarted, (type(self).__mro__[1], options)
 
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Undoes what the callback has set, and takes it off the trainer."""
-        raise NotImplementedError
+        self._wraps.undo()
 
     def __enter__(self: AnyCallback) -> AnyCallback:
         return self
@@ -55,6 +66,81 @@ class FrameworkCallback:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class PowerLimitCallback(FrameworkCallback):
+    """A callback that holds a `GlobalPowerLimitOptimizer`.
+
+    Attributes:
+        optimizer: The optimizer; before it is started, one that does nothing.
+    """
+
+    def _prepare(self, options: dict[str, Any]) -> None:
+        super()._prepare(options)
+        self._is_started = False
+        self.optimizer = GlobalPowerLimitOptimizer.nothing()
+
+    def start(self) -> None:
+        """Makes the optimizer, once; a collective call of all ranks."""
+        if not self._is_started:
+            self._is_started = True
+            self.optimizer = GlobalPowerLimitOptimizer(**self._options)
+
+    def metrics(self) -> dict[str, float]:
+        """See `GlobalPowerLimitOptimizer`."""
+        return self.optimizer.metrics()
+
+    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+        """Training ends; the earlier levels are restored."""
+        self.optimizer.pause()
+
+    def close(self) -> None:
+        """Restores the earlier levels and finishes writing; what was attached is taken off."""
+        super().close()
+        self.optimizer.close()
+
+
+class LoadClocksCallback(FrameworkCallback):
+    """A callback that holds a `LoadClocks`.
+
+    Args:
+        shared_dir: The directory that all ranks, the daemon and users share.
+        loads: Reads the load of a batch, on the CPU, as the loader for training gives it; `pfo_fs.loads.from_batch`
+            finds what packing collators give.
+        options: Other arguments of `LoadClocks`.
+
+    Attributes:
+        clocks: The `LoadClocks`; before it is started, one that does nothing.
+    """
+
+    def __init__(
+        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
+    ) -> None:
+        self._prepare({"shared_dir": shared_dir, "loads": loads, **options})
+
+    def _prepare(self, options: dict[str, Any]) -> None:
+        super()._prepare(options)
+        strict = bool(options.get("strict"))
+        self._guard = Guard(lambda _: self.close(), strict=strict, what="clocks from loads")
+        self.clocks = LoadClocks.nothing()
+
+    def start(self, model: Any) -> None:
+        """Makes the `LoadClocks` of a model; a collective call of all ranks."""
+        options = {name: value for name, value in self._options.items() if name != "loads"}
+        self.clocks = LoadClocks(model=model, **options)
+
+    def metrics(self) -> dict[str, float]:
+        """See `LoadClocks`."""
+        return self.clocks.metrics()
+
+    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+        """Training ends: default clocks."""
+        self.clocks.close()
+
+    def close(self) -> None:
+        """Resets the clocks, and takes everything off the trainer."""
+        super().close()
+        self.clocks.close()
 
 
 def _unstarted(kind: type[FrameworkCallback], options: dict[str, Any]) -> FrameworkCallback:

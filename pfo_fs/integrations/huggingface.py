@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import os
-from typing import Any, Literal
+from functools import wraps
+from inspect import signature
+from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import FrameworkCallback
-from pfo_fs.power_limit.monitor import Monitor
+from pfo_fs.integrations.callback_base import FrameworkCallback, PowerLimitCallback
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
-from pfo_fs.power_limit.selectors import OptimumSelector
-
-_OPTIONS = frozenset(inspect.signature(GlobalPowerLimitOptimizer.__init__).parameters) - {"self"}
 
 
 class HFCallback(FrameworkCallback):
@@ -28,9 +24,16 @@ class HFCallback(FrameworkCallback):
         base: type = TrainerCallback
         return base
 
-    def metrics(self) -> dict[str, float]:
-        """Returns averages over the steps since the last call."""
-        raise NotImplementedError
+    def _prepare(self, options: dict[str, Any]) -> None:
+        super()._prepare(options)
+        self._trainer: Any = None  # the Trainer to which the callback is attached
+
+    def close(self) -> None:
+        """See `FrameworkCallback`."""
+        trainer, self._trainer = self._trainer, None
+        super().close()
+        if trainer is not None:
+            trainer.remove_callback(self)
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
         """The Trainer logs a loss; `metrics()` goes along."""
@@ -41,7 +44,7 @@ class HFCallback(FrameworkCallback):
                 state.log_history[-1].update(found)
 
 
-class HFGlobalPowerLimitOptimizer(HFCallback):
+class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
     """`GlobalPowerLimitOptimizer` as a `transformers.TrainerCallback`.
 
         HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05)).attach(trainer)
@@ -59,42 +62,14 @@ class HFGlobalPowerLimitOptimizer(HFCallback):
             raises.
     """
 
-    _optimizer: GlobalPowerLimitOptimizer | None
-
-    def __init__(
-        self,
-        monitor: Monitor | None = None,
-        optimum_selector: OptimumSelector | None = None,
-        wait_steps: int = 1,
-        warmup_steps: int = 10,
-        profile_steps: int = 40,
-        pl_step: int = 25,
-        profile_path: str | os.PathLike[str] | None = None,
-        shared_dir: str | os.PathLike[str] | None = None,
-        *,
-        search: Literal["full", "coarse-to-fine"] = "full",
-        reprofile_drift: float | None = None,
-        knob: Literal["power_limit", "clock"] = "power_limit",
-        clock_step: int = 45,
-        strict: bool = False,
-    ) -> None:
-        options = {name: value for name, value in locals().items() if name in _OPTIONS}
-        self._prepare(options)
-        self._optimizer = GlobalPowerLimitOptimizer(**options)
+    @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._prepare(dict(signature(GlobalPowerLimitOptimizer).bind(*args, **options).arguments))
+        self.start()
 
     def _prepare(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._optimizer = None
-        self._trainer: Any = None
-        self._wrapped: Any = None  # the `train` of `self._trainer`
+        super()._prepare(options)
         self._batch_size: int | None = None
-
-    @property
-    def optimizer(self) -> GlobalPowerLimitOptimizer:
-        """The `GlobalPowerLimitOptimizer`; that of a copied callback is made when it is first needed."""
-        if self._optimizer is None:
-            self._optimizer = GlobalPowerLimitOptimizer(**self._options)
-        return self._optimizer
 
     def attach(self, trainer: Any) -> HFGlobalPowerLimitOptimizer:
         """Adds this callback to a Trainer, before those that report, and restores the levels when `train` raises.
@@ -105,6 +80,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback):
             ConfigError: With `strict`: the Trainer has no `callback_handler` and `train`, or this callback is attached
                 already.
         """
+        self.start()  # of a copy
         with self.optimizer.guard:
             self._attach(trainer)
         return self
@@ -127,11 +103,12 @@ class HFGlobalPowerLimitOptimizer(HFCallback):
             finally:
                 self.optimizer.pause()
 
-        trainer.train = self._wrapped = train_and_restore
+        self._wraps.replace(trainer, "train", train_and_restore)
         self._trainer = trainer
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""
+        self.start()  # of a copy
         before, self._batch_size = self._batch_size, getattr(state, "train_batch_size", None)
         if before in (None, self._batch_size):
             self.optimizer.on_train_begin()
@@ -159,20 +136,3 @@ class HFGlobalPowerLimitOptimizer(HFCallback):
     def on_prediction_step(self, *_args: Any, **_kwargs: Any) -> None:
         """A batch was evaluated."""
         self.optimizer.pause_measurement()
-
-    def metrics(self) -> dict[str, float]:
-        """See `GlobalPowerLimitOptimizer`."""
-        return self.optimizer.metrics()
-
-    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
-        """Training ends; the earlier levels are restored."""
-        self.optimizer.pause()
-
-    def close(self) -> None:
-        """Restores the earlier levels and finishes writing; `attach` is undone."""
-        trainer, self._trainer = self._trainer, None
-        if trainer is not None:
-            if vars(trainer).get("train") is self._wrapped:
-                del trainer.train
-            trainer.remove_callback(self)
-        self.optimizer.close()

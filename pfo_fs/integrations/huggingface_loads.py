@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.guard import Guard
+from pfo_fs.integrations.callback_base import LoadClocksCallback
 from pfo_fs.integrations.huggingface import HFCallback
-from pfo_fs.loads import from_batch
-from pfo_fs.training.load_clocks import LoadClocks
 
 _KEY = "pfo_fs_load"
 """Under this key a batch brings its load from the worker of the data loader."""
@@ -32,7 +29,7 @@ class WithLoad:
         return batch
 
 
-class HFLoadClocks(HFCallback):
+class HFLoadClocks(HFCallback, LoadClocksCallback):
     """`LoadClocks` for a `transformers.Trainer` that trains with DistributedDataParallel.
 
         HFLoadClocks("/shared/pfo").attach(trainer)
@@ -42,26 +39,17 @@ class HFLoadClocks(HFCallback):
     training ends.
 
     Args:
-        shared_dir: The directory that all ranks, the daemon and users share.
-        loads: Reads the load of a batch, on the CPU, as the collator makes it; `pfo_fs.loads.from_batch` finds what
-            packing collators give.
+        shared_dir, loads: As for `LoadClocksCallback`: the shared directory, and what reads the load of a batch (by
+            default `pfo_fs.loads.from_batch`).
         options: Other arguments of `LoadClocks`.
 
     Raises:
         ConfigError: transformers is not installed.
     """
 
-    def __init__(
-        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
-    ) -> None:
-        self._prepare({"shared_dir": shared_dir, "loads": loads, **options})
-
     def _prepare(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
+        super()._prepare(options)
         self._loads: list[Any] | None = None
-        self._undo: list[Callable[[], None]] = []
-        self.clocks: LoadClocks | None = None
 
     def attach(self, trainer: Any) -> HFLoadClocks:
         """Adds this callback to a Trainer; its loader for training and `get_batch_samples` are wrapped until `close`.
@@ -83,16 +71,11 @@ class HFLoadClocks(HFCallback):
                 finally:
                     trainer.data_collator = collate
 
-            trainer.get_train_dataloader = train_loader
-            trainer.get_batch_samples = lambda *args, **kwargs: self._took(take(*args, **kwargs))
+            self._wraps.replace(trainer, "get_train_dataloader", train_loader)
+            self._wraps.replace(trainer, "get_batch_samples", lambda *args, **kwargs: self._took(take(*args, **kwargs)))
             trainer.add_callback(self)
-            self._undo = [
-                lambda: delattr(trainer, "get_train_dataloader"),
-                lambda: delattr(trainer, "get_batch_samples"),
-                lambda: trainer.remove_callback(self),
-            ]
-            options = {name: value for name, value in self._options.items() if name != "loads"}
-            self.clocks = LoadClocks(model=trainer.model, **options)
+            self._trainer = trainer
+            self.start(trainer.model)
         return self
 
     def _took(self, found: Any) -> Any:
@@ -103,22 +86,5 @@ class HFLoadClocks(HFCallback):
 
     def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
         """A step begins."""
-        if self.clocks is not None:
-            loads, self._loads = self._loads, None
-            self.clocks.step(loads)
-
-    def metrics(self) -> dict[str, float]:
-        """See `LoadClocks`."""
-        return {} if self.clocks is None else self.clocks.metrics()
-
-    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
-        """Training ends: default clocks."""
-        if self.clocks is not None:
-            self.clocks.close()
-
-    def close(self) -> None:
-        """Resets the clocks, and takes everything off the Trainer."""
-        while self._undo:
-            self._undo.pop()()
-        if self.clocks is not None:
-            self.clocks.close()
+        loads, self._loads = self._loads, None
+        self.clocks.step(loads)

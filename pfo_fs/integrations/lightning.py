@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from pfo_fs.integrations.callback_base import FrameworkCallback
-from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
+from pfo_fs.integrations.callback_base import FrameworkCallback, PowerLimitCallback
 
 
 class LightningCallback(FrameworkCallback):
@@ -24,16 +22,15 @@ class LightningCallback(FrameworkCallback):
         base: type = Callback
         return base
 
+    def _log_metrics(self, trainer: Any) -> None:
+        """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
+        if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+            found = self.metrics()
+            for logger in trainer.loggers if found else ():
+                logger.log_metrics(found, step=trainer.global_step)
 
-def log_metrics(trainer: Any, metrics: Callable[[], dict[str, float]]) -> None:
-    """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
-    if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
-        found = metrics()
-        for logger in trainer.loggers:
-            logger.log_metrics(found, step=trainer.global_step)
 
-
-class LightningPowerLimitOptimizer(LightningCallback):
+class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
     """`GlobalPowerLimitOptimizer` as a `lightning.Callback`.
 
         Trainer(..., callbacks=[LightningPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
@@ -47,7 +44,7 @@ class LightningPowerLimitOptimizer(LightningCallback):
             can exchange messages only then.
 
     Attributes:
-        optimizer: The `GlobalPowerLimitOptimizer`; None before the first training.
+        optimizer: The `GlobalPowerLimitOptimizer`; before the first training, one that does nothing.
 
     Raises:
         ConfigError: Lightning is not installed.
@@ -57,14 +54,13 @@ class LightningPowerLimitOptimizer(LightningCallback):
         self._prepare(options)
 
     def _prepare(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self.optimizer: GlobalPowerLimitOptimizer | None = None
+        super()._prepare(options)
         self._step = -1  # `global_step` at the begin of the step that runs
 
     def setup(self, _trainer: Any, _module: Any, stage: str) -> None:
         """The process group exists now."""
-        if stage == "fit" and self.optimizer is None:
-            self.optimizer = GlobalPowerLimitOptimizer(**self._options)
+        if stage == "fit":
+            self.start()
 
     def on_train_start(self, *_args: Any) -> None:
         """Training begins, maybe not for the first time."""
@@ -72,42 +68,28 @@ class LightningPowerLimitOptimizer(LightningCallback):
 
     def on_train_batch_start(self, trainer: Any, *_args: Any) -> None:
         """A micro-batch begins: the first one of a step if there was an optimizer step since the last one."""
-        if self.optimizer is not None and trainer.global_step != self._step:
+        if trainer.global_step != self._step:
             self._step = trainer.global_step
             self.optimizer.on_step_begin()
 
     def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
         """A micro-batch ends: the last one of a step if there was an optimizer step."""
-        if self.optimizer is None or trainer.global_step == self._step:
-            return
-        self.optimizer.on_step_end()
-        log_metrics(trainer, self.optimizer.metrics)
+        if trainer.global_step != self._step:
+            self.optimizer.on_step_end()
+            self._log_metrics(trainer)
 
     def on_train_epoch_end(self, *_args: Any) -> None:
         """An epoch ends; what is being measured goes on in the next one."""
-        if self.optimizer is not None:
-            self.optimizer.pause_measurement()
+        self.optimizer.pause_measurement()
 
     def on_validation_start(self, *_args: Any) -> None:
         """Validation begins; it is not measured."""
-        if self.optimizer is not None:
-            self.optimizer.pause_measurement()
+        self.optimizer.pause_measurement()
 
     def on_validation_end(self, *_args: Any) -> None:
         """Validation ends."""
-        if self.optimizer is not None:
-            self.optimizer.resume_measurement()
-
-    def on_train_end(self, *_args: Any) -> None:
-        """Training ends; the earlier levels are restored."""
-        if self.optimizer is not None:
-            self.optimizer.pause()
+        self.optimizer.resume_measurement()
 
     def on_exception(self, *_args: Any) -> None:
         """Training has failed, or was interrupted; the earlier levels are restored."""
         self.on_train_end()
-
-    def close(self) -> None:
-        """Restores the earlier levels and finishes writing."""
-        if self.optimizer is not None:
-            self.optimizer.close()

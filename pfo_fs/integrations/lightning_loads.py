@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.guard import Guard
-from pfo_fs.integrations.lightning import LightningCallback, log_metrics
-from pfo_fs.loads import from_batch
-from pfo_fs.training.load_clocks import LoadClocks
+from pfo_fs.integrations.callback_base import LoadClocksCallback
+from pfo_fs.integrations.lightning import LightningCallback
 
 
 class LoaderWithLoads:
@@ -64,51 +61,42 @@ class LoaderWithLoads:
             return error
 
 
-class LightningLoadClocks(LightningCallback):
+class LightningLoadClocks(LightningCallback, LoadClocksCallback):
     """`LoadClocks` as a `lightning.Callback`, for training with `DDPStrategy`.
 
         Trainer(..., strategy="ddp", callbacks=[LightningLoadClocks("/shared/pfo")])
 
     A step is an optimizer step: with `accumulate_grad_batches`, all its micro-batches are fetched before the first one
     runs. Validation is no part of a step. The trainer's loggers get `metrics()` every `log_every_n_steps` steps. Clocks
-    are the default again when training ends, also by an exception.
+    are the default again when training ends, also by an exception. `LoadClocks` is made when training starts.
 
     Args:
-        shared_dir: The directory that all ranks, the daemon and users share.
-        loads: Reads the load of a batch, on the CPU, as the loader for training gives it; `pfo_fs.loads.from_batch`
-            finds what packing collators give.
-        options: Other arguments of `LoadClocks`, which is made when training starts.
-
-    Attributes:
-        clocks: The `LoadClocks`; None before the first training.
+        shared_dir, loads: As for `LoadClocksCallback`: the shared directory, and what reads the load of a batch (by
+            default `pfo_fs.loads.from_batch`).
+        options: Other arguments of `LoadClocks`.
 
     Raises:
         ConfigError: Lightning is not installed.
     """
 
-    def __init__(
-        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
-    ) -> None:
-        self._prepare({"shared_dir": shared_dir, "loads": loads, **options})
-
     def _prepare(self, options: dict[str, Any]) -> None:
-        self._options = options
-        strict = bool(options.get("strict"))
-        self._guard = Guard(lambda _: self.close(), strict=strict, what="clocks from loads")
-        self._steps: deque[list[Any]] | None = None
+        super()._prepare(options)
+        self._steps: deque[list[Any]] = deque()
         self._left = 0  # micro-batches of the step that runs
-        self._undo: Callable[[], None] | None = None
-        self.clocks: LoadClocks | None = None
+        self._is_set_up = False
 
     def setup(self, trainer: Any, _module: Any, stage: str) -> None:
         """Has the strategy make loaders that keep loads, where the trainer trains with them."""
-        if stage != "fit" or self._undo is not None:
+        if stage != "fit" or self._is_set_up:
             return
         with self._guard:
-            read, strategy = self._options["loads"], trainer.strategy
-            process = strategy.process_dataloader
-            strategy.process_dataloader = lambda loader: LoaderWithLoads(process(loader), read, trainer)
-            self._undo = lambda: delattr(strategy, "process_dataloader")
+            self._is_set_up = True
+            read, process = self._options["loads"], trainer.strategy.process_dataloader
+            self._wraps.replace(
+                trainer.strategy,
+                "process_dataloader",
+                lambda loader: LoaderWithLoads(process(loader), read, trainer),
+            )
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         """Training starts, maybe not for the first time; all ranks are here."""
@@ -118,9 +106,8 @@ class LightningLoadClocks(LightningCallback):
                 raise ConfigError(
                     f"LightningLoadClocks takes one loader for training, and got a {type(loader).__name__}"
                 )
-            options = {name: value for name, value in self._options.items() if name != "loads"}
             self._steps = loader.steps
-            self.clocks = LoadClocks(model=trainer.model, **options)
+            self.start(trainer.model)
 
     def on_train_epoch_start(self, *_args: Any) -> None:
         """An epoch starts, and a step with it."""
@@ -128,8 +115,6 @@ class LightningLoadClocks(LightningCallback):
 
     def on_train_batch_start(self, *_args: Any) -> None:
         """A micro-batch begins: the first one of a step if that before it was the last one of another."""
-        if self.clocks is None or self._steps is None:
-            return
         if self._left == 0:
             loads = self._steps.popleft() if self._steps else []
             self._left = max(1, len(loads))
@@ -138,30 +123,21 @@ class LightningLoadClocks(LightningCallback):
 
     def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
         """A micro-batch ends; that of a step which is logged takes `metrics()` along."""
-        if self.clocks is not None and not self._left:
-            log_metrics(trainer, self.clocks.metrics)
-
-    def on_train_end(self, *_args: Any) -> None:
-        """Training ends: default clocks."""
-        if self.clocks is not None:
-            self.clocks.close()
+        if not self._left:
+            self._log_metrics(trainer)
 
     def on_exception(self, _trainer: Any, _module: Any, error: BaseException) -> None:
         """Training has failed, or was interrupted: default clocks."""
-        if self.clocks is not None:
-            self.clocks.__exit__(type(error), error, error.__traceback__)
+        self.clocks.__exit__(type(error), error, error.__traceback__)
 
     def teardown(self, *_args: Any, **_kwargs: Any) -> None:
         """The trainer ends; its strategy makes loaders as before."""
         self.close()
 
     def close(self) -> None:
-        """Resets the clocks, and takes everything off the trainer."""
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
-        if self.clocks is not None:
-            self.clocks.close()
+        """See `LoadClocksCallback`."""
+        self._is_set_up = False
+        super().close()
 
 
 def _given(loads: list[Any]) -> Iterator[Any]:

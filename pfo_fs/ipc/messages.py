@@ -173,28 +173,17 @@ class ClocksReleased(Message, frozen=True, kw_only=True):
 # ---- between a power-limit optimizer and the host's helper
 
 
-class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
-    """Rank 0 requests the files of a power-limit optimizer; answered by `PowerLimitFilesOpened`.
+class ReadProfile(Message, frozen=True, kw_only=True):
+    """Rank 0 requests the profile of a power-limit optimizer; answered by `ProfileRead`."""
 
-    `profile_path`: None for no profile. `key` names, below the shared directory, the folder of measurements of the same
-    kind; empty: from now on, nothing is shared. `knob` is what is set.
-    """
-
-    profile_path: str | None
-    key: str
-    knob: Literal["power_limit", "clock"] = "power_limit"
+    path: str
 
 
-class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
-    """What was found; sent after the first `SharedLevels`.
-
-    `profile`: there is none, it was read and is `content`, or it is unknown if there is one. `shares`: whether the
-    shared directory can be used.
-    """
+class ProfileRead(Message, frozen=True, kw_only=True):
+    """There is no profile, it was read and is `content`, or it is unknown if there is one."""
 
     profile: Literal["none", "read", "unknown"]
     content: bytes = b""
-    shares: bool = False
 
 
 class SaveProfile(Message, frozen=True, kw_only=True):
@@ -209,14 +198,25 @@ class ProfileSaved(Message, frozen=True, kw_only=True):
     """The answer to `SaveProfile`: the profile is written, or a `LogLine` before this message says why it is not."""
 
 
-class SharedLevels(Message, frozen=True, kw_only=True):
-    """Levels (power limits in W, or clocks in MHz) of this job for other jobs; the answer has what is new of theirs.
+class ShareLevels(Message, frozen=True, kw_only=True):
+    """Shares what a job has measured, and requests what others have; answered by `SharedLevels`.
 
-    `measurements` are (level, energy in J, time in s), and `begun` the levels with which a job has begun.
+    `key` names, below the shared directory, the folder of measurements of the same kind, and `knob` is what is set.
+    `measurements` are (level in W or MHz, energy in J, time in s), and `begun` the levels that are measured now.
     """
+
+    key: str
+    knob: Literal["power_limit", "clock"] = "power_limit"
+    measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
+    begun: list[Level] = []
+
+
+class SharedLevels(Message, frozen=True, kw_only=True):
+    """What is new in the folder, in the form of `ShareLevels`; `can_share`: the folder can be used."""
 
     measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
     begun: list[Level] = []
+    can_share: bool = True
 
 
 class WatchSwitch(Message, frozen=True, kw_only=True):
@@ -327,9 +327,9 @@ ToHelper: TypeAlias = (
     | ProgressReport
     | MeasurementReport
     | ClocksReleased
-    | OpenPowerLimitFiles
+    | ReadProfile
     | SaveProfile
-    | SharedLevels
+    | ShareLevels
     | WatchSwitch
 )
 ToTraining: TypeAlias = (
@@ -341,7 +341,7 @@ ToTraining: TypeAlias = (
     | ClocksHeld
     | SchedulesWithdrawn
     | LogLine
-    | PowerLimitFilesOpened
+    | ProfileRead
     | ProfileSaved
     | SharedLevels
 )

@@ -11,15 +11,12 @@ import hashlib
 import os
 import socket
 import struct
-import weakref
 import zlib
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 import msgspec
-
-from pfo_fs.ipc.optional_calls import after_fork_in_child
 
 MAX_PACKET_BYTES = 190_000
 """The kernel sends packets up to this size with its usual limit on socket buffers, net.core.wmem_max."""
@@ -29,8 +26,6 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 """Room for the largest message while the reader is busy."""
 _NAMES = 8
 """Another user may have taken the first address: there are seven more."""
-
-_not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def encode(message: object) -> bytes:
@@ -151,20 +146,6 @@ def connect(address: str) -> socket.socket:
         raise
     enlarge(client)
     return client
-
-
-def not_for_children(connection: socket.socket) -> None:
-    """Closes the socket in every child that this process forks: a data loader must not keep a helper alive."""
-    _not_for_children.add(connection)
-
-
-def _close_in_forked_child() -> None:
-    for connection in list(_not_for_children):
-        with suppress(OSError):
-            os.close(connection.detach())
-
-
-after_fork_in_child(_close_in_forked_child)
 
 
 def enlarge(connection: socket.socket) -> None:

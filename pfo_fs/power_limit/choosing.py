@@ -77,7 +77,6 @@ class Chooser:
         self._bounds = agreed.bounds
         self._knob = knob
         self._measured = KNOBS[knob]
-        self._known: list[KnobMeasurement] = []
         self._windows = SameLoad()  # of this job
         self._raw: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
         self._own: dict[int, KnobMeasurement] = {}  # the same at the same load, where that is known
@@ -141,11 +140,19 @@ class Chooser:
         self._count_own()
         return self._decide()._replace(errors=self._errors)
 
-    def _count_own(self) -> None:
-        """Has this job's windows count: at the same load where that is known, otherwise as they were measured.
+    @property
+    def _known(self) -> list[KnobMeasurement]:
+        """What counts for the choice, highest level first.
 
-        In the first case, other jobs' windows do not count for the choice, as their loads are not known.
+        Other jobs' measurements replace this job's own, so that all jobs use the same, but where this job's are at the
+        same load, others do not count, as their loads are not known.
         """
+        theirs = {} if self._errors and self._chosen is None else self.files.measurements
+        found = self._own | theirs if not self._errors else theirs | self._own
+        return [found[level] for level in self._levels if level in found]
+
+    def _count_own(self) -> None:
+        """Has this job's windows count: at the same load where that is known, otherwise as they were measured."""
         self._own, self._errors = dict(self._raw), {}
         try:
             found = self._windows.find()
@@ -158,8 +165,6 @@ class Chooser:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning("levels are compared as they were measured, whatever their loads were: %s", error)
-        others = [] if self._errors and self._chosen is None else self._known
-        self._known = [*(m for m in others if m.level not in self._own), *self._own.values()]
 
     def _again(self, level: int, why: str) -> Decision:
         """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
@@ -194,12 +199,11 @@ class Chooser:
 
     def forget_measurements(self) -> None:
         """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
-        self._known, self._raw, self._own, self._windows, self._errors = [], {}, {}, SameLoad(), {}
+        self._raw, self._own, self._windows, self._errors = {}, {}, SameLoad(), {}
         self._chosen = None
         self.files.stop_sharing()
 
     def _decide(self) -> Decision:
-        self._take_shared()
         if self._chosen is None:
             try:
                 next_level = self._next_level()
@@ -247,7 +251,7 @@ class Chooser:
             self._measured.unit,
         )
         self.files.stop_sharing()
-        self._known, self._chosen = [self._own[level] for level in self._levels if level in self._own], None
+        self._chosen = None
         return self._decide()
 
     def _next_level(self) -> int | None:
@@ -260,9 +264,3 @@ class Chooser:
             level = random.choice([level for level in left if level not in self.files.begun] or left)
         self.files.announce(level)
         return level
-
-    def _take_shared(self) -> None:
-        """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
-        if self.files.shares and not self._errors:
-            known = {measurement.level: measurement for measurement in self._known} | self.files.measurements
-            self._known = [known[level] for level in self._levels if level in known]

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from pfo_fs.errors import CoordinationError, PlanError
 from pfo_fs.guard import WarnOnce
@@ -70,7 +71,7 @@ class FileClient:
         self.measurements: dict[int, KnobMeasurement] = {}
         self.begun: set[int] = set()
         self.shares = self.is_off = False
-        self._knob: Knob = knob
+        self._key, self._knob = key, knob
         self._rank = rank
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
@@ -83,8 +84,15 @@ class FileClient:
         shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         try:
             self._link.client = helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", shared, token, rank, {})
-            if rank == 0:
-                self._open(helper, m.OpenPowerLimitFiles(profile_path=self._path, key=key, knob=knob), timeout_s)
+            deadline_s = time.monotonic() + timeout_s
+            if self._path is not None:
+                self._read_profile(helper.request(m.ReadProfile(path=self._path), m.ProfileRead, timeout_s))
+            if key:
+                first = m.ShareLevels(key=key, knob=knob)
+                found = helper.request(first, m.SharedLevels, deadline_s - time.monotonic())
+                self.shares = True
+                self._take(found)
+            self.poll()
         except (OSError, CoordinationError) as error:
             self.poll()  # an earlier message of the helper explains more
             self._problem(f"the helper process does not answer: {error}")
@@ -99,23 +107,21 @@ class FileClient:
         if self._link.deaths:  # the next helper knows nothing of the files
             self.shares, self._unsaved = False, 0
         if self.shares and time.monotonic() >= self._look_at_s:
-            self._share(m.SharedLevels())
+            self._share()
 
     def announce(self, level: int) -> None:
         """Announces to other jobs that this job measures this level, if there is a shared directory."""
         if self.shares:
             self.begun.add(level)
-            self._share(m.SharedLevels(begun=[level]))
+            self._share(begun=[level])
 
     def publish(self, measurement: KnobMeasurement) -> None:
         """Shares a measurement, if there is a shared directory."""
         if self.shares:
-            self._share(m.SharedLevels(measurements=[(measurement.level, measurement.energy, measurement.time)]))
+            self._share(measurements=[(measurement.level, measurement.energy, measurement.time)])
 
     def stop_sharing(self) -> None:
         """Stops sharing measurements with other jobs, in both directions."""
-        if self.shares:
-            self._send(m.OpenPowerLimitFiles(profile_path=None, key=""))
         self.shares = False
         self.measurements.clear()
 
@@ -143,16 +149,13 @@ class FileClient:
 
     # ---- the helper
 
-    def _open(self, helper: HelperClient, files: m.OpenPowerLimitFiles, timeout_s: float) -> None:
-        opened = helper.request(files, m.PowerLimitFilesOpened, timeout_s)
-        self.shares = opened.shares
-        if opened.profile == "read":
+    def _read_profile(self, read: m.ProfileRead) -> None:
+        if read.profile == "read":
             try:
-                self.profile = parse_profile(opened.content, str(files.profile_path))
+                self.profile = parse_profile(read.content, str(self._path))
             except PlanError as error:
                 self.profile_error = str(error)
-        self._may_replace = opened.profile != "unknown" and not self.profile_error
-        self.poll()
+        self._may_replace = read.profile != "unknown" and not self.profile_error
 
     def _wait_for(self, kind: type[m.ProfileSaved | m.ClocksHeld], timeout_s: float) -> bool:
         """Handles the next message of a kind; returns False if none comes in time."""
@@ -176,14 +179,16 @@ class FileClient:
                 if why and not self.is_off and self._rank == 0:
                     log.warning("power limit: switched off: what was set before holds until `pfo-fs on --all`")
                 self.is_off = bool(why)
-            case m.SharedLevels():
+            case m.SharedLevels() if self.shares:
+                self.shares = message.can_share
                 self._look_at_s = time.monotonic() + _LOOK_EVERY_S
                 for level, energy_j, time_s in message.measurements:
                     self.measurements[level] = KNOBS[self._knob].at(level, energy=energy_j, time=time_s)
                 self.begun.update(message.begun)
 
-    def _share(self, levels: m.SharedLevels) -> None:
-        self._look_at_s = math.inf if self._send(levels) else time.monotonic() + _LOOK_EVERY_S
+    def _share(self, **told: Any) -> None:
+        was_sent = self._send(m.ShareLevels(key=self._key, knob=self._knob, **told))
+        self._look_at_s = math.inf if was_sent else time.monotonic() + _LOOK_EVERY_S
 
     def _send(self, message: m.Message) -> bool:
         client, was_sent = self._link.client, self._link.send(message)

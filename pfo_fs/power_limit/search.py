@@ -8,7 +8,7 @@ Values between two measurements are predicted from how GPUs behave under a limit
 reaches its limit draws the limit on average, so that the ratio of power and limit changes little between limits. Time
 is about proportional to a power (exponent) of the limit. So the ratio, and the logarithm of time, are interpolated
 linearly over the logarithm of the limit; below the lowest measured limit, the ratio is constant and the line of time
-goes on. (Monotone cubics in place of lines choose no better: `benchmarks/power_limit.py`.)
+goes on. (Monotone cubics in place of lines choose no better.)
 """
 
 from __future__ import annotations

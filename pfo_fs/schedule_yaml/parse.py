@@ -24,101 +24,28 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import yaml
 from pydantic import ValidationError
 
-from pfo_fs.errors import PlanError
 from pfo_fs.models import (
     MAX_WORLD_SIZE,
     MOST_SLOWDOWN,
     MOST_STRAGGLING,
-    FrequencySchedule,
-    InstructionOrders,
-    JobInfo,
-    RankInfo,
     Straggler,
     Target,
     implausible,
 )
 from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntry, ClockEntryReader, SelectedEntry, read_number
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
-from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
-from pfo_fs.schedule_yaml.resolve import Resolver
-
-__all__ = [
-    "OrderUnknown",
-    "Problem",
-    "ScheduleDocument",
-    "ScheduleProblems",
-    "SelectedEntry",
-    "parse_schedule_yaml",
-]
+from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
+from pfo_fs.schedule_yaml.resolve import ScheduleDocument
 
 Request = TypeVar("Request", Target, Straggler)
 _EMPTY = "the file is empty; write `all: 0` to leave all clocks alone, or remove the file"
 _RANGE = re.compile(r"\s*(?P<first>[^\s,-]+)\s*(?:-\s*(?P<last>[^\s,-]+))?\s*")
-
-
-@dataclass(frozen=True)
-class ScheduleDocument:
-    """A well-formed `schedule.yaml`.
-
-    Attributes:
-        for_all: The entry below `all`, for ranks that the other entries do not mention.
-        stages: The entries below `stages`; no stage is in two of them.
-        ranks: The entries below `ranks`; no rank is in two of them.
-        target: The target that the scheduler is to plan for.
-        straggler: The straggler that the scheduler is to expect.
-    """
-
-    for_all: ClockEntry | None = None
-    stages: tuple[SelectedEntry, ...] = ()
-    ranks: tuple[SelectedEntry, ...] = ()
-    target: Target | None = None
-    straggler: Straggler | None = None
-
-    @property
-    def has_clocks(self) -> bool:
-        """Whether the document sets clocks in place of the scheduler; otherwise it only has requests to it."""
-        return self.for_all is not None or bool(self.stages or self.ranks)
-
-    def check_straggler(self, pipelines: int) -> None:
-        """Checks that the job has the announced straggler.
-
-        Args:
-            pipelines: The job's number of pipelines.
-
-        Raises:
-            PlanError: The job has no such pipeline.
-        """
-        at = self.straggler.pipeline if self.straggler else None
-        if at is not None and at >= pipelines:
-            have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
-            raise PlanError(f"straggler: there is no pipeline {at}; the job has {have}")
-
-    def resolve(
-        self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: InstructionOrders
-    ) -> list[FrequencySchedule]:
-        """Returns the schedules that the document describes for a job, sorted by rank.
-
-        A rank with only 0, or with no entry, gets no schedule. Lists are used as written; if the order of a rank is
-        known, they are compared with it. If a rank holds several stages, an entry below `stages` is for the
-        instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
-
-        Args:
-            job_info: The job.
-            rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
-            orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
-
-        Raises:
-            ScheduleProblems: Something does not fit the job; the exception holds all problems, with their lines.
-            OrderUnknown: A number or a mapping is given for ranks whose order is not known yet.
-        """
-        return Resolver(self.for_all, self.stages, self.ranks, job_info, rank_infos, orders).run()
 
 
 def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:

@@ -1,4 +1,4 @@
-"""Turns a well-formed `schedule.yaml` into schedules of a job, from its ranks' instructions and offered clocks."""
+"""A well-formed `schedule.yaml`, and its schedules for a job, from the ranks' instructions and offered clocks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,79 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pfo_fs.models import FrequencySchedule, InstructionOrder, InstructionOrders, JobInfo, RankInfo
+from pfo_fs.errors import PlanError
+from pfo_fs.models import (
+    FrequencySchedule,
+    InstructionOrder,
+    InstructionOrders,
+    JobInfo,
+    RankInfo,
+    Straggler,
+    Target,
+)
 from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, InstructionList, SameClock, SelectedEntry
 from pfo_fs.schedule_yaml.instruction_checks import clock_problem, describe, order_problem
 from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
 
 _WHO = "\0"  # placeholder in a message until all its ranks are known
+
+
+@dataclass(frozen=True)
+class ScheduleDocument:
+    """A well-formed `schedule.yaml`.
+
+    Attributes:
+        for_all: The entry below `all`, for ranks that the other entries do not mention.
+        stages: The entries below `stages`; no stage is in two of them.
+        ranks: The entries below `ranks`; no rank is in two of them.
+        target: The target that the scheduler is to plan for.
+        straggler: The straggler that the scheduler is to expect.
+    """
+
+    for_all: ClockEntry | None = None
+    stages: tuple[SelectedEntry, ...] = ()
+    ranks: tuple[SelectedEntry, ...] = ()
+    target: Target | None = None
+    straggler: Straggler | None = None
+
+    @property
+    def has_clocks(self) -> bool:
+        """Whether the document sets clocks in place of the scheduler; otherwise it only has requests to it."""
+        return self.for_all is not None or bool(self.stages or self.ranks)
+
+    def check_straggler(self, pipelines: int) -> None:
+        """Checks that the job has the announced straggler.
+
+        Args:
+            pipelines: The job's number of pipelines.
+
+        Raises:
+            PlanError: The job has no such pipeline.
+        """
+        at = self.straggler.pipeline if self.straggler else None
+        if at is not None and at >= pipelines:
+            have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
+            raise PlanError(f"straggler: there is no pipeline {at}; the job has {have}")
+
+    def resolve(
+        self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: InstructionOrders
+    ) -> list[FrequencySchedule]:
+        """Returns the schedules that the document describes for a job, sorted by rank.
+
+        A rank with only 0, or with no entry, gets no schedule. Lists are used as written; if the order of a rank is
+        known, they are compared with it. If a rank holds several stages, an entry below `stages` is for the
+        instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
+
+        Args:
+            job_info: The job.
+            rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
+            orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
+
+        Raises:
+            ScheduleProblems: Something does not fit the job; the exception holds all problems, with their lines.
+            OrderUnknown: A number or a mapping is given for ranks whose order is not known yet.
+        """
+        return _Resolver(self, job_info, rank_infos, orders).run()
 
 
 @dataclass(frozen=True)
@@ -32,21 +99,13 @@ class _Outcome:
     unknown_line: int = 0
 
 
-class Resolver:
+class _Resolver:
     """Resolves one document for one job; used once."""
 
     def __init__(
-        self,
-        for_all: ClockEntry | None,
-        stages: Sequence[SelectedEntry],
-        ranks: Sequence[SelectedEntry],
-        job_info: JobInfo,
-        rank_infos: Sequence[RankInfo],
-        orders: InstructionOrders,
+        self, document: ScheduleDocument, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: InstructionOrders
     ) -> None:
-        self._for_all = for_all
-        self._for_stages = stages
-        self._for_ranks = ranks
+        self._document = document
         self._job = job_info
         self._infos = sorted(rank_infos, key=lambda info: info.rank)
         self._orders = orders
@@ -58,8 +117,8 @@ class Resolver:
 
     def run(self) -> list[FrequencySchedule]:
         """Returns the schedules; raises as `ScheduleDocument.resolve`."""
-        stage_entries = self._by_number(self._for_stages, "stage", self._stages())
-        rank_entries = self._by_number(self._for_ranks, "rank", range(self._job.world_size))
+        stage_entries = self._by_number(self._document.stages, "stage", self._stages())
+        rank_entries = self._by_number(self._document.ranks, "rank", range(self._job.world_size))
         schedules: list[FrequencySchedule] = []
         unknown: dict[int, int] = {}  # rank -> line
         outcomes: dict[object, _Outcome] = {}
@@ -120,7 +179,7 @@ class Resolver:
         if top is None and len(here) == 1:
             top = stage_entries.get(min(here))
         if top is None and not any(stage in stage_entries for stage in here):
-            top = self._for_all
+            top = self._document.for_all
             if top is None:
                 return _Outcome()
         if isinstance(top, SameClock) and top.mhz == 0:
@@ -143,15 +202,12 @@ class Resolver:
             frequencies = [(instruction.name, instruction.mhz) for instruction, _ in typed]
             instructions = _RankInstructions(frequencies, stages or None, [line for _, line in typed])
             self._listed[id(listing)] = instructions
-        if order is not None and not self._fits(order, listing, instructions):
-            return None
+        if order is not None:
+            difference = order_problem([name for name, _ in instructions.frequencies], instructions.stages, order, _WHO)
+            if difference is not None:
+                self._new.append((listing.line_at(difference[0]), difference[1]))
+                return None
         return instructions
-
-    def _fits(self, order: InstructionOrder, listing: InstructionList, instructions: _RankInstructions) -> bool:
-        difference = order_problem([name for name, _ in instructions.frequencies], instructions.stages, order, _WHO)
-        if difference is not None:
-            self._new.append((listing.line_at(difference[0]), difference[1]))
-        return difference is None
 
     def _in_order(
         self,
@@ -172,7 +228,7 @@ class Resolver:
         for position, (name, stage) in enumerate(order):
             on = _stage(stage, info)
             within = place[on] = place.get(on, -1) + 1
-            layers = (rank_entry, None), (stage_entries.get(on), on), (self._for_all, None)
+            layers = (rank_entry, None), (stage_entries.get(on), on), (self._document.for_all, None)
             mhz, line = 0, 0
             for entry, part in layers:
                 if entry is None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
+from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
-from pfo_fs.schedule_yaml.parse import OrderUnknown, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
-from pfo_fs.scheduler.plan_file import plan_suffix, read_bounded, read_plan
+from pfo_fs.scheduler.plan_file import StagePlan, plan_suffix, read_bounded, read_plan
 from pfo_fs.settings import PFOSettings
 
 
@@ -46,28 +46,18 @@ class PointSolution(FrequencyScheduler):
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self.solution_path = Path(solution_path)
-        if plan_suffix(self.solution_path) == ".py":
-            self.schedules = self._from_lowtime()
-        else:
-            self.schedules = self._from_yaml()
+        plan = _read(self.solution_path)
+        self.schedules = self._from_yaml(plan) if isinstance(plan, ScheduleDocument) else self._from_lowtime(plan)
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
         """Reads the plan, so that a missing or malformed one is found before the first job."""
-        path = Path(args["solution_path"])
-        if plan_suffix(path) == ".py":
-            read_plan(path)
-            return
-        try:
-            parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
-        except ScheduleProblems as error:
-            raise PlanError(f"{path}: {error}", line=error.line) from error
+        _read(Path(args["solution_path"]))
 
     def _run(self) -> ScheduleGenerator:
         yield self.schedules
 
-    def _from_lowtime(self) -> list[FrequencySchedule]:
-        plan = read_plan(self.solution_path)
+    def _from_lowtime(self, plan: Sequence[StagePlan]) -> list[FrequencySchedule]:
         if len(plan) != self.world_size:
             stages = self.job_info.pp_degree
             hint = ""
@@ -79,9 +69,8 @@ class PointSolution(FrequencyScheduler):
             )
         return [FrequencySchedule(rank=rank, frequencies=steps) for rank, steps in enumerate(plan)]
 
-    def _from_yaml(self) -> list[FrequencySchedule]:
+    def _from_yaml(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         try:
-            document = parse_schedule_yaml(read_bounded(self.solution_path, MAX_YAML_BYTES))
             return document.resolve(self.job_info, self.rank_infos, {})
         except ScheduleProblems as error:
             raise PlanError(f"{self.solution_path}: {error}", line=error.line) from error
@@ -91,6 +80,15 @@ class PointSolution(FrequencyScheduler):
                 f"it is known what the ranks run; line {error.line} gives a single clock, or one per name",
                 line=error.line,
             ) from error
+
+
+def _read(path: Path) -> ScheduleDocument | list[StagePlan]:
+    if plan_suffix(path) == ".py":
+        return read_plan(path)
+    try:
+        return parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
+    except ScheduleProblems as error:
+        raise PlanError(f"{path}: {error}", line=error.line) from error
 
 
 PointSolution3D = make_3d_parallel(PointSolution)

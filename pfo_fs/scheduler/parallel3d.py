@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import (
+    PER_INSTRUCTION,
+    PER_ITERATION,
     FrequencySchedule,
     InstructionOrder,
     InstructionPower,
@@ -238,17 +240,14 @@ def stage_results(
             log.warning("no rank of stage %d has a profiling result", stage)
             continue
         group = [members[rank] for rank in sorted(members)]
-        merged.append(
-            ProfilingResult(
-                rank=stage,
-                iter_time=_combine([result.iter_time for result in group], max),
-                iter_energy=_combine([result.iter_energy for result in group], sum),
-                time_breakdown=_combine_breakdowns([result.time_breakdown for result in group], max),
-                energy_breakdown=_combine_breakdowns([result.energy_breakdown for result in group], sum),
-                iter_span=_combine([result.iter_span for result in group], max),
-                powers=_combine_powers([result.powers for result in group]),
-            )
-        )
+        figures: dict[str, Any] = {
+            name: combine([getattr(result, name) for result in group], together)
+            for combine, fields in ((_combine, PER_ITERATION), (_combine_breakdowns, PER_INSTRUCTION))
+            for name, together in fields.items()
+            if together is not None
+        }
+        powers = _combine_powers([result.powers for result in group])
+        merged.append(ProfilingResult(rank=stage, powers=powers, **figures))
     return merged
 
 

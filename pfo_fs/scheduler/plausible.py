@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-from pfo_fs.models import ProfilingResult
+from pfo_fs.models import PER_INSTRUCTION, PER_ITERATION, ProfilingResult
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +74,12 @@ def _of_steps(result: ProfilingResult, steps: Collection[int]) -> ProfilingResul
 
 def _lists(result: ProfilingResult) -> dict[str, list[Any]]:
     """Returns what a result holds for each iteration, by the name of the field."""
-    return {name: getattr(result, name) for name in ("iter_step", "iter_time", "iter_energy", "iter_span")}
+    return {name: getattr(result, name) for name in PER_ITERATION}
 
 
 def _breakdowns(result: ProfilingResult) -> dict[str, dict[str, list[Any]]]:
     """Returns what it holds for each instruction and iteration."""
-    return {name: getattr(result, name) for name in ("time_breakdown", "energy_breakdown", "clock_breakdown")}
+    return {name: getattr(result, name) for name in PER_INSTRUCTION}
 
 
 def is_plausible(result: ProfilingResult) -> bool:

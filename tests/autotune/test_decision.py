@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pfo_fs.autotune.curves import EXPECTED, View
+from pfo_fs.autotune.curves import EXPECTED, HOPEFUL, View
 from pfo_fs.autotune.decision import (
     LEAST_GAIN,
     MOST_LATE_TRIAL,
@@ -101,9 +101,15 @@ def chosen(
     tried: tuple[ClockPlan, ...] = (),
     iterations: int = 100,
     refuted: tuple[ClockPlan, ...] = (),
+    lost: float = 0.0,
+    is_regular: bool = False,
 ) -> Choice:
     known, late = {plan.key: plan for plan in tried}, {plan.key for plan in refuted}
-    return choose(cast("JobModel", cast("Any", model)), last, iterations, known, late)
+    return choose(cast("JobModel", cast("Any", model)), last, iterations, known, late, lost, is_regular)
+
+
+NO_TRIALS = 1.0
+"""Iterations that trials have lost: more than they may in a job of 100 iterations."""
 
 
 def in_force(plan: ClockPlan, stays: ClockPlan | None = None, trial: bool = False) -> Choice:
@@ -164,9 +170,22 @@ def test_a_target_that_leaves_room_has_a_plan_however_far_off_the_planner_is(off
     assert choice.plan != HIGHEST
 
 
+@pytest.mark.parametrize("late_error", [0.0, 0.0005, 0.003])
+@pytest.mark.parametrize("off", [-0.01, 0.0, 0.002, 0.01])
+def test_when_trials_have_used_up_their_time_the_plan_for_such_a_target_is_in_time(
+    off: float, late_error: float
+) -> None:
+    choice = chosen(PlannerOffTarget(off, late_error, slowdown=1.1), lost=NO_TRIALS)
+    assert in_time(choice.judgement)
+    assert not choice.trial
+    assert choice.plan != HIGHEST
+    assert choice.judgement.late > -0.004, "hardly any time is left unused"
+
+
 def test_a_target_that_leaves_no_room_after_one_that_did_has_a_plan_again() -> None:
     loose = replace(in_force(HIGHEST), margin=-0.002)
-    assert chosen(PlannerOffTarget(0.0, 0.0, slowdown=1.0), loose, (HIGHEST,)).plan != HIGHEST
+    choice = chosen(PlannerOffTarget(0.0, 0.0, slowdown=1.0), loose, (HIGHEST,), lost=NO_TRIALS)
+    assert choice.plan != HIGHEST
 
 
 def test_a_plan_that_is_surely_late_is_replaced() -> None:
@@ -276,6 +295,29 @@ def test_where_nothing_is_worth_another_window_the_plan_in_force_is_settled(
     assert not choice.trial
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_trials_of_few_micro_batches_and_of_a_part_of_the_way_take_turns(count: int) -> None:
+    model = trying(believed(0.09, late=0.002, late_error=0.002), mixes={1: 1150}, nearer={1.0: 1160})
+    model.judgements[1160] = believed(0.1, late=0.001)
+    tried = (PLAN, *(plan_of(100 + number) for number in range(count - 1)))
+    model.unknown = {plan.key for plan in tried[1:]}
+    choice = chosen(model, in_force(PLAN), tried)
+    assert choice.trial
+    assert choice.plan == plan_of(1160 if count % 2 else 1150)
+
+
+def test_no_trial_goes_farther_than_to_what_is_hoped_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, views = [], []
+    model = trying(believed(0.2, late=2 * MOST_LATE_TRIAL, late_error=0.02))  # too late, however small the step
+    nearer, saved_if = model.nearer, model.saved_if
+    monkeypatch.setattr(model, "nearer", lambda *given: parts.append(given[-1]) or nearer(*given))
+    monkeypatch.setattr(model, "saved_if", lambda *given: views.append(given[-1]) or saved_if(*given))
+    chosen(model, in_force(PLAN), (PLAN,))
+    assert max(parts) == 1
+    assert 0 < min(parts) < 0.2
+    assert {min(abs(view.times), abs(HOPEFUL.times)) for view in views} == {abs(view.times) for view in views}
+
+
 def test_a_long_job_tries_what_a_short_one_does_not() -> None:
     model = trying(believed(-0.1), hopes=0.11)
     assert chosen(model, in_force(PLAN), (PLAN,), iterations=10).converged
@@ -326,8 +368,7 @@ def test_trials_that_win_nothing_end_and_one_more_follows_each_regular_measureme
     converged, tried, trials = settle(model, first, (PLAN,))
     assert converged.plan == PLAN
     assert trials < 5
-    known = {plan.key: plan for plan in tried}
-    again = choose(cast("JobModel", cast("Any", model)), converged, 300, known, is_regular=True)
+    again = chosen(model, converged, tried, 300, is_regular=True)
     assert again.trial
     converged, tried, trials = settle(model, again, tried)
     assert trials == 1
@@ -370,6 +411,12 @@ class Asked(FakeModel):
 def test_no_plan_is_made_again_for_another_time_when_the_first_uses_up_most_of_the_tolerance() -> None:
     model = Asked(believed(0.2, late=0.75 * TOLERANCE - SURELY))
     assert chosen(model).plan == PLAN
+    assert len(set(model.times)) == 1
+
+
+def test_no_plan_is_made_again_for_another_time_when_the_first_is_late_and_saves_nothing() -> None:
+    model = Asked(believed(0.0, late=0.01))
+    chosen(model)
     assert len(set(model.times)) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,18 +104,26 @@ def of_low_clocks(found: list[Found]) -> list[Found]:
     return [each for each in found if not each.is_highest]
 
 
+def found_by(job: Job, seed: int, later: Job | None = None) -> tuple[LoadModel, list[Found]]:
+    """What is found after a window at the highest clocks, and one in which half of them are low."""
+    rng = np.random.default_rng(seed)
+    model, first = LoadModel(PIPELINE), job.window(rng, highest())
+    model.fit([first], unsure())
+    return model, model.fit([first, (later or job).window(rng, mixed(rng))], unsure())
+
+
+def off_by(model: LoadModel, each: Found) -> float:
+    """By how much the logarithm of a ratio is wrong."""
+    base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
+    return math.log(each.time_s / base_s) - true_log(each.kind, each.mhz)
+
+
 def errors_in_sigmas(job: Job, seeds: int) -> Array:
     """By how many of their stated errors the ratios of low clocks are wrong, in jobs of many seeds."""
     off = []
     for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        model = LoadModel(PIPELINE)
-        first = job.window(rng, highest())
-        model.fit([first], unsure())
-        found = model.fit([first, job.window(rng, mixed(rng))], unsure())
-        for each in of_low_clocks(found):
-            base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
-            off.append((math.log(each.time_s / base_s) - true_log(each.kind, each.mhz)) / each.error)
+        model, found = found_by(job, seed)
+        off += [off_by(model, each) / each.error for each in of_low_clocks(found)]
     return np.array(off)
 
 
@@ -146,19 +154,13 @@ def test_iterations_that_have_more_work_by_chance_are_not_taken_for_what_a_low_c
         model, first = LoadModel(PIPELINE), job.window(rng, highest(), 60, 1)
         model.fit([first], unsure())
         found = model.fit([first, job.window(rng, np.full(len(KIND_OF_NODE), 1110.0), 5, 1)], unsure())
-        for each in of_low_clocks(found):
-            base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
-            off.append((math.log(each.time_s / base_s) - true_log(each.kind, each.mhz)) / each.error)
+        off += [off_by(model, each) / each.error for each in of_low_clocks(found)]
     assert float(np.sqrt((np.array(off) ** 2).mean())) < 1.6
 
 
 def test_loads_that_all_instructions_of_a_micro_batch_feel_hardly_add_to_the_error_of_a_ratio() -> None:
     def error(job: Job) -> float:
-        rng = np.random.default_rng(1)
-        model, first = LoadModel(PIPELINE), job.window(rng, highest())
-        model.fit([first], unsure())
-        found = model.fit([first, job.window(rng, mixed(rng))], unsure())
-        return max(each.error for each in of_low_clocks(found))
+        return max(each.error for each in of_low_clocks(found_by(job, 1)[1]))
 
     assert error(Job(load=0.2, noise=0.003)) < 3 * error(Job(noise=0.003))
 
@@ -173,12 +175,7 @@ def test_sensitivities_and_noises_are_found(load: float) -> None:
 
 
 def test_a_job_without_any_variation_has_exact_times() -> None:
-    rng = np.random.default_rng(3)
-    job = Job(noise=0.0)
-    model, first = LoadModel(PIPELINE), job.window(rng, highest())
-    model.fit([first], unsure())
-    found = model.fit([first, job.window(rng, mixed(rng))], unsure())
-    for each in found:
+    for each in found_by(Job(noise=0.0), 3)[1]:
         clock_s = TIMES_S[each.kind] * math.exp(true_log(each.kind, each.mhz))
         assert each.time_s == pytest.approx(clock_s, rel=0.001)
         assert each.error < 0.001
@@ -204,14 +201,10 @@ def test_times_are_those_of_an_ordinary_pipeline_in_the_first_windows() -> None:
 
 
 def test_data_that_becomes_longer_for_all_does_not_make_a_low_clock_look_slower() -> None:
-    rng = np.random.default_rng(6)
-    model, job = LoadModel(PIPELINE), Job(load=0.05, noise=0.003)
-    first = job.window(rng, highest())
-    model.fit([first], unsure())
-    later = Job(load=0.05, noise=0.003, slower={0: 1.1, 1: 1.1}).window(rng, mixed(rng))
-    for each in of_low_clocks(model.fit([first, later], unsure())):
-        base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
-        assert math.log(each.time_s / base_s) == pytest.approx(true_log(each.kind, each.mhz), abs=0.02)
+    job = Job(load=0.05, noise=0.003)
+    model, found = found_by(job, 6, replace(job, slower={0: 1.1, 1: 1.1}))
+    for each in of_low_clocks(found):
+        assert off_by(model, each) == pytest.approx(0.0, abs=0.02)
 
 
 def test_a_run_that_did_not_settle_tells_nothing_of_its_clock() -> None:

@@ -46,20 +46,17 @@ def profiled() -> Beliefs:
     return found
 
 
-def test_powers_that_rise_together_are_a_drift() -> None:
-    found = profiled()
-    for _ in range(3):
-        found.take(window({("forward", 1200): 1.03 * 360, ("backward", 1200): 1.03 * 336}), schedules(1200))
-    assert found.power_drift_factor == pytest.approx(1.03, abs=0.005)
-
-
-def test_one_power_that_is_far_off_is_not() -> None:
-    found = profiled()
-    found.take(window({("backward", 1200): 1.2 * 336}), schedules(1200))
-    assert found.power_drift_factor == pytest.approx(1.0, abs=0.005)
-
-
-def test_powers_that_stay_are_none() -> None:
-    found = profiled()
-    found.take(window({("forward", 1200): 360.0, ("backward", 1200): 336.0}), schedules(1200))
-    assert found.power_drift_factor == pytest.approx(1.0, abs=0.001)
+@pytest.mark.parametrize(
+    ("forward", "backward", "windows", "factor"),
+    [(1.03, 1.03, 3, 1.03), (None, 1.2, 1, 1.0), (1.0, 1.0, 1, 1.0)],
+    ids=["all rise", "one is far off", "all stay"],
+)
+def test_only_powers_that_rise_together_are_a_drift(
+    forward: float | None, backward: float, windows: int, factor: float
+) -> None:
+    found, powers = profiled(), {("backward", 1200): backward * 336}
+    if forward is not None:
+        powers["forward", 1200] = forward * 360
+    for _ in range(windows):
+        found.take(window(powers), schedules(1200))
+    assert found.power_drift_factor == pytest.approx(factor, abs=0.005)

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from jobs import living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
+from commands import pfo_fs, pfo_fs_process
+from jobs import current_of, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
 
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-
-
-def pfo_fs(*arguments: str | Path, columns: int = 80) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pfo_fs", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": str(columns)},
-    )
 
 
 @pytest.fixture
@@ -94,7 +83,7 @@ def test_a_job_that_is_not_there_is_an_error_in_one_line(running: JobFolder, tmp
 
 
 def test_status_shows_jobs_on_one_screen_of_80_columns(running: JobFolder, tmp_path: Path) -> None:
-    shown = pfo_fs("status", tmp_path)
+    shown = pfo_fs_process("status", tmp_path, columns=80)
     assert shown.returncode == 0, shown.stderr
     assert running.job_id in shown.stdout
     assert "2/2 ranks" in shown.stdout
@@ -139,15 +128,11 @@ def test_scheduler_arguments_that_are_not_json_are_an_error(tmp_path: Path) -> N
 
 
 def test_the_shared_directory_is_named_by_argument_option_or_environment(running: JobFolder, tmp_path: Path) -> None:
-    for arguments, environment in (
-        ((tmp_path,), {}),
-        (("-d", tmp_path), {}),
-        ((), {"PFO_FS_SHARED_DIR": str(tmp_path)}),
+    for done in (
+        pfo_fs("status", tmp_path),
+        pfo_fs("status", "-d", tmp_path),
+        pfo_fs("status", PFO_FS_SHARED_DIR=str(tmp_path)),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "pfo_fs", "status", *map(str, arguments)],
-            capture_output=True, text=True, timeout=60, env={"PATH": "/usr/bin:/bin", **environment},
-        )  # fmt: skip
         assert running.job_id in done.stdout
     assert pfo_fs("status").returncode == 2
 
@@ -155,8 +140,7 @@ def test_the_shared_directory_is_named_by_argument_option_or_environment(running
 def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(
     running: JobFolder, tmp_path: Path
 ) -> None:
-    current = running.read_current()
-    assert current is not None
+    current = current_of(running)
     verdict = "target: no slowdown; measured: 9.1% less energy " + "and a long text " * 20 + "end"
     running.write_current(current.model_copy(update={"status_text": verdict}))
     running.write_end(bodies.EndBody(reason="finished"))

@@ -8,8 +8,8 @@ import random
 from pathlib import Path
 
 import pytest
+from commands import pfo_fs, pfo_fs_process
 from planner_problems import random_profile
-from test_cli import pfo_fs
 
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.planner import make_pipeline
@@ -32,7 +32,7 @@ def arguments(profile: Path, *more: str | Path) -> list[str | Path]:
 
 
 def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profile: Path) -> None:
-    shown = pfo_fs(*arguments(profile))
+    shown = pfo_fs(*arguments(profile), columns=80)
     assert shown.returncode == 0, shown.stderr
     for name in ("max clocks", "one frequency", "one per stage", "planned", "gap"):
         assert name in shown.stdout
@@ -66,7 +66,7 @@ def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interrupt
     profile: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = pfo_fs(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out))
+    done = pfo_fs_process(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out))
     assert done.returncode == 0, done.stderr
     with (out / "frontier.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -81,7 +81,7 @@ def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interrupt
         assert (out / picture).read_bytes().startswith(PNG)
     lines = (out / "frontier.jsonl").read_text().splitlines(keepends=True)
     (out / "frontier.jsonl").write_text("".join(lines[:4]) + lines[4][:20])
-    again = pfo_fs(*arguments(profile, "--frontier", "7", "--no-pictures", "-o", out))
+    again = pfo_fs_process(*arguments(profile, "--frontier", "7", "--no-pictures", "-o", out))
     assert again.returncode == 0, again.stderr
     assert (out / "frontier.jsonl").read_text().startswith("".join(lines[:4]))
     assert len((out / "frontier.jsonl").read_text().splitlines()) == 8
@@ -89,8 +89,8 @@ def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interrupt
 
 @pytest.mark.slow
 def test_a_shorter_frontier_does_not_leave_a_longer_ones_plans_among_its_own(profile: Path, tmp_path: Path) -> None:
-    assert pfo_fs(*arguments(profile, "--frontier", "6", "--no-pictures", "-o", tmp_path)).returncode == 0
-    done = pfo_fs(*arguments(profile, "--frontier", "4", "--no-pictures", "-o", tmp_path), columns=300)
+    assert pfo_fs_process(*arguments(profile, "--frontier", "6", "--no-pictures", "-o", tmp_path)).returncode == 0
+    done = pfo_fs_process(*arguments(profile, "--frontier", "4", "--no-pictures", "-o", tmp_path))
     assert done.returncode == 1
     assert "plan_00004.yaml and 1 more" in done.stderr
 
@@ -130,7 +130,7 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
 def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     profile: Path, more: list[str], message: str
 ) -> None:
-    done = pfo_fs(*arguments(profile, *more), columns=300)
+    done = pfo_fs(*arguments(profile, *more))
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -142,14 +142,14 @@ def test_an_option_that_cannot_be_is_wrong_usage(profile: Path, more: list[str])
 
 
 def test_brackets_in_a_message_are_printed(tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(tmp_path / "[bold]none.csv"), columns=300)
+    done = pfo_fs(*arguments(tmp_path / "[bold]none.csv"))
     assert "[bold]none.csv" in done.stderr
 
 
 def test_a_bad_profile_is_named_with_row_and_column(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text("stage,instruction,frequency,time,energy\n0,forward,1410,nan,3\n")
-    done = pfo_fs(*arguments(path), columns=300)
+    done = pfo_fs(*arguments(path))
     assert done.returncode == 1
     assert "row 2, column time" in done.stderr
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import pfo_fs
 from jobs import living_daemon, make_job, rank_infos, register
 
 from pfo_fs.store import JobFolder, bodies
@@ -23,11 +23,8 @@ def folder(tmp_path: Path) -> Iterator[JobFolder]:
         yield folder
 
 
-def pfo_fs(folder: JobFolder, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pfo_fs", command, "latest", "-d", str(folder.files.root), *arguments],
-        capture_output=True, text=True, timeout=60, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+def request(folder: JobFolder, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return pfo_fs(command, "latest", "-d", folder.files.root, *arguments)
 
 
 def requests_in_yaml(folder: JobFolder) -> object:
@@ -35,19 +32,19 @@ def requests_in_yaml(folder: JobFolder) -> object:
 
 
 def test_a_target_and_a_straggler_can_be_set_at_the_same_time(folder: JobFolder) -> None:
-    assert pfo_fs(folder, "target", "--power", "18000").returncode == 0
-    assert pfo_fs(folder, "straggler", "--slowdown", "1.2", "--pipeline", "3").returncode == 0
+    assert request(folder, "target", "--power", "18000").returncode == 0
+    assert request(folder, "straggler", "--slowdown", "1.2", "--pipeline", "3").returncode == 0
     assert requests_in_yaml(folder) == {"target": {"power": 18000.0}, "straggler": {"slowdown": 1.2, "pipeline": 3}}
-    assert pfo_fs(folder, "target", "--slowdown", "1.05").returncode == 0
+    assert request(folder, "target", "--slowdown", "1.05").returncode == 0
     assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2, "pipeline": 3}, "target": {"slowdown": 1.05}}
 
 
 def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
-    pfo_fs(folder, "target", "--power", "18000")
-    pfo_fs(folder, "straggler", "--slowdown", "1.2")
-    assert pfo_fs(folder, "target", "--none").returncode == 0
+    request(folder, "target", "--power", "18000")
+    request(folder, "straggler", "--slowdown", "1.2")
+    assert request(folder, "target", "--none").returncode == 0
     assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2}}
-    assert pfo_fs(folder, "straggler", "--gone").returncode == 0
+    assert request(folder, "straggler", "--gone").returncode == 0
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
 
@@ -65,7 +62,7 @@ def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
 def test_a_request_that_is_not_valid_is_refused_and_nothing_is_written(
     folder: JobFolder, command: str, arguments: list[str], message: str
 ) -> None:
-    done = pfo_fs(folder, command, *arguments)
+    done = request(folder, command, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
@@ -74,7 +71,7 @@ def test_a_request_that_is_not_valid_is_refused_and_nothing_is_written(
 def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     path = folder.files.root / folder.path / "schedule.yaml"
     path.write_text("all: 1200  # typed by hand\n")
-    done = pfo_fs(folder, "target", "--power", "18000")
+    done = request(folder, "target", "--power", "18000")
     assert done.returncode == 1
     assert "sets clocks" in done.stderr
     assert path.read_text() == "all: 1200  # typed by hand\n"
@@ -82,7 +79,7 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
 
 def test_a_job_that_has_ended_takes_no_requests(folder: JobFolder) -> None:
     folder.write_end(bodies.EndBody(reason="finished"))
-    done = pfo_fs(folder, "target", "--slowdown", "1.1")
+    done = request(folder, "target", "--slowdown", "1.1")
     assert done.returncode == 1
     assert "has ended" in done.stderr
 
@@ -91,43 +88,26 @@ def test_status_shows_what_the_scheduler_is_doing(folder: JobFolder) -> None:
     folder.write_current(
         bodies.CurrentBody(generation=1, number=3, state="running", status_text="profiling: 12 clocks to go")
     )
-    shown = subprocess.run(
-        [sys.executable, "-m", "pfo_fs", "status", str(folder.files.root)],
-        capture_output=True, text=True, timeout=60, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
-    ).stdout  # fmt: skip
-    assert "profiling: 12 clocks to go" in shown
+    assert "profiling: 12 clocks to go" in pfo_fs("status", folder.files.root).stdout
 
 
 @pytest.mark.slow
 def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "16", "--stages", "2",
-            "--iterations", "40", "--pipelines", "2", "--straggler", "1.3@30:36", "--json",
-            "--shared-dir", str(tmp_path / "pfo"),
-        ],
-        capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
-    printed = json.loads(done.stdout)
+    job = "--num-microbatches", 16, "--stages", 2, "--iterations", 40, "--pipelines", 2, "--straggler", "1.3@30:36"
+    printed = json.loads(pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").stdout)
     assert len(printed["iterations"]) == 40
     assert printed["summary"]["episodes"][0]["slowdown"] == 1.3
     assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
 
 
-def test_a_job_drawn_from_a_seed_is_simulated(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pfo_fs", "simulate", "--generated", "4", "--iterations", "3", "--json"],
-        capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
+def test_a_job_drawn_from_a_seed_is_simulated() -> None:
+    done = pfo_fs("simulate", "--generated", 4, "--iterations", 3, "--json")
     assert len(json.loads(done.stdout)["iterations"]) == 3
     assert "gpipe 6x6" in done.stderr
 
 
 @pytest.mark.parametrize("straggler", ["1.2", "1.2@9:3", "0.5@1:3", "1.2@1:3/7"])
 def test_a_simulated_straggler_that_is_not_valid_is_refused(straggler: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "4", "--straggler", straggler],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = pfo_fs("simulate", "--num-microbatches", 4, "--straggler", straggler)
     assert done.returncode == 2
     assert "--straggler" in done.stderr

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import pfo_fs
 from traced_jobs import trace_rows, write_trace
 
 
-def simulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pfo_fs", "simulate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return pfo_fs("simulate", *arguments)
 
 
 def test_a_trace_is_simulated_and_its_summary_compares_with_full_clocks_on_the_same_data(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
     def fails() -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
+    monkeypatch.setattr(cli, "app", fails)
     with pytest.raises(SystemExit):
-        cli._run(fails)  # type: ignore[arg-type]
+        cli.main()
     assert capsys.readouterr().err == "error: BlockingIOError: Resource temporarily unavailable\n"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from clock import Clock
-from jobs import rank_infos, write_step
+from jobs import current_of, index_of, make_job, plan_text, rank_infos, register, write_step
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.models import FrequencySchedule, PlanInputs
+from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
@@ -59,13 +60,23 @@ class ReactingScheduler(FrequencyScheduler):
         return f"stage,instruction,frequency,time,energy\n0,forward,{1410 - self._results},1,1\n"
 
 
-def coordinate(folder: JobFolder, clock: Clock) -> Coordinator:
+def use(scheduler: type[FrequencyScheduler]) -> dict[str, object]:
+    """Settings under which jobs are scheduled by this class."""
+    return {"scheduler": f"{scheduler.__module__}:{scheduler.__name__}"}
+
+
+def coordinate_by(folder: JobFolder, clock: Clock, **settings: object) -> Coordinator:
+    """A fresh coordinator on a fresh view of the folder, as after a restart."""
     fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
-    settings = PFOSettings(scheduler=f"{ReactingScheduler.__module__}:ReactingScheduler")
-    return Coordinator(fresh, settings, kind="daemon", generation=1, monotonic=clock)
+    return Coordinator(fresh, PFOSettings(**settings), kind="daemon", generation=1, monotonic=clock)  # type: ignore[arg-type]
+
+
+def coordinate(folder: JobFolder, clock: Clock, scheduler: type[FrequencyScheduler] = ReactingScheduler) -> Coordinator:
+    return coordinate_by(folder, clock, **use(scheduler))
 
 
 def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
+    """Polls for some seconds of the coordinator's clock."""
     end = clock.now + seconds
     while clock.now < end:
         coordinator.poll()
@@ -73,10 +84,8 @@ def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
 
 
 def clock_mhz(folder: JobFolder) -> int:
-    current = folder.read_current()
-    assert current is not None
-    index = folder.read_index(current.number)
-    assert index is not None
+    current = current_of(folder)
+    index = index_of(folder, current.number)
     schedule = folder.read_schedule(index, rank_infos(1, 2)[0])
     assert schedule is not None
     return schedule.frequencies[0][1]
@@ -87,6 +96,22 @@ def straggle(folder: JobFolder) -> None:
     for rank in (0, 1):
         folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 1.5)]))
     write_step(folder, 7, number=0)
+
+
+def registered(root: Path, pp: int, dp: int = 1) -> tuple[JobFolder, list[RankInfo]]:
+    """A job all of whose ranks have registered."""
+    folder, infos = make_job(root, pp, dp), rank_infos(pp, dp)
+    register(folder, infos)
+    return folder, infos
+
+
+def by_plan(
+    root: Path, stages: int, microbatches: int, mhz: int, scheduler: str = "PointSolution"
+) -> dict[str, object]:
+    """Settings under which a job follows a plan of this shape, which is written beside it."""
+    plan = root / "plan.py"
+    plan.write_text(plan_text(stages, microbatches, mhz))
+    return {"scheduler": scheduler, "scheduler_args": {"solution_path": str(plan)}}
 
 
 def say_yaml(folder: JobFolder, text: str) -> None:

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedules_of, write_results, write_step
+from coordinator_jobs import by_plan, coordinate, coordinate_by, poll, registered, say_yaml, use
+from jobs import (
+    current_of,
+    make_job,
+    one_f_one_b,
+    rank_infos,
+    register,
+    schedule_of,
+    schedules_of,
+    write_results,
+    write_step,
+)
 from schedulers import ThreeSteps
 
 from pfo_fs.coordination import Coordinator
@@ -27,29 +38,9 @@ class Exploding(FrequencyScheduler):
         yield []
 
 
-def coordinate(folder: JobFolder, clock: Clock, **settings: object) -> Coordinator:
-    """A fresh coordinator on a fresh view of the folder, as after a restart."""
-    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
-    return Coordinator(fresh, PFOSettings(**settings), kind="daemon", generation=1, monotonic=clock)  # type: ignore[arg-type]
-
-
-def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
-    """Polls for some seconds of the coordinator's clock."""
-    end = clock.now + seconds
-    while clock.now < end:
-        coordinator.poll()
-        clock.now += 0.5
-
-
-def use(scheduler: type[FrequencyScheduler]) -> dict[str, object]:
-    return {"scheduler": f"{scheduler.__module__}:{scheduler.__name__}"}
-
-
 def test_every_rank_gets_its_schedule_once_all_are_there(tmp_path: Path, clock: Clock) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(2, 3, 1200))
     folder, infos = make_job(tmp_path / "pfo", 2), rank_infos(2)
-    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    coordinator = coordinate_by(folder, clock, **by_plan(tmp_path, 2, 3, 1200))
     register(folder, infos[:1])
     poll(coordinator, clock, 5)
     assert coordinator.state == "waiting"
@@ -63,13 +54,10 @@ def test_every_rank_gets_its_schedule_once_all_are_there(tmp_path: Path, clock: 
 
 
 def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again(tmp_path: Path, clock: Clock) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(2, 3, 1200))
-    folder, infos = make_job(tmp_path / "pfo", 2), rank_infos(2)
-    register(folder, infos)
+    folder, _ = registered(tmp_path / "pfo", 2)
     switch = OffSwitch(folder.files)
     switch.turn_off(folder.job_id)
-    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    coordinator = coordinate_by(folder, clock, **by_plan(tmp_path, 2, 3, 1200))
     poll(coordinator, clock)
     assert folder.schedule_numbers() == []
     assert "switched off" in coordinator.message
@@ -82,10 +70,9 @@ def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again
 def test_the_status_of_a_wrong_yaml_names_the_schedule_in_force_and_none_that_is_over(
     tmp_path: Path, clock: Clock
 ) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
+    folder, _ = registered(tmp_path, 1)
     folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None)]))
-    coordinator, file = coordinate(folder, clock), folder.yaml_location
+    coordinator, file = coordinate_by(folder, clock), folder.yaml_location
     yaml_status = folder.yaml_status_location
 
     def after(content: str | None) -> str:
@@ -105,31 +92,26 @@ def test_the_status_of_a_wrong_yaml_names_the_schedule_in_force_and_none_that_is
 def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path, 4), rank_infos(4)
     register(folder, [infos[0], infos[2]])
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 29)
     assert coordinator.message == ""
     poll(coordinator, clock, 3)
     assert "ranks 1, 3 of 4 have not registered" in coordinator.message
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert "ranks 1, 3" in current.message
 
 
 def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(2, 3, 1200))
-    folder, infos = make_job(tmp_path / "pfo", 2, dp=8), rank_infos(2, dp=8)
-    register(folder, infos)
-    poll(coordinate(folder, clock, scheduler="PointSolution3D", scheduler_args={"solution_path": str(plan)}), clock, 2)
+    folder, infos = registered(tmp_path / "pfo", 2, dp=8)
+    poll(coordinate_by(folder, clock, **by_plan(tmp_path, 2, 3, 1200, "PointSolution3D")), clock, 2)
     names = folder.files.names(f"{folder.path}/sched/0")
     assert len(names) == 2 + 1 + len(infos), "a plan for each stage, the index, and a name for each rank"
     assert all(schedule is not None for schedule in schedules_of(folder, infos).values())
 
 
 def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    folder, infos = registered(tmp_path, 2)
+    coordinator = coordinate(folder, clock, ThreeSteps)
     poll(coordinator, clock, 2)
     write_results(folder, 0, infos[:1])
     poll(coordinator, clock, 2)
@@ -137,28 +119,24 @@ def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clo
     write_results(folder, 0, infos[1:], time_s=4.0)
     poll(coordinator, clock, 2)
     assert folder.schedule_numbers() == [0, 1]
-    schedule = schedules_of(folder, infos)[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[0])
     assert schedule.frequencies[0] == ("forward", 1410 - 4 * 15)
 
 
 def test_a_restarted_coordinator_replays_the_results_and_carries_on(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
+    folder, infos = registered(tmp_path, 2)
     for number in range(2):
-        poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+        poll(coordinate(folder, clock, ThreeSteps), clock, 2)
         write_results(folder, number, infos, time_s=2.0)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+    poll(coordinate(folder, clock, ThreeSteps), clock, 2)
     assert folder.schedule_numbers() == [0, 1, 2]
-    schedule = schedules_of(folder, infos)[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[1])
     assert schedule.frequencies[0] == ("forward", 1410 - 2 * 2 * 15)
 
 
 def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    folder, infos = registered(tmp_path, 2)
+    coordinator = coordinate(folder, clock, ThreeSteps)
     for number in range(3):
         poll(coordinator, clock, 2)
         write_results(folder, number, infos)
@@ -168,42 +146,36 @@ def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, cloc
 
 
 def test_late_ranks_are_left_out_where_their_stage_has_others(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 1, dp=2), rank_infos(1, dp=2)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    folder, infos = registered(tmp_path, 1, dp=2)
+    coordinator = coordinate(folder, clock, ThreeSteps)
     poll(coordinator, clock, 2)
     for rank, (time_s, late) in enumerate([(1.0, False), (9.0, True)]):
         result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
         folder.write_results(0, [bodies.ResultBody(result=result, late=late)])
     poll(coordinator, clock, 2)
-    schedule = schedules_of(folder, infos)[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[0])
     assert schedule.frequencies[0] == ("forward", 1395)
 
 
 def test_a_schedule_starts_far_enough_ahead_for_all_ranks_also_after_a_takeover(tmp_path: Path, clock: Clock) -> None:
     """The record that a new coordinator finds may be old: the ranks have run many steps since."""
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
+    folder, _ = registered(tmp_path, 1)
     write_step(folder, 500, iter_time_s=0.1)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    coordinator = coordinate(folder, clock, ThreeSteps)
     coordinator.poll()
     assert folder.schedule_numbers() == []
     clock.now += 1.0
     write_step(folder, 550, iter_time_s=0.1)
     coordinator.poll()
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.start_step >= 550 + 1.5 / 0.1
 
 
 def test_the_record_that_a_new_coordinator_finds_counts_if_no_newer_one_comes(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
+    folder, _ = registered(tmp_path, 1)
     write_step(folder, 500, iter_time_s=0.1)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
-    current = folder.read_current()
-    assert current is not None
+    poll(coordinate(folder, clock, ThreeSteps), clock, 10)
+    current = current_of(folder)
     assert current.start_step >= 500 + 1.5 / 0.1
 
 
@@ -221,21 +193,18 @@ def test_a_rank_whose_clock_process_has_died_does_not_keep_the_jobs_step_back(tm
 def test_a_scheduler_that_raises_is_reported_in_the_folder(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
+    folder, _ = registered(tmp_path, 1)
     with caplog.at_level(logging.ERROR):
-        poll(coordinate(folder, clock, **use(Exploding)), clock, 2)
-    current = folder.read_current()
-    assert current is not None
+        poll(coordinate(folder, clock, Exploding), clock, 2)
+    current = current_of(folder)
     assert current.state == "broken"
     assert "ZeroDivisionError: no plan today" in current.message
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_person_can_take_over_from_a_broken_scheduler(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(Exploding))
+    folder, infos = registered(tmp_path, 1)
+    coordinator = coordinate(folder, clock, Exploding)
     poll(coordinator, clock, 2)
     folder.files.publish(f"{folder.path}/schedule.yaml", b"stages: {0: [forward 1200, backward 1200]}")
     poll(coordinator, clock, 4)
@@ -246,19 +215,18 @@ def test_a_person_can_take_over_from_a_broken_scheduler(tmp_path: Path, clock: C
 def test_a_job_cannot_make_the_daemon_import_anything(tmp_path: Path, clock: Clock) -> None:
     folder = make_job(tmp_path, 1, scheduler="this:d")
     register(folder, rank_infos(1))
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 2)
     assert coordinator.state == "broken"
     assert "built-in" in coordinator.message
 
 
 def test_a_torn_rank_record_is_reported_and_healed(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
+    folder, _ = registered(tmp_path, 2)
     path = tmp_path / folder.path / "ranks/1.json"
     whole = path.read_bytes()
     path.write_bytes(whole[:100])
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 2)
     assert coordinator.state == "broken"
     assert "ranks/1.json" in coordinator.message
@@ -270,17 +238,14 @@ def test_a_torn_rank_record_is_reported_and_healed(tmp_path: Path, clock: Clock)
 def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 2)
     assert "ranks 0 and 1 both registered as" in coordinator.message
 
 
 def test_a_plan_for_another_number_of_stages_is_an_error_with_both_numbers(tmp_path: Path, clock: Clock) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(8, 3, 1200))
-    folder = make_job(tmp_path / "pfo", 4)
-    register(folder, rank_infos(4))
-    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    folder, _ = registered(tmp_path / "pfo", 4)
+    coordinator = coordinate_by(folder, clock, **by_plan(tmp_path, 8, 3, 1200))
     poll(coordinator, clock, 2)
     assert coordinator.state == "broken"
     assert "8" in coordinator.message
@@ -288,11 +253,8 @@ def test_a_plan_for_another_number_of_stages_is_an_error_with_both_numbers(tmp_p
 
 
 def test_a_clock_that_the_gpu_does_not_offer_breaks_the_plan_and_names_it(tmp_path: Path, clock: Clock) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(1, 3, 1201))
-    folder = make_job(tmp_path / "pfo", 1)
-    register(folder, rank_infos(1))
-    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    folder, _ = registered(tmp_path / "pfo", 1)
+    coordinator = coordinate_by(folder, clock, **by_plan(tmp_path, 1, 3, 1201))
     poll(coordinator, clock, 2)
     assert coordinator.state == "broken"
     assert "1201" in coordinator.message
@@ -301,7 +263,7 @@ def test_a_clock_that_the_gpu_does_not_offer_breaks_the_plan_and_names_it(tmp_pa
 def test_a_job_of_its_own_rank_0_is_left_to_it(tmp_path: Path, clock: Clock) -> None:
     folder = make_job(tmp_path, 1, coordination="local")
     register(folder, rank_infos(1))
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 2)
     assert not coordinator.is_mine
     assert folder.read_current() is None
@@ -312,16 +274,15 @@ def test_records_of_another_attempt_are_left_out(tmp_path: Path, clock: Clock) -
     register(old, rank_infos(1))
     folder = make_job(tmp_path, 1, attempt="new")
     (tmp_path / folder.path / "ranks/0.json").write_bytes((tmp_path / old.path / "ranks/0.json").read_bytes())
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 2)
     assert "another training attempt" in coordinator.message
 
 
 def test_an_older_generation_is_fenced_by_what_is_written(tmp_path: Path, clock: Clock) -> None:
     """Two coordinators at once: numbers are claimed once, and both end with the same schedule in force."""
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    one, two = (coordinate(folder, clock, **use(ThreeSteps)) for _ in range(2))
+    folder, infos = registered(tmp_path, 1)
+    one, two = (coordinate(folder, clock, ThreeSteps) for _ in range(2))
     for number in range(3):
         poll(one, clock, 1)
         poll(two, clock, 1)
@@ -330,9 +291,8 @@ def test_an_older_generation_is_fenced_by_what_is_written(tmp_path: Path, clock:
 
 
 def test_dumps_are_in_zeus_format(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path / "pfo", 1), rank_infos(1)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps), dump_data=True, dump_dir=tmp_path / "dump")
+    folder, infos = registered(tmp_path / "pfo", 1)
+    coordinator = coordinate_by(folder, clock, **use(ThreeSteps), dump_data=True, dump_dir=tmp_path / "dump")
     poll(coordinator, clock, 2)
     write_results(folder, 0, infos)
     poll(coordinator, clock, 2)
@@ -345,29 +305,23 @@ def test_dumps_are_in_zeus_format(tmp_path: Path, clock: Clock) -> None:
 # ---- a person's YAML
 
 
-def put_yaml(folder: JobFolder, text: str) -> None:
-    (folder.files.root / folder.path / "schedule.yaml").write_text(text)
-
-
 def status_of(folder: JobFolder) -> str:
     return (folder.files.root / folder.path / "schedule.status.yaml").read_text()
 
 
 @pytest.fixture
 def running(tmp_path: Path, clock: Clock) -> tuple[JobFolder, Coordinator]:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    folder, _ = registered(tmp_path, 2)
+    coordinator = coordinate(folder, clock, ThreeSteps)
     poll(coordinator, clock, 2)
     return folder, coordinator
 
 
 def test_an_edited_yaml_takes_the_schedulers_place(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
     folder, coordinator = running
-    put_yaml(folder, "all: 1200  # slow\n")
+    say_yaml(folder, "all: 1200  # slow\n")
     poll(coordinator, clock, 3)
-    schedule = schedules_of(folder, rank_infos(2))[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, rank_infos(2)[1])
     assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
     assert "state: accepted, starts soon" in status_of(folder)
     write_step(folder, 40, number=1)
@@ -377,11 +331,11 @@ def test_an_edited_yaml_takes_the_schedulers_place(running: tuple[JobFolder, Coo
 
 def test_a_yaml_half_written_is_not_acted_on(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
     folder, coordinator = running
-    put_yaml(folder, "all: 120")
+    say_yaml(folder, "all: 120")
     coordinator.poll()
     clock.now += 0.6
     coordinator.poll()
-    put_yaml(folder, "all: 1200")
+    say_yaml(folder, "all: 1200")
     clock.now += 0.6
     coordinator.poll()
     assert folder.schedule_numbers() == [0]
@@ -394,71 +348,54 @@ def test_a_wrong_yaml_is_reported_with_its_line_and_the_last_good_one_stays(
     running: tuple[JobFolder, Coordinator], clock: Clock
 ) -> None:
     folder, coordinator = running
-    put_yaml(folder, "all: 1200\n")
+    say_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
-    put_yaml(folder, "# comment\nall: 1200\nstagse:\n  0: 900\n")
+    say_yaml(folder, "# comment\nall: 1200\nstagse:\n  0: 900\n")
     poll(coordinator, clock, 3)
     status = status_of(folder)
     assert "state: rejected" in status
     assert "line: 3" in status
     assert "stages" in status
     assert folder.schedule_numbers() == [0, 1]
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.source is not None
     assert current.source.kind == "yaml"
-
-
-def test_a_job_folder_that_is_away_for_a_while_does_not_remove_the_yaml(
-    running: tuple[JobFolder, Coordinator], clock: Clock
-) -> None:
-    folder, coordinator = running
-    put_yaml(folder, "all: 1200\n")
-    poll(coordinator, clock, 3)
-    folder.location.rename(folder.location.with_name("away"))
-    poll(coordinator, clock, 20)
-    folder.location.with_name("away").rename(folder.location)
-    poll(coordinator, clock, 3)
-    assert folder.schedule_numbers() == [0, 1], "a folder that is away does not mean that the file was removed"
 
 
 def test_after_the_yaml_is_removed_the_scheduler_decides_again(
     running: tuple[JobFolder, Coordinator], clock: Clock
 ) -> None:
     folder, coordinator = running
-    put_yaml(folder, "all: 1200\n")
+    say_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
     (folder.files.root / folder.path / "schedule.yaml").unlink()
     coordinator.poll()
     assert folder.schedule_numbers() == [0, 1], "one listing without it proves nothing"
     poll(coordinator, clock, 6)
-    schedule = schedules_of(folder, rank_infos(2))[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, rank_infos(2)[0])
     assert schedule.frequencies[0] == ("forward", 1410)
     assert "state: removed" in status_of(folder)
 
 
 def test_a_yaml_in_force_survives_a_restart_without_a_gap(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
     folder, coordinator = running
-    put_yaml(folder, "all: 1200\n")
+    say_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 5)
+    poll(coordinate(folder, clock, ThreeSteps), clock, 5)
     assert folder.schedule_numbers() == [0, 1]
 
 
 def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 1, dp=2), rank_infos(1, dp=2)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock)  # Manual: no scheduler knows the order
-    put_yaml(folder, "all: 1200\n")
+    folder, infos = registered(tmp_path, 1, dp=2)
+    coordinator = coordinate_by(folder, clock)  # Manual: no scheduler knows the order
+    say_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
     assert "state: waiting" in status_of(folder)
     write_step(folder, 3)
     folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     poll(coordinator, clock, 3)
     assert "state: accepted" in status_of(folder)
-    schedule = schedules_of(folder, infos)[1]
-    assert schedule is not None
+    schedule = schedule_of(folder, infos[1])
     assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
 
 
@@ -472,7 +409,7 @@ def test_editors_own_files_are_ignored(running: tuple[JobFolder, Coordinator], c
 
 def test_a_huge_yaml_is_rejected_unread(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
     folder, coordinator = running
-    put_yaml(folder, "#" * (10 << 20))
+    say_yaml(folder, "#" * (10 << 20))
     poll(coordinator, clock, 3)
     assert "state: rejected" in status_of(folder)
 
@@ -490,8 +427,7 @@ def test_a_yaml_that_is_a_link_out_of_the_directory_is_rejected(
 
 
 def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> None:
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder, _ = registered(tmp_path, 1)
     fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
     coordinator = Coordinator(
         fresh, PFOSettings(), kind="daemon", generation=1, still_leads=lambda: False, monotonic=clock
@@ -502,14 +438,12 @@ def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> N
 
 
 def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, clock: Clock) -> None:
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
-    coordinator = coordinate(folder, clock)
+    folder, _ = registered(tmp_path, 1)
+    coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 3)
     folder.write_current(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
     poll(coordinator, clock, 5)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert (current.generation, current.number, current.state) == (1, 0, "running")
 
 
@@ -517,19 +451,17 @@ def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first
     tmp_path: Path, clock: Clock
 ) -> None:
     """Its coordinator died after the commit; by now, the step at which all ranks were to switch may have passed."""
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
-    before = folder.read_current()
-    assert before is not None
+    folder, infos = registered(tmp_path, 1)
+    poll(coordinate(folder, clock, ThreeSteps), clock, 2)
+    before = current_of(folder)
     write_results(folder, before.number, infos)
     write_step(folder, 10, number=before.number, iter_time_s=0.1)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
+    poll(coordinate(folder, clock, ThreeSteps), clock, 10)
     committed = folder.schedule_numbers()[-1]
     folder.write_current(before)
 
     write_step(folder, 500, number=before.number, iter_time_s=0.1)
-    next_one = coordinate(folder, clock, **use(ThreeSteps))
+    next_one = coordinate(folder, clock, ThreeSteps)
     next_one.poll()
     waiting = folder.read_current()
     poll(next_one, clock, 10)
@@ -547,47 +479,37 @@ def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first
 def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_listing_lacks_it(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+    folder, infos = registered(tmp_path, 1)
+    poll(coordinate(folder, clock, ThreeSteps), clock, 2)
     write_results(folder, 0, infos)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+    poll(coordinate(folder, clock, ThreeSteps), clock, 2)
     assert folder.schedule_numbers() == [0, 1]
     monkeypatch.setattr(JobFolder, "schedule_numbers", lambda self: [0])
     write_step(folder, 40, number=1, iter_time_s=0.1)
-    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
-    current = folder.read_current()
-    assert current is not None
+    poll(coordinate(folder, clock, ThreeSteps), clock, 10)
+    current = current_of(folder)
     assert current.number == 1
 
 
-def forged(folder: JobFolder, generation: int, number: int) -> bytes:
-    header = Header("current", folder.attempt or "", "another user", 10**6)
+def forged(generation: int, number: int) -> bytes:
+    header = Header("current", "attempt", "another user", 10**6)
     return encode(header, bodies.CurrentBody(generation=generation, number=number, state="running"))
 
 
-@pytest.mark.parametrize("generation", [0, 1, 2, 999_999_999])
-@pytest.mark.parametrize("number", [-1, 0, 7, 999_999_999])
+FORGED = {
+    f"generation {generation}, number {number}": forged(generation, number)
+    for generation in (0, 1, 2, 999_999_999)
+    for number in (-1, 0, 7, 999_999_999)
+}
+NO_RECORDS = {"empty": b"", "no record": b"no record", "too long": b"x" * 300_000}
+
+
+@pytest.mark.parametrize("content", [*FORGED.values(), *NO_RECORDS.values()], ids=[*FORGED, *NO_RECORDS])
 def test_a_coordinator_puts_back_what_another_user_writes_over_its_announcement(
-    tmp_path: Path, clock: Clock, generation: int, number: int
-) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
-    poll(coordinator, clock, 2)
-    before = folder.read_current()
-    folder.files.publish(f"{folder.path}/current.json", forged(folder, generation, number))
-    poll(coordinator, clock, 10)
-    assert folder.read_current() == before
-
-
-@pytest.mark.parametrize("content", [b"", b"no record", b"x" * 300_000], ids=len)
-def test_a_coordinator_puts_its_announcement_in_the_place_of_what_is_no_record(
     tmp_path: Path, clock: Clock, content: bytes
 ) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    folder, _ = registered(tmp_path, 1)
+    coordinator = coordinate(folder, clock, ThreeSteps)
     poll(coordinator, clock, 2)
     before = folder.read_current()
     folder.files.publish(f"{folder.path}/current.json", content)
@@ -598,17 +520,15 @@ def test_a_coordinator_puts_its_announcement_in_the_place_of_what_is_no_record(
 def test_a_schedule_goes_into_force_under_the_next_number_where_another_user_has_written_one(
     tmp_path: Path, clock: Clock
 ) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    folder, infos = registered(tmp_path, 1)
+    coordinator = coordinate(folder, clock, ThreeSteps)
     poll(coordinator, clock, 2)
     schedule = FrequencySchedule(rank=0, frequencies=[("forward", 210)])
     source = bodies.Source(kind="scheduler", policy="another")
     folder.write_schedule(1, 999_999_999, 0, source, [schedule], infos)
     (folder.files.root / folder.path / "schedule.yaml").write_text("all: 0\n")
     poll(coordinator, clock, 30)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.generation == 1
     assert current.number > 1
     assert current.source is not None

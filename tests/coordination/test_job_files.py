@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from clock import Clock
-from jobs import make_job, plan_text, rank_infos, register, schedules_of
+from jobs import make_job, plan_text, rank_infos, register, schedule_of
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.settings import PFOSettings
@@ -45,8 +45,7 @@ def everything_in(folder: JobFolder) -> str:
 
 
 def clock_of(folder: JobFolder) -> int:
-    schedule = schedules_of(folder, rank_infos(1))[0]
-    assert schedule is not None
+    schedule = schedule_of(folder, rank_infos(1)[0])
     return schedule.frequencies[0][1]
 
 

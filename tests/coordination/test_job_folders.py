@@ -44,6 +44,20 @@ def look(folders: JobFolders, clock: Clock, seconds: float) -> list[str]:
     return found
 
 
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
+    """When the content of a job's folder was listed, which takes a hundredth of a second."""
+    names, seen = JobFolder.names, []
+
+    def slow(self: JobFolder) -> set[str]:
+        seen.append(clock.now)
+        clock.now += 0.01
+        return names(self)
+
+    monkeypatch.setattr(JobFolder, "names", slow)
+    return seen
+
+
 def test_fifty_jobs_that_start_at_once_are_all_claimed_before_any_is_served(root: Path, clock: Clock) -> None:
     jobs = [make_job(root, 1) for _ in range(50)]
     assert len(folders_in(root, clock).poll().jobs) == 50
@@ -54,35 +68,21 @@ def test_fifty_jobs_that_start_at_once_are_all_claimed_before_any_is_served(root
 
 
 def test_a_look_among_ten_thousand_empty_folders_takes_a_bounded_time(
-    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    root: Path, clock: Clock, listed: list[float]
 ) -> None:
     for number in range(10_000):
         (root / "jobs" / f"empty{number}").mkdir()
-    names, seen = JobFolder.names, []
-
-    def slow(self: JobFolder) -> set[str]:
-        clock.now += 0.01
-        seen.append(self.job_id)
-        return names(self)
-
-    monkeypatch.setattr(JobFolder, "names", slow)
     folders = folders_in(root, clock)
     before = clock.now
     folders.poll()
     assert clock.now - before <= 2 * LOOK_TAKES_S
-    assert 1 <= len(seen) <= 20
+    assert 1 <= len(listed) <= 20
 
 
+@pytest.mark.usefixtures("listed")
 def test_a_job_that_comes_after_thousands_of_empty_folders_is_found_before_they_are_looked_at_again(
-    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    root: Path, clock: Clock
 ) -> None:
-    names = JobFolder.names
-
-    def slow(self: JobFolder) -> set[str]:
-        clock.now += 0.01
-        return names(self)
-
-    monkeypatch.setattr(JobFolder, "names", slow)
     for number in range(1000):
         (root / "jobs" / f"empty{number}").mkdir()
     folders = folders_in(root, clock)
@@ -92,20 +92,11 @@ def test_a_job_that_comes_after_thousands_of_empty_folders_is_found_before_they_
     assert [coordinator.folder.job_id for coordinator in outcome.jobs] == [job.job_id]
 
 
-def test_an_empty_folder_is_looked_at_ever_more_rarely(
-    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, seen = JobFolder.names, []
-
-    def counted(self: JobFolder) -> set[str]:
-        seen.append(clock.now)
-        return names(self)
-
-    monkeypatch.setattr(JobFolder, "names", counted)
+def test_an_empty_folder_is_looked_at_ever_more_rarely(root: Path, clock: Clock, listed: list[float]) -> None:
     (root / "jobs" / "empty").mkdir()
     look(folders_in(root, clock), clock, 3 * 3600)
-    assert len(seen) < 40
-    pauses = [later - sooner for sooner, later in itertools.pairwise(seen)]
+    assert len(listed) < 40
+    pauses = [later - sooner for sooner, later in itertools.pairwise(listed)]
     assert pauses[0] < 0.1
     assert pauses[-1] > 500
 

@@ -33,22 +33,21 @@ def watch(lease: LeaderLease, begin: float, seconds: float, newest: int, has_loc
     return steps[-1]
 
 
-def test_the_first_daemon_of_a_directory_claims_at_once() -> None:
-    assert LeaderLease(LEASE_S, 0.0).next_step(0.0, 0, None, has_lock=False) == "claim"
-
-
 def test_a_leader_whose_counter_moves_is_left_alone() -> None:
     lease = LeaderLease(LEASE_S, 0.0)
     for second in range(100):
         assert lease.next_step(float(second), 1, leader(1, second), has_lock=True) == "wait"
 
 
-def test_a_leader_that_resigned_is_replaced_at_once() -> None:
-    assert LeaderLease(LEASE_S, 0.0).next_step(0.0, 1, leader(1, 5, stopped=True), has_lock=False) == "claim"
-
-
-def test_the_resignation_of_an_older_leader_does_not_count_for_the_newest() -> None:
-    assert LeaderLease(LEASE_S, 0.0).next_step(0.0, 2, leader(1, 5, stopped=True), has_lock=False) == "wait"
+@pytest.mark.parametrize(
+    ("newest", "heartbeat", "step"),
+    [(0, None, "claim"), (1, leader(1, 5, stopped=True), "claim"), (2, leader(1, 5, stopped=True), "wait")],
+    ids=["no daemon before", "the leader has resigned", "an older leader has resigned"],
+)
+def test_a_daemon_claims_at_once_where_nobody_leads(
+    newest: int, heartbeat: bodies.DaemonBody | None, step: str
+) -> None:
+    assert LeaderLease(LEASE_S, 0.0).next_step(0.0, newest, heartbeat, has_lock=False) == step
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ReactingScheduler, coordinate, poll
-from jobs import make_job, rank_infos, register
+from jobs import current_of, make_job, rank_infos, register
 from record_corpus import Place, load, plant, sign
 
 from pfo_fs.coordination.job_folders import JobFolders
@@ -46,8 +46,7 @@ def test_a_daemon_of_the_release_before_names_the_versions_where_these_ranks_rea
     with monkeypatch.context() as before:
         before.setattr("pfo_fs.store.records.SCHEMAS", ("pfo-fs/2",))
         poll(coordinate(folder, clock), clock, 5)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert (current.state, current.number) == ("broken", -1)
     assert "ranks/0.json: the record has schema 'pfo-fs/3', and this release reads 'pfo-fs/2'" in current.message
 
@@ -88,7 +87,8 @@ def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_say
     place = Place("daemon.json", "daemon", bodies.DaemonBody)
     plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/4"}))
     operations = op.DirectoryOperations(str(tmp_path), "test", "Manual")
-    operations._folder = folder
+    body = bodies.RankBody(rank_info=INFOS[0], nonce="n")
+    operations.execute(op.RegisterRanks((body,), folder.job_id, "attempt", shared.directory_id(), again=False))
     found = operations.execute(op.AskWhoSchedules())
     assert isinstance(found, op.WhoSchedules)
     choice = CoordinationChoice("auto", 0.0)

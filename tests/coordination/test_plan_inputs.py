@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
-from jobs import make_job, rank_infos, write_results, write_step
+from jobs import current_of, index_of, make_job, rank_infos, write_results, write_step
 
 from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.models import PlanInputs, Straggler, Target
@@ -22,8 +22,7 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_goes_on_deciding(folde
     say_yaml(folder, "target: {power: 18000}\n")
     poll(coordinator, clock, 4)
     assert clock_mhz(folder) == 1260
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.source is not None
     assert current.source.kind == "scheduler"
     assert current.source.plan_inputs.target == Target(power=18000)
@@ -32,25 +31,15 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_goes_on_deciding(folde
     assert "schedule_number: 1" in status
 
 
-def test_removing_the_yaml_removes_the_target(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    say_yaml(folder, "target: {slowdown: 1.1}\n")
-    poll(coordinator, clock, 4)
-    (folder.files.root / folder.path / "schedule.yaml").unlink()
-    poll(coordinator, clock, 8)
-    assert clock_mhz(folder) == 1410
-
-
-def test_a_target_that_was_removed_while_no_daemon_ran_is_removed_too(folder: JobFolder, clock: Clock) -> None:
+@pytest.mark.parametrize("restarts", [False, True], ids=["at once", "while no daemon ran"])
+def test_removing_the_yaml_removes_the_target(folder: JobFolder, clock: Clock, restarts: bool) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(coordinator, clock, 4)
     assert clock_mhz(folder) == 1260
     (folder.files.root / folder.path / "schedule.yaml").unlink()
-    another = coordinate(folder, clock)
-    poll(another, clock, 8)
+    poll(coordinate(folder, clock) if restarts else coordinator, clock, 8)
     assert clock_mhz(folder) == 1410
 
 
@@ -106,8 +95,7 @@ def test_iteration_times_of_pipelines_change_the_plan_inputs_at_once(folder: Job
     write_step(folder, 7, number=0)
     poll(coordinator, clock, 12)
     assert clock_mhz(folder) == 1110
-    index = folder.read_index(1)
-    assert index is not None
+    index = index_of(folder, 1)
     assert index.source.plan_inputs.slow_pipelines == {1: 1.5}
 
 
@@ -162,8 +150,7 @@ def test_a_straggler_in_a_pipeline_that_is_not_there_is_refused(folder: JobFolde
     poll(coordinator, clock, 2)
     say_yaml(folder, "straggler: {slowdown: 1.2, pipeline: 2}\n")
     poll(coordinator, clock, 4)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert "there is no pipeline 2; the job has pipelines 0 to 1" in current.yaml_problem
     assert "rejected" in (folder.files.root / folder.path / "schedule.status.yaml").read_text()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import make_job, rank_infos, register, write_step
+from jobs import current_of, make_job, rank_infos, register, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.poll_pace import CALM_AFTER_S, PollPace
@@ -30,8 +30,7 @@ def train(folder: JobFolder, coordinator: Coordinator, clock: Clock, seconds: in
         write_step(folder, int(clock.now), 1.0)
         coordinator.poll()
         clock.now += 1.0
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     return current
 
 

@@ -30,6 +30,14 @@ GPUS = {0: "A100", 1: "A100"}
 CSV = "stage,instruction,frequency,time,energy\n0,forward,1410,1,1\n"
 
 
+def kept_by(tmp_path: Path, attempt: str = "a") -> ProfileCache:
+    """The cache of a job that has kept its profile."""
+    cache = ProfileCache(make_job(tmp_path, 2, attempt=attempt))
+    cache.known(job_body(), ORDERS, GPUS)
+    cache.keep(CSV)
+    return cache
+
+
 def test_a_later_job_of_the_same_kind_finds_the_profile(tmp_path: Path) -> None:
     first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
     shelf = ProfileCache(first)
@@ -51,10 +59,8 @@ def test_a_later_job_of_the_same_kind_finds_the_profile(tmp_path: Path) -> None:
 def test_a_job_on_other_gpus_or_with_other_software_does_not(
     tmp_path: Path, body: bodies.JobBody, orders: dict, gpus: dict
 ) -> None:  # type: ignore[type-arg]
-    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileCache(first)
-    shelf.known(job_body(), ORDERS, GPUS)
-    shelf.keep(CSV)
+    kept_by(tmp_path)
+    second = make_job(tmp_path, 2, attempt="b")
     assert ProfileCache(second).known(body, orders, gpus) is None
 
 
@@ -84,19 +90,14 @@ def test_a_job_of_another_size_on_equal_gpus_finds_the_profile_if_there_is_no_be
 
 @pytest.mark.parametrize("about", [b"", b"[]", b"{", b'{"gpus": 3}', b"[" * 100_000])
 def test_a_damaged_description_of_another_kind_of_job_does_no_harm(tmp_path: Path, about: bytes) -> None:
-    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileCache(first)
-    shelf.known(job_body(), ORDERS, GPUS)
-    shelf.keep(CSV)
+    kept_by(tmp_path)
+    second = make_job(tmp_path, 2, attempt="b")
     next((tmp_path / "profiles").rglob("about.json")).write_bytes(about)
     assert ProfileCache(second).known(job_body("bert"), ORDERS, GPUS) is None
 
 
 def test_what_was_known_at_the_begin_stays_known_whatever_others_measure_meanwhile(tmp_path: Path) -> None:
-    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileCache(first)
-    shelf.known(job_body(), ORDERS, GPUS)
-    shelf.keep(CSV)
+    shelf, second = kept_by(tmp_path), make_job(tmp_path, 2, attempt="b")
     before = ProfileCache(second).known(job_body(), ORDERS, GPUS)
     shelf.keep(CSV + "0,backward,1410,1,1\n")
     assert ProfileCache(second).known(job_body(), ORDERS, GPUS) == before
@@ -128,9 +129,7 @@ def test_a_profile_gives_way_only_to_one_that_is_complete_or_larger(tmp_path: Pa
 
 def left_by(tmp_path: Path, contents: dict[str, str]) -> Path:
     """Profiles of other jobs of the kind, by their names; returns their folder."""
-    first = ProfileCache(make_job(tmp_path, 2, attempt="a"))
-    first.known(job_body(), ORDERS, GPUS)
-    first.keep(CSV)
+    kept_by(tmp_path)
     kind = next((tmp_path / "profiles").iterdir())
     for name, content in contents.items():
         (kind / f"{name}.csv").write_text(content)
@@ -195,10 +194,8 @@ def test_of_very_many_kinds_of_jobs_few_are_looked_at_those_with_the_models_name
 
 
 def test_a_profile_without_measurements_is_nothing_to_begin_with(tmp_path: Path) -> None:
-    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileCache(first)
-    shelf.known(job_body(), ORDERS, GPUS)
-    shelf.keep(CSV)
+    kept_by(tmp_path)
+    second = make_job(tmp_path, 2, attempt="b")
     path = next((tmp_path / "profiles").rglob("*.csv"))
     path.write_text(CSV.splitlines()[0] + "\n")
     later = ProfileCache(second)

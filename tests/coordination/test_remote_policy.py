@@ -34,8 +34,7 @@ def processes() -> Iterator[PolicyProcesses]:
     made.close()
 
 
-@pytest.fixture
-def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
+def starting(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
     started: list[FrequencyScheduler] = []
 
     def make(name: str, metadata: str = "") -> RemotePolicy:
@@ -48,6 +47,19 @@ def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
     yield make
     for policy in started:
         policy.close()
+
+
+@pytest.fixture
+def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
+    yield from starting(processes)
+
+
+@pytest.fixture
+def start_impatient() -> Iterator[Callable[..., RemotePolicy]]:
+    """Policies that must answer within a second."""
+    processes = PolicyProcesses(replace(SMALL, wall_s=1.0))
+    yield from starting(processes)
+    processes.close()
 
 
 def pid_of(policy: RemotePolicy) -> int:
@@ -131,12 +143,10 @@ def test_a_plan_error_of_a_policy_stays_one(start: Callable[..., RemotePolicy]) 
     ],
 )
 def test_a_policy_that_takes_too_much_fails_and_says_of_what(
-    start: Callable[..., RemotePolicy], takes: str, said: str
+    start: Callable[..., RemotePolicy], start_impatient: Callable[..., RemotePolicy], takes: str, said: str
 ) -> None:
-    policy = start("schedulers:Misbehaves", takes)
+    policy = (start_impatient if takes == "time" else start)("schedulers:Misbehaves", takes)
     policy.request()
-    if takes == "time":
-        policy._limits = replace(SMALL, wall_s=1.0)
     with pytest.raises(PolicyFailed, match=said):
         policy.observe(results())
 

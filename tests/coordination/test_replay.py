@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, clock_mhz, coordinate, poll, say_yaml
-from jobs import make_job, rank_infos, write_results
-from test_coordinator import coordinate as coordinate_any
-from test_coordinator import use
+from jobs import current_of, make_job, rank_infos, write_results
 
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.publication import Publication
@@ -80,28 +78,20 @@ def test_a_restart_with_a_scheduler_that_plans_otherwise_changes_no_clocks(
     assert clock_mhz(folder) == 1410
 
 
-def test_after_such_a_restart_results_bring_the_new_plan(
-    folder: JobFolder, clock: Clock, otherwise: Callable[[], None]
+@pytest.mark.parametrize("news", ["results", "target"])
+def test_after_such_a_restart_results_and_another_target_bring_the_new_plan(
+    folder: JobFolder, clock: Clock, otherwise: Callable[[], None], news: str
 ) -> None:
     poll(coordinate(folder, clock), clock)
     otherwise()
     after = coordinate(folder, clock)
     poll(after, clock)
-    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    if news == "results":
+        write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    else:
+        say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(after, clock)
-    assert clock_mhz(folder) == 1410 - 15 - 300
-
-
-def test_after_such_a_restart_another_target_brings_the_new_plan(
-    folder: JobFolder, clock: Clock, otherwise: Callable[[], None]
-) -> None:
-    poll(coordinate(folder, clock), clock)
-    otherwise()
-    after = coordinate(folder, clock)
-    poll(after, clock)
-    say_yaml(folder, "target: {slowdown: 1.1}\n")
-    poll(after, clock)
-    assert clock_mhz(folder) == 1410 - 150 - 300
+    assert clock_mhz(folder) == 1410 - (15 if news == "results" else 150) - 300
 
 
 def test_replayed_results_are_booked_under_the_clocks_that_ran(
@@ -109,14 +99,14 @@ def test_replayed_results_are_booked_under_the_clocks_that_ran(
 ) -> None:
     for rank in (0, 1):
         folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
-    before = coordinate_any(folder, clock, **use(Books))
+    before = coordinate(folder, clock, Books)
     for number in range(2):
         poll(before, clock, 15)
         write_results(folder, number, rank_infos(1, 2), time_s=1.0 + number)
     poll(before, clock, 15)
     assert clock_mhz(folder) == 1005
     monkeypatch.setattr(Books, "clocks", (1395, 1185, 990, 885))  # what a new release would measure
-    after = coordinate_any(folder, clock, **use(Books))
+    after = coordinate(folder, clock, Books)
     poll(after, clock, 15)
     assert Books.booked == [(1410, 1.0), (1200, 2.0)]
     assert clock_mhz(folder) == 1005
@@ -132,7 +122,7 @@ def test_what_a_scheduler_had_measured_and_kept_stays_though_the_next_one_would_
 ) -> None:
     for rank in (0, 1):
         folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
-    before = coordinate_any(folder, clock, **use(Settles))
+    before = coordinate(folder, clock, Settles)
     poll(before, clock, 15)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(before, clock, 15)
@@ -140,11 +130,10 @@ def test_what_a_scheduler_had_measured_and_kept_stays_though_the_next_one_would_
     assert before.scheduler.request().converged
     monkeypatch.setattr(Settles, "goes_on", (purpose,))
     for _ in range(2):  # restarts
-        after = coordinate_any(folder, clock, **use(Settles))
+        after = coordinate(folder, clock, Settles)
         poll(after, clock, 15)
         assert folder.schedule_numbers() == [0]
-        current = folder.read_current()
-        assert current is not None
+        current = current_of(folder)
         assert current.converged
     say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(after, clock, 15)

@@ -7,21 +7,26 @@ import errno
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, coordinate, poll, say_yaml
-from jobs import rank_infos, write_results, write_step
+from jobs import index_of, rank_infos, write_results, write_step
 
 from pfo_fs.errors import StoreError
-from pfo_fs.scheduler import FrequencyScheduler
+from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.store import JobFolder, bodies
 
 
+class MeasuresDefaultClocks(ReactingScheduler):
+    """Measures under a schedule without clocks, which says nothing of orders."""
+
+    purpose = "measure"
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        return yielded
+
+
 def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_show_yet(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    folder: JobFolder, clock: Clock
 ) -> None:
-    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
-    monkeypatch.setattr(
-        ReactingScheduler, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs
-    )  # which says nothing of orders
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate(folder, clock, MeasuresDefaultClocks)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 60)
@@ -32,12 +37,8 @@ def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_s
     assert ReactingScheduler.calls == [[1.0, 1.0]]
 
 
-def test_results_wait_for_orders_a_limited_time(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
-    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs)
-    coordinator = coordinate(folder, clock)
+def test_results_wait_for_orders_a_limited_time(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock, MeasuresDefaultClocks)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 100)
@@ -76,8 +77,7 @@ def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_t
     monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
     write_step(folder, 0, number=-1)
     poll(coordinate(folder, clock), clock, 10)
-    index = folder.read_index(0)
-    assert index is not None
+    index = index_of(folder, 0)
     another = coordinate(folder, clock)
     for step in range(0, index.start_step + index.steps + 200, 10):
         write_step(folder, step, number=-1)  # the window is over, and ranks say so

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from clock import Clock
 from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
-from jobs import rank_infos, write_results
+from jobs import current_of, index_of, rank_infos, write_results
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import StoreError
+from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory
 
@@ -59,8 +60,7 @@ def test_another_scheduler_does_not_take_over_what_one_before_has_made(folder: J
         monotonic=clock,
     )
     poll(manual, clock, 2)
-    index = folder.read_index(folder.schedule_numbers()[-1])
-    assert index is not None
+    index = index_of(folder, folder.schedule_numbers()[-1])
     assert folder.read_schedule(index, rank_infos(1, 2)[0]) is None, "all clocks are left alone"
     poll(coordinate(folder, clock), clock, 2)
     assert ReactingScheduler.calls == []
@@ -103,8 +103,7 @@ def test_half_a_surrogate_pair_in_the_yaml_is_a_problem_of_the_yaml(folder: JobF
     say_yaml(folder, 'stages: {0: ["\\ud800 885"]}\n')
     poll(coordinator, clock, 4)
     assert coordinator.state == "running"
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.yaml_problem
     (folder.files.root / folder.path / "schedule.yaml").unlink()
     poll(coordinator, clock, 10)
@@ -122,9 +121,15 @@ def test_a_yaml_that_the_daemon_may_not_read_is_refused_with_the_reason(
     say_yaml(folder, "all: 0\n")
     monkeypatch.setattr(JobFolder, "read_yaml", denied)
     poll(coordinator, clock, 4)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert "Permission denied; let the daemon's user read it" in current.yaml_problem
+
+
+class Says(ReactingScheduler):
+    """Has a message for people."""
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        return replace(super()._for_plan_inputs(yielded), message="it goes on")
 
 
 def test_a_status_that_cannot_be_written_is_logged_once(
@@ -134,14 +139,8 @@ def test_a_status_that_cannot_be_written_is_logged_once(
         raise StoreError(errno.EIO, "no current.json")
 
     caplog.set_level("INFO")
-    coordinator = coordinate(folder, clock)
+    coordinator = coordinate(folder, clock, Says)
     monkeypatch.setattr(JobFolder, "write_current", fails)
-    request = ReactingScheduler._for_plan_inputs
-    monkeypatch.setattr(
-        ReactingScheduler,
-        "_for_plan_inputs",
-        lambda self, yielded: replace(request(self, yielded), message="it goes on"),
-    )
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1
 
@@ -155,8 +154,7 @@ def test_training_that_is_silent_for_long_is_named_so_that_a_killed_job_does_not
     for silent_s in (300, 400, 3600):
         clock.now += silent_s
         poll(coordinator, clock, 2)
-        current = folder.read_current()
-        assert current is not None
+        current = current_of(folder)
         messages.append(current.message)
     assert messages[0] == ""
     assert "no step for ten minutes" in messages[1]

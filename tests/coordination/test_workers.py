@@ -98,9 +98,9 @@ def test_every_call_runs_once_however_long_others_take(pauses: list[float]) -> N
 def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
     """Also when a thread still watches, because of a call before it."""
     monkeypatch.setattr("pfo_fs.coordination.workers._PATIENCE_S", 60.0)
-    workers, held, done = Workers(3), threading.Event(), []
-    workers.start(lambda: held.wait(30) and None)
-    wait_for(lambda: workers._running == 1, what="the first call")
+    workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
+    workers.start(lambda: begun.set() or (held.wait(30) and None))
+    assert begun.wait(20)
     workers.start(lambda: done.append(1))
     held.set()
     wait_for(lambda: done and not workers.busy, what="the first two calls")

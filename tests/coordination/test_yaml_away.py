@@ -8,6 +8,7 @@ import os
 import pytest
 from clock import Clock
 from coordinator_jobs import clock_mhz, coordinate, poll, say_yaml
+from jobs import current_of
 
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.store import JobFolder
@@ -69,11 +70,9 @@ def test_a_yaml_that_was_refused_unread_and_then_removed_is_not_a_problem_any_mo
     poll(coordinator, clock, 2)
     (folder.files.root / folder.path / "schedule.yaml").mkdir()
     poll(coordinator, clock, 4)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.yaml_problem
     (folder.files.root / folder.path / "schedule.yaml").rmdir()
     poll(coordinator, clock, 6)
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert not current.yaml_problem

@@ -37,22 +37,17 @@ from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.training.switching import choose_switching
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
-
-
-@pytest.fixture(autouse=True)
-def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
-    for variable in ("PFO_FS_SIM_FAULT", "PFO_FS_DRY_RUN", "PFO_FS_MIN_DWELL_MS"):
-        monkeypatch.delenv(variable, raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("sim_dir")
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
+    """Starts a clock process, and waits until it is ready or says why not."""
     started: list[ClockProcess] = []
 
     def start_one(
@@ -70,6 +65,14 @@ def start() -> Iterator[Start]:
         clocks.close(10)
 
 
+@pytest.fixture
+def clocks(start: Start) -> ClockProcess:
+    """A clock process that is ready."""
+    clocks = start()
+    assert clocks.message == ""
+    return clocks
+
+
 def actions(sim_dir: Path, name: str = "a") -> list[tuple[str, int]]:
     path = sim_dir / f"{name}.log"
     lines = path.read_text().splitlines() if path.exists() else []
@@ -84,6 +87,21 @@ def ask(clocks: ClockProcess, mhz: int) -> None:
     clocks.words[shared_page.TARGET] = mhz
     if clocks.words[shared_page.SLEEPING]:
         clocks.ring_doorbell()
+
+
+def train(tracker: InstructionTracker, steps: range, number: int, forward_s: float = 0.0) -> None:
+    """Steps of one forward under a schedule with this number."""
+    for step in steps:
+        tracker.step_begin(step, number)
+        tracker.begin("forward")
+        time.sleep(forward_s)
+        tracker.end("forward")
+        tracker.step_end()
+
+
+def pid_of(clocks: ClockProcess) -> int:
+    assert clocks.pid is not None, clocks.message
+    return clocks.pid
 
 
 def gone(pid: int) -> bool:
@@ -108,9 +126,7 @@ def test_a_clock_process_reports_its_gpu_and_resets_a_clock_that_a_crashed_job_l
     assert clocks.alive()
 
 
-def test_clocks_are_set_in_order_and_reset_at_the_close(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
-    clocks = start()
-    assert clocks.message == ""
+def test_clocks_are_set_in_order_and_reset_at_the_close(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> None:
     wanted = [("reset", 0)]
     for mhz in (900, 1200, 0, 1410, 210):
         ask(clocks, mhz)
@@ -139,9 +155,9 @@ def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start) -> Non
         clocks.check()
 
 
-def test_a_sleeping_clock_process_is_woken_by_the_doorbell(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
-    clocks = start()
-    assert clocks.message == ""
+def test_a_sleeping_clock_process_is_woken_by_the_doorbell(
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
+) -> None:
     lags_ms = []
     for i in range(30):
         wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
@@ -154,9 +170,8 @@ def test_a_sleeping_clock_process_is_woken_by_the_doorbell(start: Start, sim_dir
 
 
 def test_a_clock_that_is_not_on_offer_becomes_the_next_higher_one(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    clocks = start()
     for asked, set_to in ((901, 915), (5, 210), (9999, 1410)):
         ask(clocks, asked)
         wait_for(lambda set_to=set_to: actions(sim_dir)[-1:] == [("lock", set_to)], what=f"{asked} as {set_to}")
@@ -282,16 +297,21 @@ def test_clocks_are_reset_within_a_second_of_the_trainers_death(
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_forked_child_does_not_hold_the_socket_open(start: Start, wait_for: WaitFor) -> None:
+def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
     """Where the kernel has no pidfds, the end of the socket alone must show the end of the trainer."""
+
+    def sockets() -> set[str]:
+        links = ((fd, Path("/proc/self/fd") / fd) for fd in os.listdir("/proc/self/fd"))
+        return {fd for fd, link in links if link.is_symlink() and os.readlink(link).startswith("socket:")}
+
+    before = sockets()
     clocks = start()
     assert clocks.alive()
-    fd = clocks._socket.fileno()
+    own = sockets() - before
+    assert own
     child = os.fork()
     if child == 0:
-        try:
-            os.fstat(fd)
-        except OSError:
+        if not own & sockets():
             clocks.close()  # must not reach the parent's clock process
             os._exit(0)
         os._exit(1)
@@ -299,12 +319,9 @@ def test_a_forked_child_does_not_hold_the_socket_open(start: Start, wait_for: Wa
     assert clocks.alive()
 
 
-def test_the_signals_of_a_launcher_do_not_end_it(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    assert clocks.pid is not None
+def test_the_signals_of_a_launcher_do_not_end_it(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
-        os.killpg(clocks.pid, number)
+        os.killpg(pid_of(clocks), number)
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
     assert clocks.alive()
@@ -318,29 +335,22 @@ def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(
         assert clocks.message == ""
         ask(clocks, 900)
         wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-        assert clocks.pid is not None
-        os.killpg(clocks.pid, signal.SIGTERM)
+        os.killpg(pid_of(clocks), signal.SIGTERM)
         wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
         tracker = InstructionTracker(clocks, profile_steps=1)
         tracker.set_schedule([("forward", 600)])
-        for step in range(2):
-            tracker.step_begin(step, 4)
-            tracker.begin("forward")
-            tracker.end("forward")
-            tracker.step_end()
+        train(tracker, range(2), number=4)
         assert helper.wait(messages.MeasurementReport).number == 4
         assert "SIGTERM" in helper.wait(messages.ProgressReport, lambda m: m.message).message
     assert actions(sim_dir)[-1] == ("reset", 0)
 
 
 def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
-    start: Start, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clocks = start()
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-    assert clocks.pid is not None
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
     with caplog.at_level(logging.WARNING, "pfo_fs"):
         wait_for(lambda: (clocks.check(), bool(caplog.records))[1])
         clocks.check()
@@ -352,37 +362,38 @@ def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
 
 
 def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    clocks = start()
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-    assert clocks.pid is not None
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
     clocks.close()
     assert actions(sim_dir)[-1] == ("reset", 0)
 
 
-def test_an_answer_that_came_with_another_one_is_seen(start: Start) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    assert not clocks.check()
-    clocks._answers = b'{"error": "read along with the answer before"}\n'
-    assert clocks.check()
-    assert clocks.receive_answer(0) == {"error": "read along with the answer before"}
-    assert not clocks.check()
+def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess, wait_for: WaitFor) -> None:
+    for number in range(0, 40, 2):
+        for each in (number, number + 1):
+            clocks.send_request({"ask": "energy", "id": each})
+        first = clocks.receive_answer(20)
+        assert first is not None
+        wait_for(clocks.check, what="the second answer")
+        second = clocks.receive_answer(0)
+        assert second is not None
+        assert (first["id"], second["id"]) == (number, number + 1)
+        assert not clocks.check()
 
 
 def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wait_for: WaitFor) -> None:
     before = len(os.listdir("/proc/self/fd"))
     clocks = ClockProcess("simulated:a")
     assert clocks.alive()
-    process = clocks._process
-    assert process is not None
+    pid = clocks.pid
+    assert pid is not None
     del clocks
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
-    wait_for(lambda: process.poll() is not None, what="its end")
+    wait_for(lambda: gone(pid), what="its end")
 
 
 def test_training_that_is_process_1_logs_a_warning_that_names_docker_init(
@@ -422,9 +433,7 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
     assert "in time" in clocks.message
     clocks.close(0.1)
     assert time.monotonic() - begin < 5
-    assert clocks._process is not None
-    clocks._process.kill()
-    clocks._process.wait()
+    os.kill(pid_of(clocks), signal.SIGKILL)
 
 
 # ---- measuring
@@ -537,11 +546,7 @@ def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitF
     helper = FakeHelper("pfo-fs-test-late")
     clocks = start(report_to=helper.address, profile_steps=1)
     tracker = InstructionTracker(clocks)
-    for step in range(2):
-        tracker.step_begin(step, -1)
-        tracker.begin("forward")
-        tracker.end("forward")
-        tracker.step_end()
+    train(tracker, range(2), number=-1)
     wait_for(lambda: clocks.words[shared_page.MEASURED_NUMBER] == -1, what="the measurement")
     with helper:
         assert helper.wait(messages.MeasurementReport).number == -1
@@ -551,19 +556,14 @@ def test_no_gpu_still_measures_time(start: Start) -> None:
     with FakeHelper("pfo-fs-test-none") as helper:
         clocks = start("none", report_to=helper.address, profile_steps=1)
         tracker = InstructionTracker(clocks)
-        for step in range(2):
-            tracker.step_begin(step, 0)
-            tracker.begin("forward")
-            time.sleep(0.01)
-            tracker.end("forward")
-            tracker.step_end()
+        train(tracker, range(2), number=0, forward_s=0.01)
         result = helper.wait(messages.MeasurementReport).result
     assert result["time_breakdown"]["forward"][0][0] >= 0.01
     assert result["iter_energy"] == [0.0]
 
 
 def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
-    sim_dir: Path, capsys: pytest.CaptureFixture[str]
+    sim_dir: Path, wait_for: WaitFor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, with a reporter that breaks."""
 
@@ -586,11 +586,16 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
             why_clocks_stay="",
         )
         shared.words[shared_page.TARGET] = 900
-        for _ in range(3):
-            assert loop._serve_once()
-        ours.close()
+
+        def end_when_locked() -> None:
+            wait_for(lambda: actions(sim_dir) == [("lock", 900)], what="the lock")
+            ours.close()
+
+        ending = threading.Thread(target=end_when_locked)
+        ending.start()
         loop.serve()
         loop.finish()
+        ending.join()
     finally:
         theirs.close()
         signal.set_wakeup_fd(-1)
@@ -652,10 +657,8 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
 
 
 def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
-    start: Start, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
     wrong = run_ahead(clocks, kernels, "device", 3)
     assert max(wrong.values()) < 0.5, wrong
     wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock after the last step")
@@ -665,19 +668,15 @@ def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
 
 
 def test_clocks_that_follow_the_calls_are_those_of_other_instructions(
-    start: Start, sim_dir: Path, kernels: SimulatedKernels
+    clocks: ClockProcess, sim_dir: Path, kernels: SimulatedKernels
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
     wrong = run_ahead(clocks, kernels, "launch", 1)
     assert max(wrong.values()) > 0.9, wrong
 
 
 def test_a_clock_process_sleeps_while_the_device_has_nothing_to_do(
-    start: Start, kernels: SimulatedKernels, wait_for: WaitFor
+    clocks: ClockProcess, kernels: SimulatedKernels, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
     run_ahead(clocks, kernels, "device", 1)
     wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
     before = switches_of(clocks)
@@ -686,17 +685,16 @@ def test_a_clock_process_sleeps_while_the_device_has_nothing_to_do(
 
 
 def test_a_clock_process_does_not_keep_a_core_busy_while_the_device_hangs(
-    start: Start, kernels: SimulatedKernels, wait_for: WaitFor
+    clocks: ClockProcess, kernels: SimulatedKernels, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
     hangs = threading.Event()
     marker = choose_switching("device", clocks, "simulated:a", kernels).marker
     tracker = InstructionTracker(clocks, marker=marker)
     tracker.set_schedule([("forward", 900)])
     tracker.step_begin(0, 0)
     tracker.begin("forward")
-    kernels.stream._put(lambda: hangs.wait(60) and None)
+    kernels.stream.launch("forward")
+    kernels.stream.call(lambda: hangs.wait(60) and None)
     tracker.end("forward")
     tracker.step_end()
     wait_for(lambda: clocks.words[shared_page.CLOCK_MHZ] == 900, what="the clock")
@@ -717,22 +715,21 @@ def switches_of(clocks: ClockProcess) -> int:
 
 
 def test_marks_that_fail_later_give_the_clock_back(
-    start: Start, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
+    refuses = False
 
-    def refuse(point: int) -> None:
-        raise DeviceError("as asked")
+    def mark(point: int) -> None:
+        if refuses:
+            raise DeviceError("as asked")
+        kernels.stream.call(partial(clocks.words.__setitem__, shared_page.PROGRESS, point))
 
-    marker = choose_switching("device", clocks, "simulated:a", kernels).marker
-    assert marker is not None
-    tracker = InstructionTracker(clocks, marker=marker)
+    tracker = InstructionTracker(clocks, marker=ProgressMarker(clocks, mark))
     tracker.set_schedule([("forward", 900)])
     tracker.step_begin(0, 0)
     tracker.begin("forward")
     wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the clock")
-    marker._enqueue = refuse
+    refuses = True
     tracker.end("forward")
     wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock")
 
@@ -772,10 +769,8 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
 
 
 def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_training_and_stays_out_of_answers(
-    start: Start, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+    clocks: ClockProcess, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
     with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"driver: \x1b[31mXid 79\n")
     for number in range(20):
@@ -790,14 +785,11 @@ def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_tr
 
 
 def test_a_clock_process_that_dies_says_its_last_words_in_the_warning(
-    start: Start, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+    clocks: ClockProcess, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    assert clocks.pid is not None
     with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"Traceback ...\nNVMLError: GPU is lost\n")
-    os.kill(clocks.pid, signal.SIGKILL)
+    os.kill(pid_of(clocks), signal.SIGKILL)
     wait_for(lambda: clocks.check() or clocks.lost, what="the end")
     assert "its last words: NVMLError: GPU is lost" in caplog.text
 
@@ -814,7 +806,6 @@ def locked_at_900(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> int
     assert clocks.message == ""
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
-    assert clocks.pid is not None
     return clocks.pid
 
 
@@ -841,9 +832,8 @@ def test_a_clock_process_that_was_stopped_without_a_word_sets_its_clock_again_si
 
 
 def test_a_clock_process_that_goes_on_after_its_trainer_has_ended_only_resets(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    clocks = start()
     pid = locked_at_900(clocks, sim_dir, wait_for)
     os.kill(pid, signal.SIGTSTP)
     wait_for(lambda: state_of(pid) == "T", what="the stop")
@@ -861,43 +851,34 @@ def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Sta
         answer = clocks.receive_answer(20)
         assert answer is not None
         assert "error" not in answer
-    assert clocks.pid is not None
     assert gpu.power_limit_w() == 250
-    os.kill(clocks.pid, signal.SIGTSTP)
-    wait_for(lambda: state_of(clocks.pid) == "T", what="the stop")
+    os.kill(pid_of(clocks), signal.SIGTSTP)
+    wait_for(lambda: state_of(pid_of(clocks)) == "T", what="the stop")
     assert gpu.power_limit_w() == before_w
-    os.kill(clocks.pid, signal.SIGCONT)
+    os.kill(pid_of(clocks), signal.SIGCONT)
     wait_for(lambda: gpu.power_limit_w() == 250, what="the limit again")
 
 
 def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
     sim_dir: Path, processes: Processes, wait_for: WaitFor
 ) -> None:
-    trainer = processes.python(
-        "-c",
-        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
-        "clocks = ClockProcess('simulated:a')\n"
-        "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\ntime.sleep(60)",
-    )
-    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
-    trainer.send_signal(signal.SIGSTOP)
-    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the reset")
-    trainer.send_signal(signal.SIGCONT)
-    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
-    trainer.send_signal(signal.SIGSTOP)
-    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the reset")
-    trainer.kill()
-    trainer.wait()
+    trainer = processes.python("-c", TRAINER, "alone")
+    for number, last in (
+        (0, ("lock", 900)),
+        (signal.SIGSTOP, ("reset", 0)),
+        (signal.SIGCONT, ("lock", 900)),
+        (signal.SIGSTOP, ("reset", 0)),
+    ):
+        if number:
+            trainer.send_signal(number)
+        wait_for(lambda last=last: actions(sim_dir)[-1:] == [last], what=f"{last}")
 
 
 def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    assert clocks.pid is not None
-    os.kill(clocks.pid, signal.SIGSTOP)
-    wait_for(lambda: state_of(clocks.pid) == "T", what="the stop")
+    os.kill(pid_of(clocks), signal.SIGSTOP)
+    wait_for(lambda: state_of(pid_of(clocks)) == "T", what="the stop")
     clocks.close(20)
     assert not clocks.alive()
     assert actions(sim_dir)[-1] == ("reset", 0)
@@ -906,16 +887,9 @@ def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
 def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
     sim_dir: Path, processes: Processes, wait_for: WaitFor
 ) -> None:
-    trainer = processes.python(
-        "-c",
-        "import time\nfrom pfo_fs.device import shared_page\nfrom pfo_fs.device.clock_client import ClockProcess\n"
-        "clocks = ClockProcess('simulated:a')\n"
-        "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\n"
-        "print(clocks.pid, flush=True)\ntime.sleep(60)",
-    )
+    trainer = processes.python("-c", TRAINER, "alone")
     assert trainer.stdout is not None
-    pid = int(trainer.stdout.readline())
-    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
+    pid = int(trainer.stdout.readline().split()[0])
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: state_of(pid) == "T", what="the stop")
     trainer.kill()

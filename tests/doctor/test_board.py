@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from pfo_fs.doctor.directory.between import check_delay
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
+from pfo_fs.doctor.lines import Check
 from pfo_fs.store import Files
 
 
@@ -53,3 +55,27 @@ def test_a_host_that_is_alone_and_one_that_falls_silent_are_told_in_time(tmp_pat
     board.hosts[other.me] = "node2"
     with pytest.raises(PeerLost, match="node2"):
         board.exchange("x", within_s=0.2)
+
+
+def test_all_hosts_hear_how_long_changes_take_to_each_of_them(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    found: list[list[Check]] = []
+
+    def run() -> None:
+        board = board_in(tmp_path)
+        board.find(3, 60)
+        found.append(list(check_delay(board)))
+        if board.is_first:
+            board.remove_files()
+        board.leave(60)
+
+    hosts = [threading.Thread(target=run) for _ in range(3)]
+    for host in hosts:
+        host.start()
+    for host in hosts:
+        host.join(90)
+    (delay, clocks), *others = found
+    assert others == [[delay, clocks]] * 2
+    assert delay.found.count("replaced file") == delay.found.count("new name") == 2
+    assert clocks.ok, "it is one clock"
+    assert not (tmp_path / "doctor").exists()

@@ -20,10 +20,10 @@ from rich.console import Console
 
 from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
-from pfo_fs.doctor.directory.answers import check_directory_in_time
 from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_clocks, judge_host_locks
-from pfo_fs.doctor.directory.mount import judge_mount, judge_server_clock, judge_space
+from pfo_fs.doctor.directory.mount import judge_mount, judge_space
 from pfo_fs.doctor.directory.names import judge_error, judge_locks, judge_owner, judge_reads
+from pfo_fs.doctor.directory.process import check_directory_in_time
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, lines
 from pfo_fs.errors import plain_text
@@ -98,8 +98,6 @@ def test_results_follow_from_what_was_found() -> None:
         (judge_locks({"flock": ("granted", "held")}), True),
         (judge_locks({"flock": ("granted", "granted")}), None),
         (judge_locks({"flock": ("ENOLCK", "ENOLCK")}), None),
-        (judge_server_clock(100.0, 100.4, 101.0), True),
-        (judge_server_clock(100.0, 3700.0, 101.0), None),
         (judge_host_clocks({"b": 0.2}, 0.1), True),
         (judge_host_clocks({"b": -3600.0}, 0.1), None),
         (judge_claims([{"O_EXCL": won[:10], "link": []}, {"O_EXCL": won[10:], "link": won}]), True),

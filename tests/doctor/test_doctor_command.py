@@ -61,7 +61,7 @@ def actions(sim_dir: Path) -> dict[str, list[str]]:
 def test_a_node_is_measured_its_clocks_are_reset_and_the_file_is_what_planners_read(
     sim_dir: Path, tmp_path: Path
 ) -> None:
-    """How exactly depends on how busy this machine is: `benchmarks/switching.py --parts doctor` shows it."""
+    """How exactly depends on how busy this machine is, so only what cannot be wrong is compared."""
     output, node = tmp_path / "switching.json", "H100 node"
     size = ["--gpus", "4", "--targets", "4", "--rounds", "2", "--calls", "30"]
     done = doctor(sim_dir, "--switching", "--yes", *size, "-o", str(output), "--json", node=node)
@@ -103,8 +103,7 @@ def test_clocks_are_reset_when_the_measurement_is_ended(
     processes.started.append(process)
     wait_for(lambda: sum("lock" in log for log in actions(sim_dir).values()) == 2, 60, "clocks of both GPUs")
     process.send_signal(number)
-    ended = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGKILL: -9}[signal.Signals(number)]
-    assert process.wait(30) == ended
+    assert process.wait(30) == (130 if number == signal.SIGINT else -number)
     wait_for(lambda: {log[-1] for log in actions(sim_dir).values()} == {"reset"}, 20, "the reset of all clocks")
     assert not output.exists()
 

@@ -18,11 +18,7 @@ from benchmarks.gpu.analysis import (
     Tick,
     alternating_clocks,
     boundary_errors,
-    delays_us,
     extra_cost,
-    fit_line,
-    fit_time,
-    jitter,
     launch_order,
     mean_power_w,
     percentile,
@@ -43,11 +39,6 @@ def test_a_percentile_is_one_of_the_values() -> None:
 
 def test_the_spread_of_nothing_is_not_a_number() -> None:
     assert all(math.isnan(value) for value in spread([]).values())
-
-
-def test_jitter_leaves_out_what_all_values_have_in_common() -> None:
-    assert jitter([5.0, 5.5, 4.0]) == 1.0
-    assert math.isnan(jitter([]))
 
 
 def test_times_of_the_device_follow_the_line_through_the_anchors() -> None:
@@ -165,27 +156,6 @@ def test_the_wrong_share_is_a_share_whatever_was_set(apart_ms: list[float], chan
 
 def test_the_cost_of_marks_is_the_ratio_of_medians() -> None:
     assert extra_cost([1.1, 1.02, 9.0], [1.0, 1.0, 5.0]) == pytest.approx(0.1)
-
-
-def test_delays_are_from_the_event_to_the_first_sight() -> None:
-    delays, unseen = delays_us([(1, 0), (2, 10_000), (3, 20_000)], [(1, 50_000), (1, 90_000), (3, 30_000)])
-    assert (delays, unseen) == ([50.0, 10.0], 1)
-
-
-def test_a_line_is_found_with_its_largest_error() -> None:
-    line = fit_line([(0, 1), (1, 3), (2, 5)])
-    assert (line.at_zero, line.slope, line.worst) == pytest.approx((1, 2, 0))
-    with pytest.raises(ValueError, match="do not make a line"):
-        fit_line([(1, 1), (1, 2)])
-
-
-@given(st.floats(0, 1), st.floats(1e-4, 1), st.lists(st.integers(300, 1980), min_size=3, max_size=8, unique=True))
-def test_the_model_of_time_is_found_again(a: float, time_ref_s: float, clocks_mhz: list[int]) -> None:
-    points = [(mhz, time_ref_s * (a * 1980 / mhz + 1 - a)) for mhz in clocks_mhz]
-    fit = fit_time(points, 1980)
-    assert fit.a == pytest.approx(a, abs=1e-6)
-    assert fit.time_ref_s == pytest.approx(time_ref_s)
-    assert fit.worst == pytest.approx(0, abs=1e-6)
 
 
 @given(st.integers(1, 5), st.integers(1, 9))

@@ -22,8 +22,8 @@ def test_each_part_is_a_module_that_measures() -> None:
 
 
 def test_lines_of_libraries_and_cut_off_lines_are_left_out() -> None:
-    text = 'a library says\n{"part": "marks", "what": "x"}\n{"part": "marks", "wha'
-    assert run.results_in(text) == [{"part": "marks", "what": "x"}]
+    text = 'a library says\n{"part": "graph", "what": "x"}\n{"part": "graph", "wha'
+    assert run.results_in(text) == [{"part": "graph", "what": "x"}]
 
 
 def test_numbers_that_json_does_not_have_become_null() -> None:
@@ -57,11 +57,11 @@ def test_a_part_that_fails_says_why_and_the_next_one_runs(
 
     monkeypatch.setattr(run, "run_part", run_part)
     monkeypatch.setattr(
-        sys, "argv", ["gpu", "--out", str(tmp_path / "out"), "--only", "waves", "marks", "--limit-s", "20"]
+        sys, "argv", ["gpu", "--out", str(tmp_path / "out"), "--only", "waves", "graph", "--limit-s", "20"]
     )
     monkeypatch.setenv("PFO_FS_DRY_RUN", "")
     assert run.main() == 1
-    assert list(parts) == ["waves", "marks"]
+    assert list(parts) == ["waves", "graph"]
     assert max(parts.values()) <= 20  # and no part may take longer than all together
     lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
     assert [line.get("error") for line in lines] == ["ended with 1: no GPU", None]
@@ -73,7 +73,7 @@ def test_without_a_gpu_the_command_ends_with_an_error_that_says_so(tmp_path: Pat
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path), "--only", "calls"]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path), "--only", "graph"]
     done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "torch finds no CUDA device here" in json.loads(done.stdout.splitlines()[0])["error"]

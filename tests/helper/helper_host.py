@@ -7,10 +7,13 @@ import threading
 import time
 from pathlib import Path
 
+from jobs import rank_infos
+
+from pfo_fs.helper import events
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.operations import DirectoryOperations, OpenDirectory
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo, RankInfo
@@ -18,11 +21,22 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
+def connected(*ranks: int) -> HelperState:
+    """A helper whose directory is open, and to which these ranks are connected, each as the client of its number."""
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+    state.first_actions()
+    state.handle(events.OperationDone(OpenDirectory(), True), 0.0)
+    for rank in ranks or (0,):
+        state.handle(events.MessageArrived(rank, messages.Hello(rank=rank, role="training", token="token")), 0.0)
+    return state
+
+
 class Host:
     """One host.
 
     Attributes:
         clocks_reset: GPU specs whose clocks the helper had put back.
+        handled: What the helper has handled so far: messages, ended operations, and other events.
     """
 
     def __init__(self, root: Path) -> None:
@@ -34,6 +48,15 @@ class Host:
         settings = PFOSettings()
         operations = DirectoryOperations(str(root), "test", settings.scheduler)
         self.state = HelperState(self.token, poll_interval_s=None, now_s=time.monotonic())
+        self.handled: list[object] = []
+        handle = self.state.handle
+
+        def noted(event: events.Event, now_s: float) -> list[events.Action]:
+            actions = handle(event, now_s)
+            self.handled.append(getattr(event, "message", None) or getattr(event, "operation", event))
+            return actions
+
+        self.state.handle = noted  # type: ignore[method-assign]
         self.loop = HelperLoop(
             self.state, operations, lambda post: CoordinatorThread(operations, settings, post), self.clocks_reset.append
         )
@@ -45,6 +68,10 @@ class Host:
         client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=5)
         self.clients.append(client)
         return client
+
+    def times(self, kind: type) -> int:
+        """How many messages, operations or events of a kind the helper has handled."""
+        return sum(isinstance(one, kind) for one in self.handled)
 
     def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
         info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
@@ -59,6 +86,14 @@ class Host:
             messages.Joined,
             5,
         )
+
+    def start(self, ranks: int = 1, mode: str = "daemon") -> tuple[list[HelperClient], JobFolder]:
+        """Makes a job, and has the ranks join; returns their clients and the job's folder."""
+        clients = [self.client(rank) for rank in range(ranks)]
+        job = self.create(clients[0], mode, ranks)
+        for client, info in zip(clients, rank_infos(ranks), strict=True):
+            self.join(client, job, info)
+        return clients, self.folder(job)
 
     def folder(self, job: dict[str, str]) -> JobFolder:
         folder = SharedDirectory(Files(self.root), "test").job(job["job_id"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from helper_host import Host
 from jobs import rank_infos, results_by_rank
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.errors import CoordinationError, RecordError
+from pfo_fs.errors import CoordinationError, RecordError, StoreError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -32,21 +33,24 @@ def measurement(rank: int, number: int) -> messages.MeasurementReport:
     return messages.MeasurementReport(number=number, first_step=3, result=result)
 
 
-@pytest.mark.slow
-def test_a_mount_that_hangs_means_default_clocks_after_long_and_the_schedule_again_when_it_answers(
-    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
+@pytest.mark.parametrize("how", ["hangs", "refuses"])
+def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_it_answers(
+    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait, how: str
 ) -> None:
     answers = threading.Event()
     read_current = JobFolder.read_current
 
-    def hangs(folder: JobFolder) -> bodies.CurrentBody | None:
+    def silent(folder: JobFolder) -> bodies.CurrentBody | None:
+        if how == "refuses" and not answers.is_set():
+            raise StoreError(errno.EIO, "no answer")
         answers.wait(30)
         return read_current(folder)
 
     monkeypatch.setattr("pfo_fs.helper.directory_health.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.directory_health._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
-    monkeypatch.setattr(JobFolder, "read_current", hangs)
+    monkeypatch.setattr(JobFolder, "read_current", silent)
     host.join(client, job, info)
     host.folder(job).write_current(bodies.CurrentBody(generation=1, number=-1, state="running"))
     try:

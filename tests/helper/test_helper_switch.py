@@ -30,10 +30,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def joined(host: Host, mode: str) -> tuple[HelperClient, JobFolder]:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client, mode)
-    host.join(client, job, info)
-    return client, host.folder(job)
+    (client,), folder = host.start(mode=mode)
+    return client, folder
 
 
 def hears(client: HelperClient, why: str, wait_for: Wait) -> None:

@@ -17,7 +17,7 @@ from jobs import one_f_one_b, rank_infos, results_by_rank
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.events import Logged, Terminated
-from pfo_fs.helper.operations import new_schedule
+from pfo_fs.helper.operations import PollSchedule, new_schedule
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
@@ -56,24 +56,18 @@ def test_a_daemon_that_only_left_its_record_is_not_waited_for_long(host: Host) -
 
 
 def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
-    folder = host.folder(job)
+    (client,), folder = host.start()
     assert folder.registered_ranks() == [0]
     schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
     source = bodies.Source(kind="yaml", sha256="x")
-    folder.write_schedule(0, 1, 7, source, [schedule], [info])
+    folder.write_schedule(0, 1, 7, source, [schedule], rank_infos(1))
     folder.write_current(bodies.CurrentBody(generation=1, number=0, start_step=7, state="running", source=source))
     message = client.wait_for(NewSchedule, 5)
     assert message == NewSchedule(number=0, start_step=7, plans=[RankPlan([("forward", 1200)])], ranks={0: 0})
 
 
 def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
-    folder = host.folder(job)
+    (client,), folder = host.start()
     for number, lease_s, word in (
         (-1, 0.0, 0),
         (0, 0.0, 0),
@@ -84,9 +78,10 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
         (0, 0.0, 0),
     ):
         current = bodies.CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
+        polls = host.times(PollSchedule)
         folder.write_current(current)
         if lease_s and not word:
-            wait_for(lambda: host.state._watch._lease == (60.0, 0))
+            wait_for(lambda polls=polls: host.times(PollSchedule) > polls + 1)
             assert client.poll() is None, "this coordinator does not follow the straggler"
         elif number >= 0:  # else a coordinator that knows nothing of schedules yet
             told = wait_for(client.poll, what="the word")
@@ -96,13 +91,11 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
 
 
 def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
-    folder, source = host.folder(job), bodies.Source(kind="scheduler", index=0)
+    (client,), folder = host.start()
+    source = bodies.Source(kind="scheduler", index=0)
     for number, generation in ((0, 5), (1, 4), (2, 5)):
         schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
-        folder.write_schedule(number, generation, 0, source, [schedule], [info])
+        folder.write_schedule(number, generation, 0, source, [schedule], rank_infos(1))
         current = bodies.CurrentBody(generation=generation, number=number, state="running", source=source)
         folder.write_current(current)
         if generation == 5:
@@ -120,23 +113,17 @@ def test_a_rank_that_is_taken_is_an_error_at_once(host: Host) -> None:
 
 
 def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host, wait_for: Wait) -> None:
-    clients, infos = [host.client(rank) for rank in range(2)], rank_infos(2)
-    job = host.create(clients[0], ranks=2)
-    for client, info in zip(clients, infos, strict=True):
-        host.join(client, job, info)
+    clients, folder = host.start(2)
     clients[1].send(messages.ScheduleApplied(number=0, step=9, late=True))
     for rank, client in enumerate(clients):
         result = {"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]}
         client.send(messages.MeasurementReport(number=0, first_step=3, result=result))
-    folder = host.folder(job)
     wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], what="both results")
     assert [body.late for body in results_by_rank(folder, 0).values()] == [False, True]
 
 
 def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
+    (client,), folder = host.start()
     away = host.root.with_name(f"{host.root.name}.away")
     host.root.rename(away)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [2.0]}
@@ -144,53 +131,57 @@ def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) 
     client.send(messages.ProgressReport(step=3, number=0))
     time.sleep(0.5)  # long enough for several refusals
     away.rename(host.root)
-    wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
+    wait_for(lambda: list(results_by_rank(folder, 0)) == [0], what="the result")
 
 
-def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_a_finished_one(
-    host: Host, wait_for: Wait
-) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
-    client.send(messages.Goodbye(reason="finished"))
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [("nothing", "crashed"), ("goodbye", "finished"), ("SIGTERM", "terminated")],
+)
+def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: Host, before: str, reason: str) -> None:
+    (client,), folder = host.start()
+    if before == "goodbye":
+        client.send(messages.Goodbye(reason="finished"))
+    elif before == "SIGTERM":
+        host.loop.post(Terminated())
     client.close()
-    end = wait_for(host.folder(job).read_end, what="the end")
-    assert end.reason == "finished"
+    host.thread.join(10)
+    end = folder.read_end()
+    assert end is not None
+    assert end.reason == reason
 
 
 def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(
     host: Host, wait_for: Wait
 ) -> None:
-    clients, infos = [host.client(0), host.client(1)], rank_infos(2)
-    job = host.create(clients[0], ranks=2)
-    for client, info in zip(clients, infos, strict=True):
-        host.join(client, job, info)
+    clients, folder = host.start(2)
     clients[1].send(messages.Goodbye(reason="crashed", message="ValueError: 3"))
     clients[1].close()
-    wait_for(lambda: host.state._job.first_crash, what="the crash")
+    wait_for(lambda: host.times(messages.Goodbye), what="the crash")
     host.loop.post(Terminated())
     clients[0].close()
-    end = wait_for(host.folder(job).read_end, what="the end")
+    end = wait_for(folder.read_end, what="the end")
     assert (end.reason, end.message) == ("crashed", "rank 1: ValueError: 3")
 
 
 def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
     client = host.client(0)
-    job = host.create(client, mode="local")
+    folder = host.folder(host.create(client, mode="local"))
     host.loop.post(Logged(20, "training does not read this"))
-    wait_for(lambda: host.loop._events.empty())
+    wait_for(lambda: host.times(Logged))
     client.send(messages.Goodbye(reason="finished"))
     client.close()
-    end = wait_for(host.folder(job).read_end)
+    end = wait_for(folder.read_end)
     assert end.reason == "finished"
 
 
 def test_packets_that_are_not_messages_do_not_end_the_helper(host: Host) -> None:
     client = host.client(0)
-    for packet in (b"\x00\x01garbage", transport.encode({"type": "NoSuchMessage"}), transport.encode({})):
-        client._socket.send(packet)
-    client.send(messages.Hello(rank=0, role="training", token="again"))
+    hello = messages.Hello(rank=0, role="training", token=host.token)
+    with transport.connect(host.address) as connection:
+        garbage = (b"\x00\x01garbage", transport.encode({"type": "NoSuchMessage"}), transport.encode({}))
+        for packet in (transport.encode(hello), *garbage, transport.encode(hello)):
+            connection.send(packet)
     assert host.create(client)["coordination"] == "daemon"
 
 
@@ -202,9 +193,7 @@ def test_equal_schedules_travel_once() -> None:
 
 
 def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
+    (client,), _ = host.start()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -227,7 +216,7 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     clock = host.client(0)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
     clock.send(messages.MeasurementReport(number=3, first_step=5, result=result))
-    wait_for(lambda: host.state._job.early_results)
+    wait_for(lambda: host.times(messages.MeasurementReport))
     job = host.create(client)
     host.join(client, job, info)
     assert wait_for(lambda: list(results_by_rank(host.folder(job), 3))) == [0]
@@ -259,9 +248,8 @@ def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, w
     infos = rank_infos(2)
     job = host.create(first, ranks=2)
     host.join(first, job, infos[0])
-    host.folder(job).write_current(
-        bodies.CurrentBody(generation=1, number=0, state="running", lease_s=60.0, heartbeat=1)
-    )
+    current = bodies.CurrentBody(generation=1, number=0, state="running", lease_s=60.0, heartbeat=1)
+    host.folder(job).write_current(current)
     told = wait_for(first.poll, what="the word")
     assert told.lease_s == pytest.approx(60 + 2 * 0.25), "it does not look all the time"
     host.join(second, job, infos[1])
@@ -279,34 +267,3 @@ def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading
         heard = [message for _ in range(3) if (message := client.poll()) is not None]
     assert heard == [messages.ClocksHeld()]
     client.close()
-
-
-def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answers(
-    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
-) -> None:
-    def silent(_: object) -> None:
-        raise StoreError(errno.EIO, "no answer")
-
-    monkeypatch.setattr("pfo_fs.helper.directory_health.FALLBACK_AFTER_S", 0.2)
-    monkeypatch.setattr("pfo_fs.helper.directory_health._CALM_S", 0.0)
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
-    host.folder(job).write_current(bodies.CurrentBody(generation=1, number=-1, state="running"))
-    with monkeypatch.context() as outage:
-        outage.setattr(JobFolder, "read_current", silent)
-
-        wait_for(lambda: client.poll() == messages.ClocksHeld(why="lost"), what="default clocks")
-    wait_for(lambda: client.poll() == messages.ClocksHeld(), what="the schedule, again")
-
-
-def test_a_job_whose_processes_got_sigterm_was_terminated_and_did_not_crash(host: Host) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    host.join(client, job, info)
-    host.loop.post(Terminated())
-    client.close()
-    host.thread.join(10)
-    end = host.folder(job).read_end()
-    assert end is not None
-    assert end.reason == "terminated"

@@ -67,7 +67,7 @@ def test_a_new_helper_goes_on_under_the_name_of_the_dead_one(link: HelperLink, c
 
 @pytest.mark.parametrize("dies", ["before the first step", "during the first step", "after it"])
 def test_the_order_of_instructions_reaches_the_helper_whenever_it_dies(
-    link: HelperLink, client: FakeClient, dies: str
+    link: HelperLink, client: FakeClient, now_s: list[float], dies: str
 ) -> None:
     link.send_kept(JOIN)
     client.may_revive = False
@@ -81,7 +81,7 @@ def test_the_order_of_instructions_reaches_the_helper_whenever_it_dies(
         client.die()
     link.poll()
     client.may_revive = True
-    link._revive_at_s = 0.0
+    now_s[0] += 10
     link.poll()
     assert client.told_on_revival == [[JOIN, ORDER]]
 

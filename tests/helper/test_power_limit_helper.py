@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import threading
 import time
@@ -84,17 +85,20 @@ def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, fil
 def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_bytes(os.urandom(2 * MAX_PROFILE_BYTES))
-    (opened,) = PowerLimitFiles("").execute(m.OpenPowerLimitFiles(profile_path=str(path), key=""))
-    assert isinstance(opened, m.PowerLimitFilesOpened)
-    assert len(opened.content) == MAX_PROFILE_BYTES + 1
-    assert len(transport.encode(opened)) < transport.MAX_PACKET_BYTES
+    (read,) = PowerLimitFiles("").execute(m.ReadProfile(path=str(path)))
+    assert isinstance(read, m.ProfileRead)
+    assert len(read.content) == MAX_PROFILE_BYTES + 1
+    assert len(transport.encode(read)) < transport.MAX_PACKET_BYTES
 
 
 def test_a_problem_is_told_once_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
     files = PowerLimitFiles(str(tmp_path / "missing" / "shared"))
-    opened = files.execute(m.OpenPowerLimitFiles(profile_path=str(tmp_path), key="key"))
-    assert [type(message) for message in opened] == [m.LogLine, m.LogLine, m.PowerLimitFilesOpened]
-    assert opened[-1] == m.PowerLimitFilesOpened(profile="unknown")
+    read = files.execute(m.ReadProfile(path=str(tmp_path)))
+    assert [type(message) for message in read] == [m.LogLine, m.ProfileRead]
+    assert read[-1] == m.ProfileRead(profile="unknown")
+    shared = files.execute(m.ShareLevels(key="key"))
+    assert [type(message) for message in shared] == [m.LogLine, m.SharedLevels]
+    assert shared[-1] == m.SharedLevels(can_share=False)
     save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
     assert [type(message) for message in files.execute(save)] == [m.LogLine, m.ProfileSaved]
     assert files.execute(save) == [m.ProfileSaved()]
@@ -103,11 +107,13 @@ def test_a_problem_is_told_once_and_what_is_asked_for_is_answered(tmp_path: Path
 def test_what_jobs_share_reaches_each_other(tmp_path: Path) -> None:
     one, two = PowerLimitFiles(str(tmp_path / "shared")), PowerLimitFiles(str(tmp_path / "shared"))
     for files in (one, two):
-        assert files.execute(m.OpenPowerLimitFiles(profile_path=None, key="key", knob="clock"))[-1] == (
-            m.PowerLimitFilesOpened(profile="none", shares=True)
-        )
-    one.execute(m.SharedLevels(begun=[1200], measurements=[(1400, 10.0, 2.0)]))
-    told = two.execute(m.SharedLevels())
-    others = [message for message in told if isinstance(message, m.SharedLevels)]
-    assert [found for message in others for found in message.measurements] == [(1400, 10.0, 2.0)]
-    assert [level for message in others for level in message.begun] == [1200]
+        assert files.execute(m.ShareLevels(key="key", knob="clock")) == [m.SharedLevels()]
+    one.execute(m.ShareLevels(key="key", knob="clock", begun=[1200], measurements=[(1400, 10.0, 2.0)]))
+    told = two.execute(m.ShareLevels(key="key", knob="clock"))
+    assert told == [m.SharedLevels(measurements=[(1400, 10.0, 2.0)], begun=[1200])]
+
+
+def test_what_two_thousand_files_hold_fits_into_one_message() -> None:
+    chance = random.Random(1)
+    found = [(chance.randrange(1, 999_999), chance.random() * 1e9, chance.random() * 1e4) for _ in range(2000)]
+    assert len(transport.encode(m.SharedLevels(measurements=found))) < transport.MAX_PACKET_BYTES

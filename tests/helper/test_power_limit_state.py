@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from helper_host import connected
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -16,7 +17,7 @@ from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.write_queue import MAX_WAITING
 from pfo_fs.ipc import messages as m
 
-ASKED = m.OpenPowerLimitFiles | m.SaveProfile | m.SharedLevels
+ASKED = m.ReadProfile | m.SaveProfile | m.ShareLevels
 BROKEN: list[PfoError | None] = [None, None, None, StoreError(errno.EIO, "a fault of the helper itself")]
 
 
@@ -73,30 +74,24 @@ class PowerLimitMachine(RuleBasedStateMachine):
     # ---- what happens
 
     @precondition(lambda self: self.client is None)
-    @rule(key=st.sampled_from(["", "key"]))
-    def training_connects(self, key: str) -> None:
+    @rule()
+    def training_connects(self) -> None:
         self.finish()
         self.begin()
         self.client, self.next_client = self.next_client, self.next_client + 1
         self.tell(e.MessageArrived(self.client, m.Hello(rank=0, role="training", token="token")))
-        self.ask(m.OpenPowerLimitFiles(profile_path="/p.json", key=key))
+        self.ask(m.ReadProfile(path="/p.json"))
 
     @precondition(lambda self: self.client is not None)
     @rule()
     def training_measures(self) -> None:
         self.number += 1
-        self.ask(m.SharedLevels(measurements=[(self.number, 1.0, 1.0)]))
-        self.ask(m.SharedLevels(begun=[self.number]))
+        self.ask(m.ShareLevels(key="key", measurements=[(self.number, 1.0, 1.0)]))
 
     @precondition(lambda self: self.client is not None)
     @rule(replace=st.booleans())
     def training_saves(self, replace: bool) -> None:
         self.ask(m.SaveProfile(path="/p.json", content=b"new", replace=replace))
-
-    @precondition(lambda self: self.client is not None)
-    @rule()
-    def training_shares_nothing_any_more(self) -> None:
-        self.ask(m.OpenPowerLimitFiles(profile_path=None, key=""))
 
     @precondition(lambda self: self.client is not None)
     @rule(says_goodbye=st.booleans())
@@ -126,13 +121,13 @@ class PowerLimitMachine(RuleBasedStateMachine):
 
     def result_of(self, operation: Any) -> op.Result:
         match operation:
-            case m.OpenPowerLimitFiles(key=key):
-                return [m.PowerLimitFilesOpened(profile="none", shares=bool(key))]
+            case m.ReadProfile():
+                return [m.ProfileRead(profile="none")]
             case m.SaveProfile():
                 return [m.ProfileSaved()]
-            case m.SharedLevels():
+            case m.ShareLevels():
                 self.number += 1
-                return [m.SharedLevels(begun=[self.number])]
+                return [m.SharedLevels(measurements=[(self.number, 1.0, 1.0)])]
             case op.OpenDirectory():
                 return True
         return None
@@ -171,13 +166,6 @@ PowerLimitMachine.TestCase.settings = settings(max_examples=60, stateful_step_co
 TestPowerLimitState = PowerLimitMachine.TestCase
 
 
-def connected(rank: int = 0) -> HelperState:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
-    state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    return state
-
-
 def test_a_worker_that_hangs_is_given_nothing_more_and_the_helper_keeps_a_bounded_number() -> None:
     state = connected()
     given: list[e.Action] = []
@@ -199,7 +187,7 @@ def test_warnings_of_the_helper_reach_training() -> None:
 
 
 def test_a_rank_that_watches_the_switch_is_told_at_once_and_when_it_changes() -> None:
-    state = connected(rank=3)
+    state = connected(3)
     look = state.handle(e.MessageArrived(3, m.WatchSwitch()), 0.0)
     assert look == [e.Run(op.ReadSwitch())]
     for number, (off, told) in enumerate([(False, [""]), (False, []), (True, ["off"]), (False, [""])]):

@@ -3,80 +3,68 @@
 from __future__ import annotations
 
 import pytest
+from helper_host import connected
 from jobs import rank_infos
 
+from pfo_fs.coordination import SitePolicy
 from pfo_fs.errors import RecordError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
+from pfo_fs.store.loads_known import LoadsKnown
 
 INFOS = rank_infos(1)
 
 
+def joining(rank: int = 0, coordination: str = "local") -> m.JoinJob:
+    body = {"rank_info": rank_infos(2)[rank].model_dump(), "nonce": "n"}
+    return m.JoinJob(job_id="job", attempt="a", coordination=coordination, rank_body=body)  # type: ignore[arg-type]
+
+
+def operations(actions: list[e.Action]) -> list[op.Operation]:
+    return [action.operation for action in actions if isinstance(action, e.Run)]
+
+
+def registered(coordination: str = "local") -> HelperState:
+    """A helper whose only rank has joined."""
+    state = connected()
+    registration, *_ = operations(state.handle(e.MessageArrived(0, joining(0, coordination)), 0.0))
+    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
+    return state
+
+
 def test_a_helper_that_replaces_another_schedules_only_after_the_jobs_folder_is_open() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    actions = state.first_actions()
-
-    def handle(event: e.Event) -> None:
-        actions.extend(state.handle(event, 0.0))
-
-    def starts() -> list[e.Action]:
-        return [action for action in actions if isinstance(action, e.StartCoordinator)]
-
-    handle(e.OperationDone(op.OpenDirectory(), True))
-    handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")))
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    handle(e.MessageArrived(1, m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)))
-    handle(e.MessageArrived(1, m.AllRanks(rank_infos=[INFOS[0].model_dump()])))
-    registration = next(
-        a.operation for a in actions if isinstance(a, e.Run) and isinstance(a.operation, op.RegisterRanks)
-    )
-    assert not starts()
-    handle(e.OperationDone(registration, op.RanksRegistered()))
-    assert [start.rank_infos for start in starts()] == [tuple(INFOS)]  # type: ignore[attr-defined]
+    state = connected()
+    actions = state.handle(e.MessageArrived(0, joining()), 0.0)
+    (registration,) = operations(actions)
+    actions += state.handle(e.MessageArrived(0, m.AllRanks(rank_infos=[INFOS[0].model_dump()])), 0.0)
+    assert not [action for action in actions if isinstance(action, e.StartCoordinator)]
+    actions = state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
+    assert e.StartCoordinator(tuple(INFOS)) in actions
 
 
 def test_ranks_that_join_together_register_in_one_file_and_the_first_poll_comes_after_that() -> None:
-    infos = rank_infos(2)
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.first_actions()
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
+    state, run = connected(0, 1), []
     for rank in (0, 1):
-        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    operations: list[object] = []
-    for info in infos:
-        body = {"rank_info": info.model_dump(), "nonce": "n"}
-        join = m.JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body=body)
-        actions = state.handle(e.MessageArrived(info.rank, join), 0.01)
-        operations += [action.operation for action in actions if isinstance(action, e.Run)]
-    assert [type(operation) for operation in operations] == [op.RegisterRanks, op.PollSchedule]
-    assert [body.rank_info for body in operations[0].ranks] == infos  # type: ignore[attr-defined]
+        run += operations(state.handle(e.MessageArrived(rank, joining(rank, "daemon")), 0.01))
+    assert [type(operation) for operation in run] == [op.RegisterRanks, op.PollSchedule]
+    assert [body.rank_info for body in run[0].ranks] == rank_infos(2)  # type: ignore[union-attr]
 
 
 def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.first_actions()
-    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
-    for rank in (0, 1):
-        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    state.handle(e.MessageArrived(0, m.JoinJob(job_id="j", attempt="a", coordination="daemon", rank_body=body)), 0.0)
+    state = connected(0, 1)
+    state.handle(e.MessageArrived(0, joining(0, "daemon")), 0.0)
     assert state.next_wake_s() < 1.0
-    actions = state.handle(e.TimePassed(), state.next_wake_s())
-    assert any(isinstance(action, e.Run) and isinstance(action.operation, op.RegisterRanks) for action in actions)
+    run = operations(state.handle(e.TimePassed(), state.next_wake_s()))
+    assert any(isinstance(operation, op.RegisterRanks) for operation in run)
 
 
 def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_hangs() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    state.handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")), 0.0)
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
-    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
-    state.handle(e.OperationDone(registration), 0.0)
-    state.handle(e.MessageArrived(1, m.ProgressReport(step=1, number=0)), 1.0)
+    state = registered()
+    state.handle(e.MessageArrived(0, m.ProgressReport(step=1, number=0)), 1.0)
     state.handle(e.TimePassed(), 50.0)  # the record of progress is being written from here on, and hangs
-    state.handle(e.MessageArrived(1, m.ProgressReport(step=2, number=0)), 100.0)
+    state.handle(e.MessageArrived(0, m.ProgressReport(step=2, number=0)), 100.0)
     assert state.next_wake_s() > 100.0
 
 
@@ -84,29 +72,60 @@ def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_ha
 def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
     error: RecordError | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    state.handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")), 0.0)
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
-    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
-    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
-    order = m.OrderSeen(instructions=[("forward", None)])
-    write = next(a.operation for a in state.handle(e.MessageArrived(1, order), 1.0) if isinstance(a, e.Run))
+    state = registered()
+    (write, *_) = operations(state.handle(e.MessageArrived(0, m.OrderSeen(instructions=[("forward", None)])), 1.0))
     state.handle(e.OperationDone(write, error=error), 2.0)
     assert ("drops a record" in caplog.text) == (error is not None)
 
 
 def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_to_hold_default_clocks() -> None:
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-
-    def told(client: int, rank: int, role: str) -> list[object]:
+    def told(state: HelperState, client: int, rank: int, role: str) -> list[type]:
         hello = m.Hello(rank=rank, role=role, token="token")  # type: ignore[arg-type]
-        return [a.message for a in state.handle(e.MessageArrived(client, hello), 0.0) if isinstance(a, e.Send)]
+        actions = state.handle(e.MessageArrived(client, hello), 0.0)
+        return [type(action.message) for action in actions if isinstance(action, e.Send)]
 
-    assert told(1, 0, "training") == told(2, 0, "clocks") == []
-    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
-    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
-    state.handle(e.OperationDone(registration, op.RanksRegistered()), 0.0)
-    assert told(3, 1, "training") == []
-    assert [type(message) for message in told(4, 1, "clocks")] == [m.ClocksHeld]
+    assert told(connected(), 2, 0, "clocks") == []
+    state = registered()
+    assert told(state, 3, 1, "training") == []
+    assert told(state, 4, 1, "clocks") == [m.ClocksHeld]
+
+
+@pytest.mark.parametrize("coordination", ["local", "daemon"])
+def test_only_a_coordinator_of_this_host_is_told_when_rank_0_follows_a_schedule(coordination: str) -> None:
+    state = registered(coordination)
+    actions = state.handle(e.MessageArrived(0, m.ScheduleApplied(number=3, step=9, late=False)), 1.0)
+    assert (e.TellCoordinator(3, 9) in actions) == (coordination == "local")
+
+
+def written(state: HelperState, event: e.Event, now_s: float) -> list[op.Operation]:
+    """What is carried out after an event, one operation after the other."""
+    waiting, done = operations(state.handle(event, now_s)), []
+    while waiting:
+        done.append(waiting.pop(0))
+        waiting += operations(state.handle(e.OperationDone(done[-1]), now_s))
+    return done
+
+
+@pytest.mark.parametrize("event", ["loads", "end"])
+def test_what_loads_explain_and_how_training_ended_is_in_the_next_record_of_progress(event: str) -> None:
+    state = registered()
+    known = LoadsKnown(text="loads explain 90 %")
+    told = e.MessageArrived(0, m.LoadsSeen(known=known.model_dump())) if event == "loads" else e.ClientGone(0)
+    written(state, e.MessageArrived(0, m.ProgressReport(step=1, number=0)), 1.0)
+    done = written(state, told, 100.0) + written(state, e.TimePassed(), 200.0)
+    *_, rank = (rank for one in done if isinstance(one, op.WriteProgress) for rank in one.body.ranks)
+    if event == "loads":
+        assert rank.loads == known
+    else:
+        assert "ended without closing the optimizer" in rank.error
+
+
+def test_why_a_job_waits_for_a_daemon_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    state = connected()
+    job = {"job_info": {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}, "coordination": "auto"}
+    (create,) = operations(state.handle(e.MessageArrived(0, m.CreateJob(job=job, attempt="a")), 0.0))
+    asked = operations(state.handle(e.OperationDone(create, op.CreatedJob("job", "0123", False)), 0.0))
+    (ask,) = [operation for operation in asked if isinstance(operation, op.AskWhoSchedules)]
+    found = op.WhoSchedules(claimed=False, daemon=None, site=SitePolicy("daemon-only"))
+    state.handle(e.OperationDone(ask, found), 0.0)
+    assert "default clocks" in caplog.text

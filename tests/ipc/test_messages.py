@@ -15,26 +15,17 @@ from pfo_fs.ipc import transport
 
 LEVELS = st.integers(1, 999_999)
 POSITIVE = st.floats(1e-300, 1e15)
-SHARED = st.builds(
-    m.SharedLevels,
-    measurements=st.lists(st.tuples(LEVELS, POSITIVE, POSITIVE), max_size=5),
-    begun=st.lists(LEVELS, max_size=5),
-)
+MEASURED = st.lists(st.tuples(LEVELS, POSITIVE, POSITIVE), max_size=5)
 TO_HELPER = st.one_of(
-    st.builds(m.OpenPowerLimitFiles, profile_path=st.none() | st.text(), key=st.text()),
+    st.builds(m.ReadProfile, path=st.text()),
     st.builds(m.SaveProfile, path=st.text(), content=st.binary(), replace=st.booleans()),
     st.builds(m.WatchSwitch),
-    SHARED,
+    st.builds(m.ShareLevels, key=st.text(), measurements=MEASURED, begun=st.lists(LEVELS, max_size=5)),
 )
 TO_TRAINING = st.one_of(
-    st.builds(
-        m.PowerLimitFilesOpened,
-        profile=st.sampled_from(["none", "read", "unknown"]),
-        content=st.binary(),
-        shares=st.booleans(),
-    ),
+    st.builds(m.ProfileRead, profile=st.sampled_from(["none", "read", "unknown"]), content=st.binary()),
     st.builds(m.ProfileSaved),
-    SHARED,
+    st.builds(m.SharedLevels, measurements=MEASURED, begun=st.lists(LEVELS, max_size=5), can_share=st.booleans()),
 )
 
 
@@ -51,14 +42,14 @@ def test_what_its_helper_says_arrives_as_it_was_sent(message: m.Message) -> None
 @pytest.mark.parametrize(
     "message",
     [
-        {"type": "OpenPowerLimitFiles"},
+        {"type": "ReadProfile"},
         {"type": "SaveProfile", "path": "/p", "content": "text", "replace": 1},
-        {"type": "SharedLevels", "begun": [0]},
-        {"type": "SharedLevels", "begun": [1_000_000]},
-        {"type": "SharedLevels", "measurements": [(1, math.nan, 1.0)]},
-        {"type": "SharedLevels", "measurements": [(1, math.inf, 1.0)]},
-        {"type": "SharedLevels", "measurements": [(1, 1.0, -1.0)]},
-        {"type": "SharedLevels", "measurements": [(1, 1.0)]},
+        {"type": "ShareLevels", "key": "k", "begun": [0]},
+        {"type": "ShareLevels", "key": "k", "begun": [1_000_000]},
+        {"type": "ShareLevels", "key": "k", "measurements": [(1, math.nan, 1.0)]},
+        {"type": "ShareLevels", "key": "k", "measurements": [(1, math.inf, 1.0)]},
+        {"type": "ShareLevels", "key": "k", "measurements": [(1, 1.0, -1.0)]},
+        {"type": "ShareLevels", "key": "k", "measurements": [(1, 1.0)]},
         {"type": "ProfileSaved", "message": "only helpers say this"},
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import make_job, rank_infos, register, write_results, write_step
+from jobs import current_of, make_job, rank_infos, register, write_results, write_step
 from running import Processes
 
 from pfo_fs.coordination import results
@@ -71,8 +71,7 @@ def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_
         write_results(folder, 0, infos)
     wait_for(lambda: number_of(good) == 1, what="the good job's next schedule")
     wait_for(lambda: bad.read_current().state == "broken", what="a report about the bad job")  # type: ignore[union-attr]
-    current = bad.read_current()
-    assert current is not None
+    current = current_of(bad)
     assert "SIGSEGV" in current.message
     wait_for(lambda: number_of(bad) == 1, what="default clocks")
     index = bad.read_index(1)
@@ -148,8 +147,7 @@ def test_results_that_wait_for_a_rank_take_little_memory_of_a_daemon(
     wait_for(lambda: number_of(other) == 0, what="the other job's schedule")
     folder.write_results(0, [bodies.ResultBody(result=ProfilingResult(rank=5, iter_time=[1], iter_energy=[1]))])
     wait_for(lambda: number_of(folder) == 1, timeout_s=60, what="the next schedule, after all results were read")
-    current = folder.read_current()
-    assert current is not None
+    current = current_of(folder)
     assert current.state == "running", current.message
 
     assert memory_mb(daemon) - before_mb < 900, "the daemon, and the process of the policy that reads the results"

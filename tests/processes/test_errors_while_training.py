@@ -97,6 +97,28 @@ def test_with_strict_the_error_itself_is_raised(make: Make, monkeypatch: pytest.
         opt.on_step_end()
 
 
+@pytest.mark.parametrize("name", [None, 3, b"forward", "", "x" * 10_000, "\udcff", "a\nb", ["forward"], float("nan")])
+def test_a_name_that_is_none_does_not_end_training(make: Make, name: Any) -> None:
+    opt = make()
+    opt.on_step_begin()
+    opt.on_instruction_begin(name)
+    opt.on_instruction_end(name)
+    opt.on_step_end()
+    train(opt)
+
+
+def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
+    opt = make()
+    for _ in range(3):
+        opt.on_step_end()
+        opt.on_instruction_end("forward")
+        opt.on_instruction_begin("backward")
+        opt.on_step_begin()
+        opt.on_step_begin()
+        opt.on_step_end()
+    train(opt)
+
+
 CLOSES_FILES = """
 import os, sys
 from pfo_fs import PFOFileOptimizer

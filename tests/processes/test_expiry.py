@@ -1,4 +1,4 @@
-"""Clocks end at their default when the process that would change them is gone."""
+"""What the helper is told when the clock process of a rank is gone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from fake_helper import FakeClient
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.ipc.messages import (
-    ClocksHeld,
-    NewSchedule,
-    PaceLeaseRenewed,
     ProblemSeen,
-    RankPlan,
-    ToTraining,
 )
 
 
@@ -32,7 +27,6 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOpti
         tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", switching="launch", **place
     ) as opt:
         opt._link.close()
-        opt._feed.at_once = False
         opt._link.client = FakeClient()  # what the helper sends, the tests send
         assert step_mhz(opt) == 0
         yield opt
@@ -46,53 +40,6 @@ def step_mhz(opt: PFOFileOptimizer) -> int:
     opt.on_instruction_end("forward")
     opt.on_step_end()
     return mhz
-
-
-def hear(opt: PFOFileOptimizer, message: ToTraining) -> None:
-    opt._link.put_back(message)
-
-
-def schedule(number: int, start_step: int = 0, steps: int = 0) -> NewSchedule:
-    plan = RankPlan([("forward", 900)])
-    return NewSchedule(number=number, start_step=start_step, steps=steps, plans=[plan], ranks={0: 0})
-
-
-def test_a_schedule_that_holds_for_some_steps_ends_by_itself_on_the_rank(
-    opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    hear(opt, schedule(50, start_step=3, steps=3))
-    seen = [step_mhz(opt) for _ in range(8)]
-    hear(opt, schedule(51, start_step=10))
-    seen += [step_mhz(opt) for _ in range(4)]
-    assert seen == [0, 0, 900, 900, 900, 0, 0, 0, 0, 900, 900, 900]
-    assert caplog.text.count("no new schedule has come for 3 steps") == 1
-
-
-def test_a_plan_for_a_straggler_ends_when_its_lease_is_not_renewed(
-    opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
-) -> None:
-    hear(opt, schedule(50))
-    hear(opt, PaceLeaseRenewed(lease_s=0.2))
-    assert step_mhz(opt) == 900
-    wait_for(lambda: step_mhz(opt) == 0, what="the end of the lease")
-    assert step_mhz(opt) == 0
-    assert caplog.text.count("the scheduler has not reported") == 1
-    hear(opt, PaceLeaseRenewed(lease_s=60.0))
-    assert step_mhz(opt) == 900
-    hear(opt, PaceLeaseRenewed(lease_s=0))
-    assert step_mhz(opt) == 900, "other schedules stay for ever"
-
-
-def test_a_directory_that_answers_again_does_not_bring_a_stragglers_plan_back(opt: PFOFileOptimizer) -> None:
-    hear(opt, schedule(50))
-    assert step_mhz(opt) == 900
-    hear(opt, PaceLeaseRenewed(lease_s=1e-9))
-    hear(opt, ClocksHeld(why="lost"))
-    assert step_mhz(opt) == 0
-    hear(opt, ClocksHeld())
-    assert step_mhz(opt) == 0
-    hear(opt, PaceLeaseRenewed(lease_s=60.0))
-    assert step_mhz(opt) == 900
 
 
 def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(

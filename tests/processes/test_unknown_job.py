@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from jobs import index_of
 from running import Processes
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
@@ -60,8 +61,7 @@ def plans_of(folder: JobFolder) -> list[int]:
 
 
 def mean_clock_mhz(folder: JobFolder, number: int) -> float:
-    index = folder.read_index(number)
-    assert index is not None
+    index = index_of(folder, number)
     ranks = [folder.read_rank(rank) for rank in (0, 1)]
     schedules = [folder.read_schedule(index, body.rank_info) for body in ranks if body is not None]
     return fmean(mhz for schedule in schedules if schedule is not None for _, mhz in schedule.frequencies)

@@ -113,11 +113,6 @@ def test_another_schedule_can_be_asked_for(data: JobData, tmp_path: Path) -> Non
     assert counts == {"iterations": 5, "ranks": 8, "slices": 5 * 8 * 8}
 
 
-def test_a_schedule_without_results_is_refused_with_those_that_have_some(data: JobData) -> None:
-    with pytest.raises(ConfigError, match="no results of schedule 99; it has results of 0, 1,"):
-        window_to_trace(data, 99)
-
-
 def test_a_job_without_known_orders_has_no_trace_and_leaves_no_file(data: JobData, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="order of instructions is not known"):
         write_trace(replace(data, orders={}), data.windows[1], tmp_path / "trace.json")

@@ -343,7 +343,6 @@ def test_a_stage_that_follows_its_clock_otherwise_than_before_makes_no_iteration
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_small_steps_find_clocks_that_cost_no_time_where_no_rank_waits(tmp_path: Path) -> None:
     played = list(Play(generated_job(930009).cluster(1), tmp_path, SETTINGS).run(600))
     assert saved(played[450:]) > 0.05

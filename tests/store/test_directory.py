@@ -1,19 +1,16 @@
-"""Jobs in the shared directory, the mounts they lie on, and being told of changes."""
+"""Jobs in the shared directory, and the mounts they lie on."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import make_job, rank_infos
 
 from pfo_fs.errors import FolderAway, RecordError, StoreError, StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, filesystem_type
-from pfo_fs.store.locks import courtesy_lock, try_lock
+from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
+from pfo_fs.store.locks import courtesy_lock
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -43,15 +40,6 @@ def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
     assert SharedDirectory(Files(tmp_path)).job_ids() == sorted(ids)
 
 
-def test_a_rank_that_registers_twice_gets_an_error_that_names_the_first_process(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
-    body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first", host="node7", pid=42)
-    assert folder.register_ranks([body]) == {}
-    assert folder.register_ranks([body]) == {}  # the same process again, after a reply that was lost
-    (refused,) = folder.register_ranks([body.model_copy(update={"nonce": "second"})]).values()
-    assert re.search(r"rank 0 .* by process 42 on node7", refused)
-
-
 def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a mount where locks are silently void: the claim still has one owner."""
     monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
@@ -73,14 +61,6 @@ def test_a_file_system_without_locks_is_used_without(
         assert not held
 
 
-def test_a_held_lock_is_not_given_twice(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    first = try_lock(files, "x.lock")
-    assert first is not None
-    assert try_lock(files, "x.lock") is None
-    first.release()
-
-
 def test_lock_files_have_the_folders_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     with courtesy_lock(Files(tmp_path), "x.lock"):
@@ -92,70 +72,6 @@ def test_lock_files_have_the_folders_mode(tmp_path: Path) -> None:
 def test_a_job_id_cannot_lead_out(tmp_path: Path, job_id: str) -> None:
     with pytest.raises(StoreError):
         SharedDirectory(Files(tmp_path)).job(job_id)
-
-
-def test_events_shorten_the_wait_on_a_local_file_system(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
-    files = Files(tmp_path)
-    files.make_folder("jobs")
-    files.make_folder("jobs/a")
-    watcher = Watcher(tmp_path, "jobs", "events")
-    watcher.start()
-    try:
-        assert watcher.uses_events
-        watcher.follow("a")
-
-        def told() -> bool:
-            files.publish("jobs/a/x.json", b"1")
-            return "a" in watcher.wait(0.5)
-
-        wait_for(told, 10, "an event")
-    finally:
-        watcher.stop()
-
-
-def test_what_is_not_followed_makes_no_events(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.make_folder("jobs")
-    files.make_folder("jobs/a")
-    watcher = Watcher(tmp_path, "jobs", "events")
-    watcher.start()
-    try:
-        watcher.follow("a")
-        watcher.leave("a")
-        watcher.wait(0.2)
-        files.publish("jobs/a/x.json", b"1")
-        assert watcher.wait(0.2) == set()
-    finally:
-        watcher.stop()
-
-
-def test_polling_uses_no_events(tmp_path: Path) -> None:
-    watcher = Watcher(tmp_path, "jobs", "poll")
-    watcher.start()
-    assert not watcher.uses_events
-    assert watcher.wait(0.01) == set()
-
-
-def test_our_own_reads_are_no_events(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.make_folder("jobs")
-    files.publish("jobs/x", b"1")
-    watcher = Watcher(tmp_path, "jobs", "events")
-    watcher.start()
-    try:
-        watcher.wait(0.2)
-        for _ in range(20):
-            files.read("jobs/x", 10)
-            files.names("jobs")
-        assert watcher.wait(0.2) == set()
-    finally:
-        watcher.stop()
-
-
-def test_a_watch_that_cannot_be_had_leaves_polling(tmp_path: Path) -> None:
-    watcher = Watcher(tmp_path, os.fspath("not-there"), "events")
-    watcher.start()
-    assert not watcher.uses_events
 
 
 def test_two_hosts_that_see_one_directory_agree_on_its_id(tmp_path: Path) -> None:
@@ -177,12 +93,6 @@ def test_a_host_whose_directory_has_no_id_yet_may_try_again(tmp_path: Path) -> N
         SharedDirectory(Files(tmp_path)).check_same("0123")
 
 
-def test_a_host_that_joins_makes_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="mounted"):
-        SharedDirectory.open(tmp_path / "pfo")
-    assert not (tmp_path / "pfo").exists()
-
-
 def test_a_damaged_directory_id_is_a_record_error(tmp_path: Path) -> None:
     shared = SharedDirectory.open(tmp_path / "pfo", create=True)
     (tmp_path / "pfo" / "directory.json").write_text("junk")
@@ -199,24 +109,22 @@ def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
     assert "job.json" in folder.names()
 
 
-def test_jobs_that_are_archived_lose_what_dead_writers_have_left(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
+def leave_half_a_file(folder: Path) -> None:
+    """What a writer that died long ago has left."""
+    path = folder / ".pfo-node1-42-aaaa.tmp"
+    path.write_bytes(b"half")
+    os.utime(path, (1, 1))
+
+
+def test_what_dead_writers_have_left_goes_when_a_job_is_archived_and_a_daemon_leads(tmp_path: Path) -> None:
+    shared, folder = SharedDirectory.open(tmp_path, create=True), make_job(tmp_path, 1)
     for place in ("", "ranks", "progress"):
-        path = tmp_path / folder.path / place / ".pfo-node1-42-aaaa.tmp"
-        path.write_bytes(b"half")
-        os.utime(path, (1, 1))
-    SharedDirectory(Files(tmp_path)).archive(folder.job_id)
-    archived = tmp_path / "archive" / folder.job_id
-    assert (archived / "job.json").exists()
-    assert not list(archived.rglob(".pfo-*"))
-
-
-def test_the_leader_removes_what_dead_writers_have_left_beside_the_jobs(tmp_path: Path) -> None:
-    shared = SharedDirectory.open(tmp_path / "pfo", create=True)
+        leave_half_a_file(folder.location / place)
+    shared.archive(folder.job_id)
+    assert (tmp_path / "archive" / folder.job_id / "job.json").exists()
+    assert not list((tmp_path / "archive").rglob(".pfo-*"))
     for place in ("", "leaders"):
-        path = tmp_path / "pfo" / place / ".pfo-node1-42-aaaa.tmp"
-        path.write_bytes(b"half")
-        os.utime(path, (1, 1))
+        leave_half_a_file(tmp_path / place)
     assert shared.remove_stale_temporaries() == 2
 
 

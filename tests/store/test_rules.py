@@ -8,12 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+from jobs import rank_infos
 from running import Gluster
 
 from pfo_fs.errors import NotShared, StoreUnavailable
 from pfo_fs.helper import operations
-from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.operations import DirectoryOperations, RegisterRanks
 from pfo_fs.store import Files
+from pfo_fs.store.bodies import RankBody
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("store", "helper", "coordination")
@@ -39,11 +41,13 @@ def test_a_lost_connection_is_not_taken_for_a_directory_that_is_not_mounted(
     def lost(path: object) -> None:
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
+    (info,) = rank_infos(1)
+    joins = RegisterRanks((RankBody(rank_info=info, nonce="n"),), "job", "attempt", "", again=False)
     with pytest.raises(NotShared):
-        own._look_for_root(may_come_back=False)
+        own.execute(joins)
     monkeypatch.setattr(operations.os, "stat", lost)
     with pytest.raises(StoreUnavailable, match="not connected"):
-        own._look_for_root(may_come_back=False)
+        own.execute(joins)
 
 
 @pytest.mark.gluster

@@ -4,9 +4,70 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from pfo_fs.store import Watcher
+import pytest
+
+from pfo_fs.store import Files, Watcher
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A directory with the folder of a job."""
+    files = Files(tmp_path)
+    for folder in ("jobs", "jobs/a"):
+        files.make_folder(folder)
+    return files
+
+
+@pytest.fixture
+def watcher(files: Files, tmp_path: Path) -> Iterator[Watcher]:
+    """One that uses events, and has seen all that was there before."""
+    watcher = Watcher(tmp_path, "jobs", "events")
+    watcher.start()
+    assert watcher.uses_events
+    watcher.wait(0.2)
+    yield watcher
+    watcher.stop()
+
+
+def test_events_shorten_the_wait_on_a_local_file_system(
+    files: Files, watcher: Watcher, wait_for: Callable[..., Any]
+) -> None:
+    watcher.follow("a")
+
+    def told() -> bool:
+        files.publish("jobs/a/x.json", b"1")
+        return "a" in watcher.wait(0.5)
+
+    wait_for(told, 10, "an event")
+
+
+def test_what_is_not_followed_makes_no_events(files: Files, watcher: Watcher) -> None:
+    watcher.follow("a")
+    watcher.leave("a")
+    watcher.wait(0.2)
+    files.publish("jobs/a/x.json", b"1")
+    assert watcher.wait(0.2) == set()
+
+
+def test_our_own_reads_are_no_events(files: Files, watcher: Watcher) -> None:
+    for _ in range(20):
+        files.read("jobs/x", 10)
+        files.names("jobs")
+    assert watcher.wait(0.2) == set()
+
+
+@pytest.mark.parametrize(("folder", "mode"), [("jobs", "poll"), ("not-there", "events")])
+def test_without_events_asked_for_or_to_be_had_there_is_polling(
+    files: Files, tmp_path: Path, folder: str, mode: str
+) -> None:
+    watcher = Watcher(tmp_path, folder, mode)
+    watcher.start()
+    assert not watcher.uses_events
+    assert watcher.wait(0.01) == set()
 
 
 def test_a_signal_handler_that_wakes_a_wait_never_deadlocks_wherever_the_signal_falls(tmp_path: Path) -> None:

@@ -397,6 +397,14 @@ def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones(follower
     assert [follower.step(feed, step) for step in (3, 4, 5)] == [2, 3, 3]
 
 
+def test_a_directory_that_answers_again_does_not_bring_a_stragglers_plan_back(follower: Follower) -> None:
+    feed = follower.helper_feed()
+    assert follower.step(feed, 0, new_schedule(0)) == 0
+    assert follower.step(feed, 1, PaceLeaseRenewed(lease_s=1e-9), ClocksHeld(why="lost")) is None
+    assert follower.step(feed, 2, ClocksHeld()) is None
+    assert follower.step(feed, 3, PaceLeaseRenewed(lease_s=60.0)) == 0
+
+
 def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends(follower: Follower) -> None:
     now_s = [100.0]
     feed = follower.helper_feed(monotonic=lambda: now_s[0])

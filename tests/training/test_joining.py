@@ -125,6 +125,13 @@ def fail_on(monkeypatch: pytest.MonkeyPatch, rank: int, error: Exception) -> Non
     monkeypatch.setattr(joining, "find_gpu_spec", find)
 
 
+def error_of_all(results: list[JoinedJob | BaseException]) -> tuple[type, str]:
+    """The error that is the same on all ranks."""
+    (one,) = {(type(result), str(result)) for result in results}
+    assert issubclass(one[0], Exception), results
+    return one
+
+
 def test_all_ranks_join_one_job(tmp_path: Path) -> None:
     jobs = join_all(tmp_path)
     assert all(isinstance(job, JoinedJob) for job in jobs), jobs
@@ -136,9 +143,7 @@ def test_with_strict_a_gpu_that_cannot_be_found_on_one_rank_is_the_same_error_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     fail_on(monkeypatch, rank, DeviceError("there is no such GPU"))
-    errors = join_all(tmp_path, strict=True)
-    assert {type(error) for error in errors} == {DeviceError}
-    assert {str(error) for error in errors} == {f"rank {rank}: there is no such GPU"}
+    assert error_of_all(join_all(tmp_path, strict=True)) == (DeviceError, f"rank {rank}: there is no such GPU")
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -157,9 +162,7 @@ def test_an_error_that_was_not_foreseen_is_raised_on_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, strict: bool
 ) -> None:
     fail_on(monkeypatch, rank, MemoryError("too much"))
-    errors = join_all(tmp_path, strict=strict)
-    assert {str(error) for error in errors} == {f"rank {rank}: MemoryError: too much"}
-    assert {type(error) for error in errors} == {CoordinationError}
+    assert error_of_all(join_all(tmp_path, strict=strict)) == (CoordinationError, f"rank {rank}: MemoryError: too much")
 
 
 def test_a_job_that_cannot_be_described_is_the_same_error_on_all_ranks(
@@ -169,9 +172,7 @@ def test_a_job_that_cannot_be_described_is_the_same_error_on_all_ranks(
         raise ConfigError("job_metadata cannot be right: too long")
 
     monkeypatch.setattr(JobJoiner, "_job_body", refuse_to_describe)
-    errors = join_all(tmp_path)
-    assert {type(error) for error in errors} == {ConfigError}
-    assert {str(error) for error in errors} == {"rank 0: job_metadata cannot be right: too long"}
+    assert error_of_all(join_all(tmp_path)) == (ConfigError, "rank 0: job_metadata cannot be right: too long")
 
 
 @pytest.mark.parametrize("length", [4097, 1_000_000])
@@ -214,9 +215,7 @@ def test_a_rank_that_cannot_register_is_an_error_on_all_ranks_only_with_strict(
 
 
 def test_a_rank_whose_arguments_are_wrong_does_not_leave_the_others_waiting(tmp_path: Path) -> None:
-    errors = join_all(tmp_path, refusing_rank=1)
-    assert {type(error) for error in errors} == {ConfigError}
-    assert {str(error) for error in errors} == {"rank 1: pp_degree is not known"}
+    assert error_of_all(join_all(tmp_path, refusing_rank=1)) == (ConfigError, "rank 1: pp_degree is not known")
 
 
 def test_with_strict_a_single_process_gets_the_error_itself(tmp_path: Path) -> None:

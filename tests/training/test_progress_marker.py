@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_instruction_tracker import B, F, FakeClocks, Told
+from test_instruction_tracker import B, F, FakeClocks, Told, run
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
@@ -78,14 +78,6 @@ def device(clocks: FakeClocks, queue: Queue, marker: ProgressMarker) -> Device:
 @pytest.fixture
 def tracker(clocks: FakeClocks, marker: ProgressMarker) -> InstructionTracker:
     return InstructionTracker(clocks, marker=marker, on_mismatch=Told())
-
-
-def run(tracker: InstructionTracker, *names: str) -> None:
-    tracker.step_begin(0, 0)
-    for name in names:
-        tracker.begin(name)
-        tracker.end(name)
-    tracker.step_end()
 
 
 def codes(queue: Queue) -> list[int]:

@@ -282,6 +282,26 @@ def state_of(undos: Sequence[Undo]) -> UndoState:
     return UndoState(owed, failures, "; ".join(undo.problem for undo in undos if undo.problem))
 
 
+def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w: float | None = None) -> str:
+    """Resets what an ended job has left on a GPU, until that is verified; returns what could not be done, or ''.
+
+    Args:
+        gpu: The GPU.
+        for_s: The longest time, in s; attempts that hang take longer.
+        locked_mhz: The clock at which it may be locked; 0 if it is not known.
+        power_limit_w: The power limit to set, in W; None: what a note says, if that limit is still in force.
+    """
+    clock, limit = clock_undo(gpu), limit_undo(gpu)
+    clock.owe(locked_mhz)
+    if power_limit_w is None:
+        take_over(gpu, clock, limit)
+    else:
+        limit.owe(0.0, power_limit_w)
+    if finish((clock, limit), for_s):
+        return ""
+    return state_of((clock, limit)).problem or f"the GPU has not shown within {for_s:g} s that it is reset"
+
+
 def reset_only(spec: str, options: ClockOptions, power_limit_w: float | None) -> int:
     """Puts back what a clock process that has died has left, in the process that is started after it.
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import errno
-import json
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pfo_fs.doctor.directory.board import Board
-from pfo_fs.doctor.directory.mount import CLOCK_OFF_S, clock_text
 from pfo_fs.doctor.directory.names import (
     LOCK_CALLS,
     content,
@@ -26,7 +25,7 @@ from pfo_fs.doctor.directory.names import (
     write_new,
 )
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.store import NO_HARD_LINKS, Files, Watcher, layout
+from pfo_fs.store import NO_HARD_LINKS
 
 _NAMES = 20
 _WRITES_S = 1.5
@@ -37,69 +36,43 @@ _DELAY_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
 _SLOW_S, _BROKEN_S = 2.0, 65.0
 _REPLACED, _NEW = _WAYS = ("replaced file", "new name")
-_EVENT_WITHIN_S = 2.0
+_ANSWER_WITHIN_S = 4 * _DELAY_WITHIN_S
+"""An answer may wait until all other hosts have seen a change."""
+_CLOCK_OFF_S = 5.0
 
 
-class Peers(NamedTuple):
-    """What the checks work with.
-
-    Attributes:
-        board: The hosts.
-        files: The shared directory.
-        folder: The path of the folder that they use.
-    """
-
-    board: Board
-    files: Files
-    folder: Path
-
-    def path(self, name: str) -> Path:
-        """Returns the path of a file of this group."""
-        return self.files.root / self.board.path(name)
-
-
-def checks_between_hosts(board: Board, files: Files) -> Iterator[Check]:
+def checks_between_hosts(board: Board) -> Iterator[Check]:
     """Makes all checks, one after the other.
 
     Raises:
         PeerLost: Another host has stopped.
     """
-    peers = Peers(board, files, files.root / layout.DOCTOR)
     try:
-        for check in (check_claims, check_replace, check_host_locks, check_delay, check_host_events):
-            yield from check(peers)
+        for check in (check_claims, check_replace, check_host_locks, check_delay):
+            yield from check(board)
     finally:
         if board.is_first:
-            _clean(peers)
-
-
-def _clean(peers: Peers) -> None:
-    with suppress(OSError):
-        for name in os.listdir(peers.folder):
-            if name.startswith(f"{peers.board.session}-"):
-                peers.board.beat()
-                with suppress(OSError):
-                    os.unlink(peers.folder / name)
+            board.remove_files()
 
 
 # ---- one name, many hosts
 
 
-def check_claims(peers: Peers) -> Iterator[Check]:
+def check_claims(board: Board) -> Iterator[Check]:
     """Lets all hosts create the same names."""
     won: dict[str, list[int]] = {"O_EXCL": [], "link": []}
     links = True
-    peers.board.exchange("ready")  # so that all begin at once
+    board.exchange("ready")  # so that all begin at once
     try:
-        mine = peers.path(f"mine-{peers.board.me}")
+        mine = board.path(f"mine-{board.me}")
         write_new(mine, b"")
         for number in range(_NAMES):
-            peers.board.pause()
+            board.pause()
             with suppress(FileExistsError):
-                write_new(peers.path(f"create-{number}"), b"")
+                write_new(board.path(f"create-{number}"), b"")
                 won["O_EXCL"].append(number)
             try:
-                os.link(mine, peers.path(f"link-{number}"))
+                os.link(mine, board.path(f"link-{number}"))
                 won["link"].append(number)
             except FileExistsError:
                 pass
@@ -110,7 +83,7 @@ def check_claims(peers: Peers) -> Iterator[Check]:
         said: Any = won if links else {"O_EXCL": won["O_EXCL"]}
     except OSError as error:
         said = {"error": error.strerror or str(error)}
-    yield judge_claims(list(peers.board.exchange(said).values()))
+    yield judge_claims(list(board.exchange(said).values()))
 
 
 def judge_claims(said: list[dict[str, Any]]) -> Check:
@@ -130,14 +103,14 @@ def judge_claims(said: list[dict[str, Any]]) -> Check:
 # ---- one writer, many readers
 
 
-def check_replace(peers: Peers) -> Iterator[Check]:
+def check_replace(board: Board) -> Iterator[Check]:
     """Lets the first host replace a file while the others read it."""
-    path, board = peers.path("replaced"), peers.board
+    path = board.path("replaced")
     if board.is_first:
         write_new(path, content(0))
     board.exchange("there")
     if not board.is_first:
-        _wait_until_listed(peers, path)
+        _is_there_in_time(board, path)
     end_s = time.monotonic() + _WRITES_S
 
     def is_over() -> bool:
@@ -158,39 +131,41 @@ def check_replace(peers: Peers) -> Iterator[Check]:
     yield line("replace between hosts", judge_reads(counts), shown_reads(counts))
 
 
-def _wait_until_listed(peers: Peers, path: Path) -> None:
+def _is_there_in_time(board: Board, path: Path) -> bool:
     deadline = time.monotonic() + _DELAY_WITHIN_S
-    while path.name not in peers.files.names(layout.DOCTOR) and time.monotonic() < deadline:
-        peers.board.pause()
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            return False
+        board.pause()
+    return True
 
 
 # ---- locks
 
 
-def check_host_locks(peers: Peers) -> Iterator[Check]:
+def check_host_locks(board: Board) -> Iterator[Check]:
     """Lets the first host hold locks, which the others request before and after they are released."""
-    board = peers.board
-    fds, mine = _lock_all(peers) if board.is_first else ({}, {})
+    fds, mine = _lock_all(board) if board.is_first else ({}, {})
     try:
         first = board.exchange(mine)[board.members[0]]
         if not board.is_first:
-            fds, mine = _lock_all(peers)
+            fds, mine = _lock_all(board)
         held = board.exchange({} if board.is_first else mine)
     finally:
         for fd in fds.values():
             os.close(fd)
     board.exchange("released")
-    later = board.exchange({} if board.is_first else {name: _lock_soon(peers, name) for name in LOCK_CALLS})
+    later = board.exchange({} if board.is_first else {name: _lock_soon(board, name) for name in LOCK_CALLS})
     yield judge_host_locks({name: [str(first[name]), _of_all(held, name), _of_all(later, name)] for name in LOCK_CALLS})
 
 
-def _lock_all(peers: Peers) -> tuple[dict[str, int], dict[str, str]]:
+def _lock_all(board: Board) -> tuple[dict[str, int], dict[str, str]]:
     """Requests a lock of each kind; returns the open files and the answers."""
     fds: dict[str, int] = {}
     answers: dict[str, str] = {}
     for name, call in LOCK_CALLS.items():
         try:
-            fds[name] = open_lock_file(peers.path(f"lock-{name}"))
+            fds[name] = open_lock_file(board.path(f"lock-{name}"))
         except OSError as error:
             answers[name] = errno.errorcode.get(error.errno or 0, "error")
         else:
@@ -198,16 +173,16 @@ def _lock_all(peers: Peers) -> tuple[dict[str, int], dict[str, str]]:
     return fds, answers
 
 
-def _lock_soon(peers: Peers, name: str) -> str:
+def _lock_soon(board: Board, name: str) -> str:
     """Requests a lock until it is granted, for some seconds, and releases it at once."""
     deadline = time.monotonic() + 5.0
     while True:
-        fds, answers = _lock_all(peers)
+        fds, answers = _lock_all(board)
         for fd in fds.values():
             os.close(fd)
         if answers[name] == "granted" or time.monotonic() > deadline:
             return answers[name]
-        peers.board.pause()
+        board.pause()
 
 
 def _of_all(answers: dict[str, dict[str, str]], name: str) -> str:
@@ -227,93 +202,50 @@ def judge_host_locks(results: dict[str, list[str]]) -> Check:
 # ---- delay, and the clocks of the hosts
 
 
-class RoundTrip(NamedTuple):
-    """One change that went to another host, and its answer that came back; times in s."""
-
-    sent_s: float
-    answered_s: float
-    """By the wall clock of the other host."""
-    back_s: float
-
-
-def check_delay(peers: Peers) -> Iterator[Check]:
-    """Measures round trips between the first host and each other host."""
-    board = peers.board
+def check_delay(board: Board) -> Iterator[Check]:
+    """Measures how long changes take to other hosts: the first host makes one, the others answer when they see it."""
+    first = board.members[0]
     delays: dict[str, dict[str, float]] = {}
-    clocks: dict[str, float] = {}
-    unsure_s = 0.0
-    for other in board.members[1:]:
-        if board.is_first:
-            trips = {way: _ask(peers, other, way) for way in _WAYS}
-            host = board.label(other)
-            for way, found in trips.items():
-                worst_s = max(((trip.back_s - trip.sent_s) / 2 for trip in found), default=_DELAY_WITHIN_S)
-                delays.setdefault(host, {})[way] = worst_s
-            if trips[_REPLACED]:
-                best = min(trips[_REPLACED], key=lambda trip: trip.back_s - trip.sent_s)
-                unsure_s = max(unsure_s, (best.back_s - best.sent_s) / 2)
-                clocks[host] = best.answered_s - (best.sent_s + best.back_s) / 2
-        elif other == board.me:
-            for way in _WAYS:
-                _answer(peers, way)
-        board.exchange("next", within_s=4 * _DELAY_WITHIN_S)
-    measured = board.exchange([delays, clocks, unsure_s])[board.members[0]]
-    yield judge_delay(measured[0])
-    yield judge_host_clocks(measured[1], max(float(measured[2]), 0.1))
-
-
-def _name(way: str, kind: str, other: str, number: int) -> str:
-    return f"{kind}-{other}" if way == _REPLACED else f"{kind}-{other}-{number}"
-
-
-def _send(peers: Peers, way: str, kind: str, other: str, number: int) -> float:
-    now_s = time.time()
-    data = json.dumps([number, now_s]).encode()
-    peers.files.publish(peers.board.path(_name(way, kind, other, number)), data)
-    return now_s
-
-
-def _receive(peers: Peers, way: str, kind: str, other: str, number: int, deadline: float) -> float | None:
-    """Waits until a change is seen; returns the time in it. None: not seen in time."""
-    path = peers.board.path(_name(way, kind, other, number))
-    while time.monotonic() < deadline:
-        if way == _REPLACED or path.rpartition("/")[2] in peers.files.names(layout.DOCTOR):
-            data = peers.files.read(path, 1000)
-            with suppress(ValueError, TypeError):
-                found, sent_s = json.loads(data or b"")
-                if found == number:
-                    return float(sent_s)
-        peers.board.pause()
-    return None
-
-
-def _ask(peers: Peers, other: str, way: str) -> list[RoundTrip]:
-    """Sends changes to another host and waits for its answers."""
-    trips: list[RoundTrip] = []
-    began = time.monotonic()
-    for number in range(1, _ROUNDS + 1):
-        last = number == _ROUNDS or time.monotonic() - began > _ENOUGH_S
-        sent_s = _send(peers, way, "ask", other, -1 if last else number)
-        answered_s = _receive(peers, way, "say", other, -1 if last else number, time.monotonic() + _DELAY_WITHIN_S)
-        if answered_s is None:
-            return []
-        trips.append(RoundTrip(sent_s, answered_s, time.time()))
-        if last:
+    clocks: dict[str, tuple[float, float]] = {}  # of each host: half a round trip; how far its clock is ahead, in s
+    began_s = time.monotonic()
+    for number in range(_ROUNDS):
+        passed_s = board.exchange(time.monotonic() - began_s)[first]
+        if number and passed_s > _ENOUGH_S:
             break
-    return trips
+        for way in _WAYS:
+            sent_s, seen_s = _see_change(board, way, number)
+            answers = board.exchange(seen_s, _ANSWER_WITHIN_S, of=board.members if board.is_first else ())
+            for host in board.members[1:] if board.is_first else ():
+                label, trip_s = board.label(host), board.heard_s[host] - sent_s
+                known = delays.setdefault(label, dict.fromkeys(_WAYS, 0.0))
+                if way == _REPLACED:
+                    there_s = trip_s / 2
+                    clocks[label] = min(clocks.get(label, (math.inf, 0.0)), (there_s, answers[host] - sent_s - there_s))
+                else:
+                    there_s = _DELAY_WITHIN_S if answers[host] is None else trip_s - clocks[label][0]
+                known[way] = max(known[way], there_s)
+    delays, clocks = board.exchange([delays, clocks])[first]
+    yield judge_delay(delays)
+    unsure_s = max(0.1, *(float(error_s) for error_s, _ in clocks.values()))
+    yield judge_host_clocks({host: float(ahead_s) for host, (_, ahead_s) in clocks.items()}, unsure_s)
 
 
-def _answer(peers: Peers, way: str) -> None:
-    """Answers the changes of the first host, up to the one with number -1."""
-    me, number = peers.board.me, 1
-    deadline = time.monotonic() + 2 * _DELAY_WITHIN_S
-    while time.monotonic() < deadline:
-        for wanted in (number, -1):
-            if _receive(peers, way, "ask", me, wanted, time.monotonic() + 0.01) is not None:
-                _send(peers, way, "say", me, wanted)
-                if wanted == -1:
-                    return
-                number += 1
+def _see_change(board: Board, way: str, number: int) -> tuple[float, float | None]:
+    """Makes a change on the first host, and waits for it on the others; returns when it did so, and when it was there.
+
+    None: it was not there in time.
+    """
+    path = board.path(f"new-{number}")
+    if way == _REPLACED:
+        sent_s = time.time()
+        board.exchange("", _ANSWER_WITHIN_S, of=() if board.is_first else board.members[:1])
+        return sent_s, time.time()
+    os.path.exists(path)  # a client may remember for long that a name was not there
+    board.exchange("", _ANSWER_WITHIN_S, of=board.members if board.is_first else ())
+    sent_s = time.time()
+    if board.is_first:
+        write_new(path, b"")
+    return sent_s, time.time() if board.is_first or _is_there_in_time(board, path) else None
 
 
 def judge_delay(delays: dict[str, dict[str, float]]) -> Check:
@@ -330,38 +262,11 @@ def judge_delay(delays: dict[str, dict[str, float]]) -> Check:
 def judge_host_clocks(ahead_s: Mapping[str, float], unsure_s: float) -> Check:
     """Returns the line; `ahead_s`: how far each host's clock is ahead of the first host's, known within `unsure_s`."""
     worst_s = max(ahead_s.values(), key=abs, default=0.0)
-    text = ", ".join(f"{host} {clock_text(by_s, unsure_s)}" for host, by_s in ahead_s.items())
-    return line("clocks of the hosts", "off" if abs(worst_s) > CLOCK_OFF_S + unsure_s else "ok", text)
+    text = ", ".join(f"{host} {_clock_text(by_s, unsure_s)}" for host, by_s in ahead_s.items())
+    return line("clocks of the hosts", "off" if abs(worst_s) > _CLOCK_OFF_S + unsure_s else "ok", text)
 
 
-# ---- events
-
-
-def check_host_events(peers: Peers) -> Iterator[Check]:
-    """Lets the first host make a file, and looks whether the others get an event."""
-    board, name = peers.board, peers.path("event.json").name
-    watcher = Watcher(peers.files.root, layout.DOCTOR, "events")
-    if not board.is_first:
-        watcher.start()
-    try:
-        board.exchange("watching")
-        if board.is_first:
-            with suppress(OSError):
-                write_new(peers.path("event.json"), b"1")
-        said = "" if board.is_first else _sees_event(peers, watcher, name)
-    finally:
-        watcher.stop()
-    seen = [answer for answer in board.exchange(said).values() if answer]
-    crossed = bool(seen) and all(answer == "seen" for answer in seen)
-    yield line("events between hosts", "cross" if crossed else "none", "/".join(seen))
-
-
-def _sees_event(peers: Peers, watcher: Watcher, name: str) -> str:
-    if not watcher.uses_events:
-        return "cannot be had"
-    deadline = time.monotonic() + _EVENT_WITHIN_S
-    while time.monotonic() < deadline:
-        if name in watcher.wait(0.05):
-            return "seen"
-        peers.board.pause()
-    return "not seen"
+def _clock_text(ahead_s: float, unsure_s: float) -> str:
+    if abs(ahead_s) <= unsure_s:
+        return f"the same within {unsure_s:.1f} s"
+    return f"{abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'} (within {unsure_s:.1f} s)"

@@ -13,8 +13,9 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -66,12 +67,16 @@ class Board:
     Args:
         files: The shared directory.
         beat: Called often, to show that no file operation hangs.
+
+    Attributes:
+        heard_s: When a value of each host was heard last, by this host's wall clock.
     """
 
     def __init__(self, files: Files, beat: Callable[[], None]) -> None:
         self.me = secrets.token_hex(8)
         self.members: list[str] = [self.me]
         self.hosts: dict[str, str] = {self.me: socket.gethostname()}
+        self.heard_s: dict[str, float] = {}
         self._files = files
         self.beat = beat
         self._counter = 0
@@ -96,9 +101,18 @@ class Board:
         name = self.hosts[one]
         return name if list(self.hosts.values()).count(name) == 1 else f"{name} ({one[:4]})"
 
-    def path(self, name: str) -> str:
-        """Returns a path for a file of this group, below the shared directory."""
-        return f"{layout.DOCTOR}/{self.session}-{name}"
+    def path(self, name: str) -> Path:
+        """Returns a path for a file of this group."""
+        return self._files.root / layout.DOCTOR / f"{self.session}-{name}"
+
+    def remove_files(self) -> None:
+        """Removes the files of this group."""
+        with suppress(OSError):
+            for name in os.listdir(self._files.root / layout.DOCTOR):
+                if name.startswith(f"{self.session}-"):
+                    self.beat()
+                    with suppress(OSError):
+                        os.unlink(self._files.root / layout.DOCTOR / name)
 
     def find(self, hosts: int, within_s: float) -> None:
         """Finds the other hosts.
@@ -129,12 +143,13 @@ class Board:
                 )
             self.pause()
 
-    def exchange(self, said: Any, within_s: float = 60.0) -> dict[str, Any]:
-        """Gives a value to all hosts; returns the values that each has given in its call, once all have.
+    def exchange(self, said: Any, within_s: float = 60.0, of: Sequence[str] | None = None) -> dict[str, Any]:
+        """Gives a value to all hosts; returns the values that others have given in the same call of theirs.
 
         Args:
             said: JSON.
             within_s: How long to wait for the slowest host, in s.
+            of: The hosts whose values to wait for; None: all.
 
         Raises:
             PeerLost: A host gave none in time.
@@ -144,15 +159,16 @@ class Board:
         self._write(now=True)
         deadline = time.monotonic() + within_s
         heard = {self.me: said}
-        while len(heard) < len(self.members):
-            for one in self.members:
-                body = self._read(one) if one not in heard else None
+        while silent := [one for one in (self.members if of is None else of) if one not in heard]:
+            for one in silent:
+                body = self._read(one)
                 if body is not None and len(body.said) > step:
                     heard[one] = _value(body.said[step], self.hosts[one])
+                    self.heard_s[one] = time.time()
             self._write()
-            if time.monotonic() > deadline and len(heard) < len(self.members):
-                silent = ", ".join(self.hosts[one] for one in self.members if one not in heard)
-                raise PeerLost(f"no answer from {silent} within {within_s:g} s")
+            if time.monotonic() > deadline and any(one not in heard for one in silent):
+                names = ", ".join(self.hosts[one] for one in silent if one not in heard)
+                raise PeerLost(f"no answer from {names} within {within_s:g} s")
             self.pause()
         return heard
 

@@ -1,13 +1,11 @@
-"""What the file system of the directory is: its kind, the options of its mount, free space, events, and its clock."""
+"""What the file system of the directory is: its kind, the options of its mount, free space, and events."""
 
 from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 
-from pfo_fs.doctor.directory.names import own_name, write_new
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.store import LOCAL_TYPES, Mount, Watcher, is_local
 
@@ -35,7 +33,6 @@ _LOW_BYTES = 256 << 20
 _LOW_FILES = 20_000
 _NONE_BYTES = 256 << 10
 _NONE_FILES = 16
-CLOCK_OFF_S = 5.0
 
 
 def judge_mount(mount: Mount) -> list[Check]:
@@ -101,30 +98,3 @@ def check_events(root: Path) -> Check:
         return line("events", "ok", "used") if watcher.uses_events else line("events", "none", "cannot be had")
     finally:
         watcher.stop()
-
-
-def check_server_clock(root: Path) -> Check:
-    """Compares the time of a new file with this host's clock."""
-    with own_name(root) as path:
-        before_s = time.time()
-        made_s = write_new(path, b"1").st_mtime
-        after_s = time.time()
-    return judge_server_clock(before_s, made_s, after_s)
-
-
-def judge_server_clock(before_s: float, made_s: float, after_s: float) -> Check:
-    """Returns the line; the file was made between two times of this host's clock, all in s since 1970."""
-    ahead_s = made_s - (before_s + after_s) / 2
-    unsure_s = (after_s - before_s) / 2 + 1.0  # some file systems keep whole seconds
-    return line(
-        "clock of the file server",
-        "off" if abs(ahead_s) > CLOCK_OFF_S + unsure_s else "ok",
-        clock_text(ahead_s, unsure_s),
-    )
-
-
-def clock_text(ahead_s: float, unsure_s: float) -> str:
-    """Returns by how much a clock is ahead of this host's, which is known within `unsure_s`."""
-    if abs(ahead_s) <= unsure_s:
-        return f"the same within {unsure_s:.1f} s"
-    return f"{abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'} (within {unsure_s:.1f} s)"

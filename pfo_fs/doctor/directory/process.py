@@ -1,6 +1,6 @@
-"""The process that makes every call on the directory's file system, so that only this process can hang there.
+"""Checks a directory in a process of its own: only it makes calls on the file system, so only it can hang there.
 
-It writes one line of JSON for each thing it begins and for each result; `answers.py` reads them.
+That process writes one line of JSON for each thing that it begins and for each result. This module is both sides.
 """
 
 from __future__ import annotations
@@ -8,19 +8,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from pfo_fs.doctor.directory.between import checks_between_hosts
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
-from pfo_fs.doctor.directory.mount import check_events, check_server_clock, check_space, judge_mount
+from pfo_fs.doctor.directory.mount import check_events, check_space, judge_mount
 from pfo_fs.doctor.directory.names import check_create, check_links, check_locks, check_rename, check_write
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import StoreError
+from pfo_fs.ipc.spawn import start_process
 from pfo_fs.ipc.started import on_sigterm
 from pfo_fs.store import Files, mount_of
+
+_START_S = 30.0
+"""A process that has not begun after this time in s: Python itself may lie on a slow file system."""
+_END_S = 3.0
 
 Tell = Callable[[str, Any], None]
 
@@ -35,7 +44,6 @@ _WRITING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
     ("replacing a file", check_rename),
     ("locking a file", check_locks),
     ("watching for events", check_events),
-    ("reading the server's clock", check_server_clock),
 )
 
 
@@ -108,7 +116,7 @@ def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[C
         board.find(peers, wait_s)
         tell("doing", "testing between hosts")
         yield line("other hosts", "found", ", ".join(map(board.label, board.members)))
-        yield from checks_between_hosts(board, files)
+        yield from checks_between_hosts(board)
         patience_s = 10.0
     except PeersNotFound as error:
         yield line("other hosts", "too-many" if error.too_many else "missing", str(error))
@@ -142,3 +150,71 @@ def main(given: dict[str, Any]) -> int:
             tell("check", line("answers", "broken", error.strerror or str(error))._asdict())
         tell("done", True)
     return 0
+
+
+# ---- the process that asks for the checks
+
+
+def check_directory_in_time(
+    directory: Path, *, peers: int, wait_s: float, answer_within_s: float, show: Callable[[str], object]
+) -> list[Check]:
+    """Checks a directory; returns also if its mount hangs.
+
+    Args:
+        directory: The directory, by any path.
+        peers: The number of hosts that run this at once; 1 for this host alone.
+        wait_s: How long to wait for the other hosts, in s.
+        answer_within_s: A file operation that takes longer, in s, counts as hung.
+        show: Called with what is being done.
+    """
+    path = os.path.abspath(directory)
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    arguments = {"directory": path, "peers": peers, "wait_s": wait_s}
+    try:
+        process = start_process(__name__, arguments, fds={"to_fd": writing})
+    finally:
+        os.close(writing)
+    checks: list[Check] = []
+    doing, lines = "starting", SimpleQueue[dict[str, Any]]()
+    Thread(target=_read, args=(reading, lines), daemon=True).start()
+    try:
+        while True:
+            try:
+                told = lines.get(timeout=_START_S if doing == "starting" else answer_within_s)
+            except Empty:
+                kind = mount_of(path).kind
+                text = f"{doing}: no answer within {answer_within_s:g} s (file system: {kind})"
+                return [*checks, line("answers", "hung", text)]
+            if "doing" in told:
+                doing = told["doing"]
+                show(doing)
+            elif "check" in told:
+                checks.append(Check(**told["check"]))
+            elif "done" in told:
+                return checks
+            elif not told:
+                ended = process.how_it_ended(within_s=1.0)
+                return [*checks, line("answers", "broken", f"{doing}: the checking process has ended{ended}")]
+    finally:
+        _end_process(process)
+
+
+def _read(fd: int, told: SimpleQueue[dict[str, Any]]) -> None:
+    """Reads lines of JSON from a pipe; {} is its end."""
+    with open(fd, encoding="utf-8") as lines:
+        for text in lines:
+            if text.endswith("\n"):  # else the process was ended while it wrote
+                told.put(json.loads(text))
+    told.put({})
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process; does not wait for one that no signal can end, because it hangs in the file system."""
+    with suppress(OSError):
+        process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+        return
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.2)

@@ -54,6 +54,7 @@ class Bench:
         in_force: (time in ns, MHz) of each change of the clock.
         reached: (time in ns, turn, code) of each point.
         looks: Number of looks.
+        turn: That of the last step that was launched.
     """
 
     def __init__(
@@ -73,17 +74,17 @@ class Bench:
         self._progress: tuple[int, int] | None = None
         self._seen: tuple[int, int] | None = None
         self._plans: dict[int, FollowedPlan] = {}
-        self._turn = 0
+        self.turn = 0
         self._rung = False
         self._set_mhz = 0
 
     def launch(self, plan: FollowedPlan, does: Sequence[tuple[Work, int]]) -> int:
         """Puts a step into the device's queue; returns its turn."""
-        self._turn += 1
+        self.turn += 1
         self._rung = self._rung or not self._queue
-        self._plans[self._turn] = plan
-        self._queue.extend((work, (self._turn, code)) for work, code in does)
-        return self._turn
+        self._plans[self.turn] = plan
+        self._queue.extend((work, (self.turn, code)) for work, code in does)
+        return self.turn
 
     def rest(self, duration_ns: int) -> None:
         """Lets the device wait after all that was launched."""
@@ -105,6 +106,15 @@ class Bench:
         self.rest(rest_ns)
         self.run()
         return self.time_of(turn, IDLE) - self.time_of(turn, START)
+
+    def steps(self, count: int, plan: FollowedPlan, works: Sequence[Work]) -> None:
+        """Runs steps, each after a rest."""
+        for _ in range(count):
+            self.step(plan, works)
+
+    def raised_at(self, mhz: int, turn: int) -> int:
+        """When a clock was in force first in a step."""
+        return next(at_ns for at_ns, one in self.in_force if one == mhz and at_ns > self.time_of(turn, 0))
 
     def time_of(self, turn: int, code: int) -> int:
         return next(at_ns for at_ns, *point in self.reached if point == [turn, code])
@@ -188,11 +198,9 @@ def test_no_instruction_runs_below_its_clock_for_longer_than_the_prediction_is_w
     clocks_mhz: list[int], data: st.DataObject
 ) -> None:
     works = [lasting(data.draw(durations_ns)) for _ in clocks_mhz]
-    bench = Bench()
-    plan = plan_of(clocks_mhz)
-    for _ in range(4):
-        bench.step(plan, works)
-    turn = bench._turn
+    bench, plan = Bench(), plan_of(clocks_mhz)
+    bench.steps(4, plan, works)
+    turn = bench.turn
     for position, mhz in enumerate(clocks_mhz):
         begin_ns, end_ns = bench.time_of(turn, position << 1), bench.time_of(turn, position << 1 | 1)
         assert bench.below_ns(mhz, begin_ns, end_ns) <= MS + (end_ns - begin_ns) // 50
@@ -202,8 +210,7 @@ def test_no_instruction_runs_below_its_clock_for_longer_than_the_prediction_is_w
 @given(plans, st.data())
 def test_the_default_clock_is_requested_after_each_step(clocks_mhz: list[int], data: st.DataObject) -> None:
     works = [lasting(data.draw(st.integers(100_000, 100 * MS))) for _ in clocks_mhz]
-    bench = Bench()
-    plan = plan_of(clocks_mhz)
+    bench, plan = Bench(), plan_of(clocks_mhz)
     for _ in range(3):
         bench.step(plan, works)
         assert bench.requested_at(bench.now_ns) == 0
@@ -216,8 +223,7 @@ def test_once_durations_are_learned_a_step_takes_as_long_as_its_plan(
     clocks_mhz: list[int], data: st.DataObject
 ) -> None:
     works = [lasting(data.draw(st.integers(60 * MS, 200 * MS))) for _ in clocks_mhz]
-    bench = Bench()
-    plan = plan_of(clocks_mhz)
+    bench, plan = Bench(), plan_of(clocks_mhz)
     for _ in range(5):
         took_ns = bench.step(plan, works)
     planned_ns = sum(work(mhz) for work, mhz in zip(works, clocks_mhz, strict=True))
@@ -252,12 +258,10 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
 
 
 def test_a_clock_goes_up_before_the_boundary_and_down_after_it() -> None:
-    bench = Bench()
-    plan = plan_of([900, TOP_MHZ, 900])
-    for _ in range(4):
-        bench.step(plan, [lasting(100 * MS)] * 3)
-    turn = bench._turn
-    up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
+    bench, plan = Bench(), plan_of([900, TOP_MHZ, 900])
+    bench.steps(4, plan, [lasting(100 * MS)] * 3)
+    turn = bench.turn
+    up_ns = bench.raised_at(TOP_MHZ, turn)
     down_ns = next(at for at, mhz in bench.in_force if mhz == 900 and at > up_ns)
     assert -5 * MS < up_ns - bench.time_of(turn, 1) <= 0
     assert 0 <= down_ns - bench.time_of(turn, 3) < 5 * MS
@@ -268,15 +272,13 @@ def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at
     for length_ms in (100, 160, 60, 180, 70, 110, 60):
         bench.step(plan, [lasting(length_ms * MS), lasting(100 * MS)])
     bench.step(plan, [lasting(240 * MS), lasting(100 * MS)])
-    turn = bench._turn
+    turn = bench.turn
     assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 0), bench.time_of(turn, 1)) < LOOK_NS
 
 
 def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
-    bench = Bench()
-    plan = plan_of([900, TOP_MHZ, 1005])
-    for _ in range(4):
-        bench.step(plan, [lasting(100 * MS)] * 3)
+    bench, plan = Bench(), plan_of([900, TOP_MHZ, 1005])
+    bench.steps(4, plan, [lasting(100 * MS)] * 3)
     asked = len(bench.requests)
     bench.step(plan, [lasting(100 * MS)] * 3)
     assert [mhz for _, mhz in bench.requests[asked:]] == [900, TOP_MHZ, 1005, 0]
@@ -285,18 +287,15 @@ def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
 def test_a_lower_clock_whose_latency_is_unknown_does_not_slow_down_the_instruction_before() -> None:
     bench = Bench(dict.fromkeys(SETTLE_NS, 0), known=False)
     plan = plan_of([TOP_MHZ, 900, TOP_MHZ, 900])
-    for _ in range(4):
-        bench.step(plan, [lasting(100 * MS)] * 4)
-    turn = bench._turn
+    bench.steps(4, plan, [lasting(100 * MS)] * 4)
+    turn = bench.turn
     assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 4), bench.time_of(turn, 5)) < MS
 
 
 def test_a_lower_clock_is_not_requested_before_the_instruction_before_it_has_begun() -> None:
-    bench = Bench()
-    plan = plan_of([TOP_MHZ, TOP_MHZ, 900])
+    bench, plan = Bench(), plan_of([TOP_MHZ, TOP_MHZ, 900])
     works = [lasting(100 * MS)] * 3
-    for _ in range(3):
-        bench.step(plan, works)
+    bench.steps(3, plan, works)
     late = step_of(works)
     late[3] = pause(2_000 * MS), 2  # the second instruction waits for a neighbour
     turn = bench.launch(plan, late)
@@ -306,10 +305,8 @@ def test_a_lower_clock_is_not_requested_before_the_instruction_before_it_has_beg
 
 
 def test_a_short_stretch_at_a_low_clock_is_not_worth_going_down() -> None:
-    bench = Bench()
-    plan = plan_of([TOP_MHZ, 900, TOP_MHZ])
-    for _ in range(4):
-        bench.step(plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
+    bench, plan = Bench(), plan_of([TOP_MHZ, 900, TOP_MHZ])
+    bench.steps(4, plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
     asked = len(bench.requests)
     bench.step(plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
     assert 900 not in [mhz for _, mhz in bench.requests[asked:]]
@@ -325,8 +322,7 @@ def test_a_known_clock_is_requested_when_the_step_begins() -> None:
 def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
     bench = Bench(calls_per_s=0.001)
     plan = plan_of([TOP_MHZ, 900] * 8)
-    for _ in range(8):
-        bench.step(plan, [lasting(100 * MS)] * 16)
+    bench.steps(8, plan, [lasting(100 * MS)] * 16)
     assert len(bench.requests) <= 16
     assert height(bench.requested_at(bench.now_ns)) >= TOP_MHZ
 
@@ -364,11 +360,9 @@ def test_before_the_first_step_the_default_clock_is_wanted() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_device_that_stands_still_is_looked_at_rarely(known: bool) -> None:
-    bench = Bench()
-    plan = plan_of([900, 1200])
+    bench, plan = Bench(), plan_of([900, 1200])
     if known:
-        for _ in range(3):
-            bench.step(plan, [lasting(100 * MS)] * 2)
+        bench.steps(3, plan, [lasting(100 * MS)] * 2)
     before = bench.looks
     bench.launch(plan, [(pause(0), START), (pause(0), 0), (pause(60_000 * MS), 1)])
     bench.run()
@@ -376,8 +370,7 @@ def test_a_device_that_stands_still_is_looked_at_rarely(known: bool) -> None:
 
 
 def test_instructions_that_last_minutes_are_looked_at_rarely_until_their_end_is_near() -> None:
-    bench = Bench()
-    plan = plan_of([900, 1200])
+    bench, plan = Bench(), plan_of([900, 1200])
     works = [lasting(120_000 * MS)] * 2
     bench.step(plan, works)
     bench.step(plan, works)
@@ -387,8 +380,7 @@ def test_instructions_that_last_minutes_are_looked_at_rarely_until_their_end_is_
 
 
 def test_steps_of_very_short_instructions_end_at_the_default_clock() -> None:
-    bench = Bench()
-    plan = plan_of([900, TOP_MHZ] * 50)
+    bench, plan = Bench(), plan_of([900, TOP_MHZ] * 50)
     for _ in range(5):
         bench.step(plan, [lasting(MS // 10)] * 100)
         assert bench.in_force[-1][1] == 0
@@ -413,13 +405,11 @@ def test_a_long_plan_is_not_added_up_at_each_look() -> None:
 
 
 def test_a_change_behind_many_points_is_made_in_time() -> None:
-    bench = Bench()
-    plan = plan_of([900] * 100 + [TOP_MHZ])
+    bench, plan = Bench(), plan_of([900] * 100 + [TOP_MHZ])
     works = [lasting(15 * MS)] * 101
-    for _ in range(4):
-        bench.step(plan, works)
-    turn = bench._turn
-    up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
+    bench.steps(4, plan, works)
+    turn = bench.turn
+    up_ns = bench.raised_at(TOP_MHZ, turn)
     assert -5 * MS < up_ns - bench.time_of(turn, 199) <= 0
 
 
@@ -427,11 +417,9 @@ def test_a_change_behind_many_points_is_made_in_time() -> None:
 
 
 def test_a_step_that_strayed_teaches_nothing() -> None:
-    bench = Bench()
-    plan = plan_of([900, 1200, 900])
+    bench, plan = Bench(), plan_of([900, 1200, 900])
     works = [lasting(100 * MS)] * 3
-    for _ in range(4):
-        bench.step(plan, works)
+    bench.steps(4, plan, works)
     before = list(plan.gap_ns)
     bench.launch(plan, [*step_of(works)[:3]])
     bench.rest(10 * MS)
@@ -445,52 +433,42 @@ def test_a_step_that_strayed_teaches_nothing() -> None:
 
 
 def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
-    bench = Bench()
-    plan = plan_of([900, TOP_MHZ])
+    bench, plan = Bench(), plan_of([900, TOP_MHZ])
     works = [lasting(100 * MS)] * 2
-    for _ in range(6):
-        bench.step(plan, works)
+    bench.steps(6, plan, works)
     bench.step(plan, [pause(30_000 * MS), works[1]])
     bench.step(plan, works)
-    turn = bench._turn
-    up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
+    turn = bench.turn
+    up_ns = bench.raised_at(TOP_MHZ, turn)
     assert -10 * MS < up_ns - bench.time_of(turn, 1) <= 0
 
 
 def test_after_a_slow_first_step_the_third_one_is_predicted_well() -> None:
-    bench = Bench()
-    plan = plan_of([900, TOP_MHZ])
+    bench, plan = Bench(), plan_of([900, TOP_MHZ])
     works = [lasting(100 * MS)] * 2
     bench.step(plan, [pause(5_000 * MS), pause(5_000 * MS)])
-    for _ in range(3):
-        bench.step(plan, works)
-    turn = bench._turn
-    up_ns = next(at for at, mhz in bench.in_force if mhz == TOP_MHZ and at > bench.time_of(turn, 0))
+    bench.steps(3, plan, works)
+    turn = bench.turn
+    up_ns = bench.raised_at(TOP_MHZ, turn)
     assert -30 * MS < up_ns - bench.time_of(turn, 1) <= 0
 
 
 def test_instructions_that_get_slower_for_good_are_learned_anew() -> None:
-    bench = Bench()
-    plan = plan_of([900, TOP_MHZ])
-    for _ in range(10):
-        bench.step(plan, [lasting(100 * MS)] * 2)
-    for _ in range(8):
-        bench.step(plan, [lasting(300 * MS)] * 2)
+    bench, plan = Bench(), plan_of([900, TOP_MHZ])
+    bench.steps(10, plan, [lasting(100 * MS)] * 2)
+    bench.steps(8, plan, [lasting(300 * MS)] * 2)
     assert abs(plan.gap_ns[2] / lasting(300 * MS)(900) - 1) < 0.15
 
 
 def test_an_instruction_that_ran_at_a_higher_clock_for_want_of_calls_does_not_count_for_its_own() -> None:
-    bench = Bench()
-    plan = plan_of([TOP_MHZ, 900, 900, TOP_MHZ], [0, 1, 1, 0])
+    bench, plan = Bench(), plan_of([TOP_MHZ, 900, 900, TOP_MHZ], [0, 1, 1, 0])
     works = [lasting(400 * MS)] * 4
-    for _ in range(4):
-        bench.step(plan, works)
+    bench.steps(4, plan, works)
     bench.latencies.calls.gpus = 1 << 40  # so that this one has no room for calls any more
     for _ in range(8):
         bench.latencies.calls.called(CALL_NS)
     asked = len(bench.requests)
-    for _ in range(9):
-        bench.step(plan, works)
+    bench.steps(9, plan, works)
     assert 900 not in [mhz for _, mhz in bench.requests[asked:]]
     usual = bench.latencies.durations.of(1, 900)
     assert usual is not None

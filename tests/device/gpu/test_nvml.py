@@ -12,26 +12,6 @@ from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    module = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    return module
-
-
-def test_clocks_are_those_of_the_highest_memory_clock_and_are_locked_on_the_right_gpu(fake: FakeNvml) -> None:
-    gpu = NvmlGpu(UUIDS[1])
-    assert gpu.name == "NVIDIA A100"
-    assert gpu.supported_clocks_mhz() == [1410, 1395, 210]
-    gpu.lock_clock_mhz(1395)
-    gpu.reset_clocks()
-    assert fake.locked == [(1, 1395, 1395), (1, "reset")]
-    gpu.close()
-    assert fake.open == 0
-
-
 def test_without_permission_the_message_says_what_to_grant(fake: FakeNvml) -> None:
     fake.fails = {"nvmlDeviceSetGpuLockedClocks": 4, "nvmlDeviceResetGpuLockedClocks": 4}
     gpu = NvmlGpu(UUIDS[0])
@@ -39,12 +19,6 @@ def test_without_permission_the_message_says_what_to_grant(fake: FakeNvml) -> No
         assert words in gpu.try_reset()
     with pytest.raises(DevicePermissionError, match="1395 MHz"):
         gpu.lock_clock_mhz(1395)
-
-
-def test_the_energy_counter_is_in_joules(fake: FakeNvml) -> None:
-    gpu = NvmlGpu(UUIDS[0])
-    fake.energy_mj = 7_500
-    assert gpu.energy_j() == 7.5
 
 
 def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:

@@ -13,15 +13,6 @@ from pfo_fs.device.gpu.find_gpu import uuid_of_visible_device, visible_uuids
 from pfo_fs.errors import DeviceError
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    module = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    return module
-
-
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [

@@ -30,12 +30,13 @@ def test_time_and_energy_follow_the_measured_profile_within_the_stated_error(
 @pytest.mark.parametrize("name", MODELS)
 def test_a_lower_clock_is_never_faster_and_never_takes_more_power(name: str) -> None:
     model = gpu_model(name)
-    for instruction in ("forward", "backward", "backward_weight"):
+    for instruction in ("forward", "backward", "backward_weight", "something else"):
         coefficients = model.coefficients(instruction)
         times = [coefficients.time_s(mhz) for mhz in model.clocks_mhz]
         powers = [coefficients.power_w(mhz) for mhz in model.clocks_mhz]
         assert times == sorted(times)
         assert powers == sorted(powers, reverse=True)
+        assert powers[-1] > model.blocking_power_w
 
 
 def test_an_unknown_gpu_is_an_error_that_names_the_known_ones() -> None:

@@ -21,17 +21,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PFO_FS_DRY_RUN", raising=False)
 
 
-def test_power_and_speed_fall_with_the_clock_over_the_whole_range() -> None:
-    gpu = SimulatedGpu("a")
-    clocks = gpu.supported_clocks_mhz()
-    assert clocks == sorted(clocks, reverse=True)
-    for name in ("forward", "backward", "backward_weight", "something else"):
-        model = A100.coefficients(name)
-        powers = [model.power_w(mhz) for mhz in clocks]
-        assert powers == sorted(powers, reverse=True)
-        assert powers[-1] > A100.blocking_power_w
-
-
 def test_an_idle_gpu_burns_the_blocking_power() -> None:
     gpu = SimulatedGpu("a")
     t0, e0 = time.monotonic(), gpu.energy_j()
@@ -81,20 +70,6 @@ def test_work_that_was_done_before_the_call_counts() -> None:
     t0 = time.monotonic()
     kernels.run("forward", started_ns=begin_ns)
     assert time.monotonic() - t0 < kernels.model("forward", 0).time_s(1410) - 0.025 + 0.02
-
-
-def test_the_energy_counter_never_goes_back() -> None:
-    gpu = SimulatedGpu("a")
-    kernels = SimulatedKernels("a", time_scale=50)
-    last = gpu.energy_j()
-    for mhz in (1410, 210, 1410, 300):
-        kernels.start("backward")
-        gpu.lock_clock_mhz(mhz)
-        for _ in range(50):
-            now = gpu.energy_j()
-            assert now >= last
-            last = now
-        kernels.finish()
 
 
 def test_clocks_are_logged_and_unknown_ones_refused(tmp_path: Path) -> None:

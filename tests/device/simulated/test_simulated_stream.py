@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +31,8 @@ class Gate:
     def __init__(self, stream: SimulatedStream) -> None:
         self._open = threading.Event()
         self.done: list[object] = []
-        stream._put(lambda: self._open.wait(20) and None)
+        stream.launch("forward")
+        stream.call(lambda: self._open.wait(20) and None)
         self._stream = stream
 
     def note(self, what: object) -> None:
@@ -83,15 +83,15 @@ def test_instructions_follow_each_other_without_a_gap(kernels: SimulatedKernels)
 
 
 def test_an_event_is_ready_when_the_device_gets_there(stream: SimulatedStream) -> None:
+    before, event = SimulatedEvent(stream), SimulatedEvent(stream)
+    before.record()
     gate = Gate(stream)
-    before_ns = time.monotonic_ns()
-    event = SimulatedEvent(stream)
     event.record()
     assert not event.query()
     gate.open()
     stream.synchronize()
     assert event.query()
-    assert event._at_ns >= before_ns
+    assert before.elapsed_time(event) > 0
 
 
 def test_an_event_that_is_recorded_again_is_not_ready_until_the_device_gets_there_again(
