@@ -290,18 +290,13 @@ class ScenarioDescent:
             By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes in s,
             (nodes, columns).
         """
-        import numpy as np
 
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
         ends_s = scenarios.paths.ends(times_s, lost_s=lost_s).ends_s if ends_s is None else ends_s
         spans_s = ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
-        ends = scenarios.paths.ends(times_s, blur_s, lost_s, shares=True)
-        last = ends.ends_s[scenarios.paths.last].reshape(shape)
-        shares = np.exp((last - last.max(axis=(0, 2), keepdims=True)) / blur_s)
-        shares /= shares.sum(axis=(0, 2), keepdims=True) * scenarios.iterations
-        weights = scenarios.paths.weights(ends, shares.reshape(len(last), -1))
+        _, weights = scenarios.mean_makespan(times_s, blur_s, lost_s, weights=True)
         per_s = scenarios.by_group(weights) * scenarios.iterations
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
         deadlines = spans_s.repeat(scenarios.pipelines)

@@ -326,10 +326,28 @@ class Scenarios:
         """Returns the mean energy of an iteration over all pipelines, in J, as `Plan.energy_j` computes it."""
         return self.play(self.numbers(clocks)).energy_j
 
-    def paths_weights(self, played: Played) -> Any:
-        """Returns by how much the mean iteration time grows per second of each node, (nodes, columns)."""
-        ends = self.paths.ends(played.times_s, lost_s=played.lost_s, shares=True)
+    # ---- what mean makespans depend on
+
+    def mean_makespan(
+        self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, weights: bool = False
+    ) -> tuple[float, Any]:
+        """Returns the mean makespan in s, and by how much it grows per second of each node, (nodes, columns).
+
+        Args:
+            times_s: Durations in s, (nodes, columns).
+            blur_s: Paths that are shorter than the longest one by less count in part, in s: this is smooth.
+            lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
+            weights: Whether the second is wanted; otherwise it is None.
+        """
+        import numpy as np
+
+        ends = self.paths.ends(times_s, blur_s, lost_s, shares=weights)
         last = ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
-        longest = last >= last.max(axis=(0, 2), keepdims=True) - _TOLERANCE_S
-        shares = longest / longest.sum(axis=(0, 2), keepdims=True) / self.iterations
-        return self.paths.weights(ends, shares.reshape(len(last), -1))
+        longest = last.max(axis=(0, 2))
+        shares = np.exp((last - longest[None, :, None]) / (blur_s or _TOLERANCE_S))
+        total = shares.sum(axis=(0, 2))
+        mean_s = float((longest + blur_s * np.log(total)).mean())
+        if not weights:
+            return mean_s, None
+        shares /= total[None, :, None] * self.iterations
+        return mean_s, self.paths.weights(ends, shares.reshape(len(last), -1))

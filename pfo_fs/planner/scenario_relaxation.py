@@ -75,30 +75,10 @@ class ScenarioRelaxation:
 
     def mean_s(self, ratios: Any, blur_s: float = 0.0) -> float:
         """Returns the mean makespan in s, without the overhead."""
-        return self._mean_s(ratios, blur_s, False)[0]
+        return self._scenarios.mean_makespan(self._times_s(ratios), blur_s)[0]
 
-    def _mean_s(self, ratios: Any, blur_s: float, shares_too: bool = True) -> tuple[float, Any, Any]:
-        """The mean makespan in s, when nodes end, and the shares of the last nodes in it."""
-        import numpy as np
-
-        scenarios = self._scenarios
-        times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
-        ends = scenarios.paths.ends(times_s, blur_s, shares=shares_too)
-        last = ends.ends_s[scenarios.paths.last].reshape(-1, scenarios.iterations, scenarios.pipelines)
-        longest = last.max(axis=(0, 2))
-        if not blur_s:
-            return float(longest.mean()), ends, None
-        shares = np.exp((last - longest[None, :, None]) / blur_s)
-        total = shares.sum(axis=(0, 2))
-        shares /= total[None, :, None] * scenarios.iterations
-        return float((longest + blur_s * np.log(total)).mean()), ends, shares.reshape(len(last), -1)
-
-    def _slopes_s(self, ends: Any, shares: Any) -> Any:
-        """By how much the mean makespan grows with each ratio, in s, (nodes, groups)."""
-        scenarios = self._scenarios
-        weights = scenarios.paths.weights(ends, shares)
-        weights *= scenarios.durations_s
-        return scenarios.by_group(weights) * scenarios.iterations
+    def _times_s(self, ratios: Any) -> Any:
+        return self._scenarios.durations_s * ratios[:, self._scenarios.group_of]
 
     def _nearest(self, wanted: Any, curvature: float) -> Any:
         """Ratios with the least sum of energy and `curvature` / 2 times the squared distance to the wanted ones."""
@@ -135,7 +115,7 @@ class ScenarioRelaxation:
         return ScenarioAnswer(state.ratios, state.price_w + self._scenarios.waiting_power_w)
 
     def _stage(self, state: _State, target_s: float, blur_s: float, steps: int) -> _State:
-        waiting_w = self._scenarios.waiting_power_w
+        scenarios, waiting_w = self._scenarios, self._scenarios.waiting_power_w
         ratios, price_w, curvature = state
         scale_w = (
             sum(
@@ -156,9 +136,10 @@ class ScenarioRelaxation:
         blurred_s = self.mean_s(ratios, blur_s)
         limit_s = target_s + blurred_s - self.mean_s(ratios)
         for number in range(steps):
-            mean_s, ends, shares = self._mean_s(ahead, blur_s)
+            mean_s, weights = scenarios.mean_makespan(self._times_s(ahead), blur_s, weights=True)
             here_j, further_w = value(mean_s)
-            slopes_w = further_w * self._slopes_s(ends, shares) / self._busy_s
+            slopes_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
+            slopes_w = further_w * slopes_s / self._busy_s
             while True:
                 found = self._nearest(ahead - slopes_w / curvature, curvature)
                 moved = found - ahead

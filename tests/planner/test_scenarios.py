@@ -52,7 +52,8 @@ def small_problem(seed: int, costs: SwitchCosts = COSTS[0], clocks: int = 5) -> 
 
 def weights_of(scenarios: Scenarios, clocks: list[list[int]]) -> Any:
     """By how much the mean iteration time grows per second of each node, (nodes, pipelines)."""
-    weights = scenarios.paths_weights(scenarios.play(scenarios.numbers(clocks)))
+    played = scenarios.play(scenarios.numbers(clocks))
+    _, weights = scenarios.mean_makespan(played.times_s, lost_s=played.lost_s, weights=True)
     return weights.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).sum(axis=1)
 
 
