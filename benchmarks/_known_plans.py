@@ -158,7 +158,7 @@ def _problems(job: SimulatedJob) -> Iterator[Problem]:
         gpus_per_rank=gpus,
     )
     if job.nodes is None:
-        yield problem_of(Profile(table), switch_costs=SwitchCosts(acts_late_s=job.nuisances.switch_s))
+        yield problem_of(Profile(table), switch_costs=SwitchCosts(onset_delay_s=job.nuisances.switch_s))
         return
     costs = _true_costs(job)
     lengths_s = [table[one.stage, one.name][0].time_s for one in job.pipeline.instructions]
@@ -170,7 +170,7 @@ def _problems(job: SimulatedJob) -> Iterator[Problem]:
         profile = Profile({kind: [table[kind][0], *rows] for kind, rows in offered.items()})
         latency_s = costs.latency_s if most_s == quick_s else most_s
         yield problem_of(profile, switch_costs=replace(costs, latency_s=latency_s))
-        yield problem_of(profile, switch_costs=replace(costs, latency_s=0.0, late_s=0.0, driver_time_s=0.0))
+        yield problem_of(profile, switch_costs=replace(costs, latency_s=0.0, timing_error_s=0.0, driver_time_s=0.0))
 
 
 def _true_costs(job: SimulatedJob) -> SwitchCosts:
@@ -181,7 +181,7 @@ def _true_costs(job: SimulatedJob) -> SwitchCosts:
         mode="device",
         call_s=physics.call_s,
         gpus=gpus * job.nodes.ranks_per_node if physics.serial else 1,
-        latencies_s={mhz: physics.settle_s(mhz) for mhz in clocks_mhz},
+        latencies_s={mhz: physics.latency_s(mhz) for mhz in clocks_mhz},
     )
     infos = [
         RankInfo(rank=rank * gpus + gpu, dp_rank=0, pp_rank=rank, tp_rank=gpu, available_frequencies=list(clocks_mhz))

@@ -34,7 +34,7 @@ def test_a_change_of_a_rank_takes_a_call_for_each_of_its_gpus(tmp_path: Path) ->
     assert costs.latency_s == 0.01
     assert costs.calls == 8
     assert costs.max_calls_per_s == 170
-    assert costs.late_s == pytest.approx(0.001)
+    assert costs.timing_error_s == pytest.approx(0.001)
 
 
 def test_a_rank_with_more_gpus_than_a_node_has_them_on_several_nodes(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_calls_that_do_not_wait_for_each_other_keep_the_driver_busy_for_one_call
 
 
 def test_what_was_measured_about_lateness_counts(tmp_path: Path) -> None:
-    assert costs_of(read_switching(written(tmp_path, late_s=0.003)), 1).late_s == 0.003
+    assert costs_of(read_switching(written(tmp_path, late_s=0.003)), 1).timing_error_s == 0.003
 
 
 def test_only_the_time_of_a_call_is_needed(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ class Beliefs:
         self.windows.clear()
         self.trials.clear()
 
-    def waiting_power_w(self, earlier_w: float) -> float:
+    def blocking_power_w(self, earlier_w: float) -> float:
         """Returns the power of a waiting GPU, in W.
 
         Args:

@@ -92,12 +92,13 @@ class Curves:
         """The kinds of instructions that have a curve."""
         return sorted(self._table)
 
-    def ratios(self, kinds: Sequence[Kind], late_s: float) -> Ratios:
+    def ratios(self, kinds: Sequence[Kind], onset_delay_s: float) -> Ratios:
         """Returns r for kinds, in this order.
 
         Args:
             kinds: The kinds.
-            late_s: How long after the begin of an instruction its clock acts, where no clock process knows it, in s.
+            onset_delay_s: How long after the begin of an instruction its clock acts, in s, where no clock process knows
+                it.
         """
         import numpy as np
 
@@ -110,7 +111,7 @@ class Curves:
             logs[number] = np.interp(clocks, own, log)
             errors[number] = np.interp(clocks, own, [self._ratio_error(kind, mhz) for mhz in own])
         top_mhz = np.array([self._top_mhz[kind] for kind in kinds], float)
-        return Ratios(np.array(clocks, float), logs, errors, top_mhz, late_s)
+        return Ratios(np.array(clocks, float), logs, errors, top_mhz, onset_delay_s)
 
     def _ratio_error(self, kind: Kind, mhz: int) -> float:
         """The relative standard error of the time at a clock over that at the highest one."""

@@ -15,12 +15,12 @@ from pfo_fs.autotune.loads import Found
 from pfo_fs.autotune.profile_exchange import (
     OTHER_GPU,
     SURE_COUNT,
+    blocking_power_of,
     disagreement,
     merge_profile,
     plausible_table,
     table_points,
     thinned,
-    waiting_power_of,
 )
 from pfo_fs.autotune.samples import Point
 from pfo_fs.errors import PlanError
@@ -34,11 +34,11 @@ class EarlierProfile:
     """A profile that is compared with the first measurements at max clocks.
 
     Attributes:
-        waiting_power_w: Power of a waiting GPU in the earlier job, in W; 0 if it is not known.
+        blocking_power_w: Power of a waiting GPU in the earlier job, in W; 0 if it is not known.
     """
 
     def __init__(self) -> None:
-        self.waiting_power_w = 0.0
+        self.blocking_power_w = 0.0
         self._profile: Profile | None = None
         self._merged: Profile | None = None
         self._points: dict[Kind, dict[int, Point]] = {}
@@ -55,7 +55,7 @@ class EarlierProfile:
         except (ArithmeticError, ValueError) as error:  # `PlanError` is a `ValueError`
             raise PlanError(f"the profile of job {source} cannot be used: {error}") from None
         self._profile, self._points = profile, points
-        self.waiting_power_w = waiting_power_of(table)
+        self.blocking_power_w = blocking_power_of(table)
 
     def merge_into(self, beliefs: Beliefs) -> bool:
         """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does.

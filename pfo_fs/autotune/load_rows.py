@@ -26,14 +26,14 @@ class Ratios:
         logs: Logarithm of r of each kind (row) at each clock (column).
         errors: Standard error of each.
         top_mhz: The highest clock of each kind.
-        late_s: How long after the begin of an instruction its clock acts, where no clock process knows that, in s.
+        onset_delay_s: How long after the begin of an instruction its clock acts, in s, where no clock process knows it.
     """
 
     clocks_mhz: Array
     logs: Array
     errors: Array
     top_mhz: Array
-    late_s: float = 0.0
+    onset_delay_s: float = 0.0
 
     def at(self, kinds: Array, mhz: Array) -> tuple[Array, Array]:
         """Returns log r and its error for kinds at clocks, arrays of one shape; between two clocks interpolated."""
@@ -73,7 +73,7 @@ class Rows:
                 "at_clock": window.at_clock,
                 "seen": (window.times_s > 0) & (window.or_mhz == 0),
                 "from_mhz": np.where(window.since_s == 0, window.from_mhz, 0.0),
-                "late": (window.from_mhz > 0) & (window.since_s < ratios.late_s),
+                "late": (window.from_mhz > 0) & (window.since_s < ratios.onset_delay_s),
             }
             for name, values in each.items():
                 parts.setdefault(name, []).append(np.moveaxis(values[:, node_at], 3, 1).reshape(-1, node_at.shape[1]))
@@ -169,7 +169,7 @@ def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array
         other_logs, other_errors = ratios.at(which, np.where(is_unsure, window.or_mhz, window.ran_mhz))
         errors = np.where(is_unsure, np.hypot(np.maximum(errors, other_errors), abs(logs - other_logs) / 2), errors)
         logs = (logs + other_logs) / 2
-    left_s = np.where(window.from_mhz > 0, np.maximum(0.0, ratios.late_s - window.since_s), 0.0)
+    left_s = np.where(window.from_mhz > 0, np.maximum(0.0, ratios.onset_delay_s - window.since_s), 0.0)
     if not left_s.any():
         return np.exp(logs), errors
     before_logs, before_errors = ratios.at(which[0], np.where(window.from_mhz > 0, window.from_mhz, window.clocks_mhz))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import SwitchCosts
 
-_LATE_S = 0.0005
+_TIMING_ERROR_S = 0.0005
 """Error of the predicted end of an instruction; measured in simulations with a jitter of 0.5 %."""
 _CALL_SPREAD = 0.125
 """A change up is requested this share of a call earlier than necessary."""
@@ -46,7 +46,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     return SwitchCosts(
         driver_time_s=call_s * calls,
         latency_s=_middle(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
-        late_s=_LATE_S + _CALL_SPREAD * call_s,
+        timing_error_s=_TIMING_ERROR_S + _CALL_SPREAD * call_s,
         calls=calls,
         hosts=hosts,
         latencies_s=latency_s,
@@ -60,7 +60,7 @@ def late_switching(latency_s: float) -> SwitchCosts:
     Args:
         latency_s: How long after the begin of an instruction its clock acts, in s.
     """
-    return SwitchCosts(acts_late_s=latency_s) if latency_s >= _LEAST_LATE_S else UNKNOWN_COSTS
+    return SwitchCosts(onset_delay_s=latency_s) if latency_s >= _LEAST_LATE_S else UNKNOWN_COSTS
 
 
 def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -> dict[int, float]:

@@ -59,7 +59,7 @@ class JobModel:
         beliefs: What was measured.
         goal: What plans are made for.
         settings: What the user has set.
-        waiting_power_w: Power of a waiting GPU, in W.
+        blocking_power_w: Power of a waiting GPU, in W.
         answers: `answers` of the model before.
 
     Attributes:
@@ -80,7 +80,7 @@ class JobModel:
         beliefs: Beliefs,
         goal: PlanGoal,
         settings: ModelSettings,
-        waiting_power_w: float,
+        blocking_power_w: float,
         answers: Mapping[View, ScenarioAnswer] | None = None,
     ) -> None:
         import numpy as np
@@ -91,7 +91,7 @@ class JobModel:
         self._pipelines = beliefs.windows[-1].pipelines
         self._source = f"profile of {beliefs.layout.job_info.job_id or 'the job'}"
         self.calibration = beliefs.calibration()
-        self.problem = self._problem(waiting_power_w)
+        self.problem = self._problem(blocking_power_w)
         self.group_of = self._groups()
         self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
         self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
@@ -108,13 +108,13 @@ class JobModel:
         self._answers = answers or {}
         self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
 
-    def _problem(self, waiting_power_w: float) -> Problem:
+    def _problem(self, blocking_power_w: float) -> Problem:
         layout = self._beliefs.layout
         costs = self._settings.switch_costs or self._beliefs.switching()
         problem = Problem(
             self._beliefs.pipeline,
             self.curves.profile(self._source),
-            waiting_power_w,
+            blocking_power_w,
             gpus_per_rank=layout.job_info.tp_degree,
             switch_costs=costs,
         )
@@ -265,7 +265,7 @@ class JobModel:
     def stretches(self) -> list[int]:
         """For each node, the number of its stretch of the iteration (`stretches_of`)."""
         costs = self._settings.switch_costs or self._beliefs.switching()
-        latency_s = max(_USUAL_LATENCY_S, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
+        latency_s = max(_USUAL_LATENCY_S, costs.onset_delay_s, costs.latency_s + costs.driver_time_s)
         return stretches_of(
             self.problem.pipeline.first_nodes,
             self.judged.full_s.mean(axis=(0, 2)).tolist(),

@@ -262,7 +262,7 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _new_model(self) -> JobModel:
         answers = self._model.answers if self._model is not None else None
-        waiting_w = self._settings.blocking_power_w or self._beliefs.waiting_power_w(self._earlier.waiting_power_w)
+        waiting_w = self._settings.blocking_power_w or self._beliefs.blocking_power_w(self._earlier.blocking_power_w)
         return JobModel(self._beliefs, self._goal, self._settings, waiting_w, answers)
 
     def _plan_request(self) -> ScheduleRequest:

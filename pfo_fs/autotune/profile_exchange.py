@@ -34,7 +34,7 @@ def profile_csv(samples: Samples) -> str:
     return table_text(((*row, waiting_w) for row in samples.rows()), (*COLUMNS, *MEASURED_COLUMNS), digits=7)
 
 
-def waiting_power_of(table: Any) -> float:
+def blocking_power_of(table: Any) -> float:
     """Returns the power of a waiting GPU in a profile table, in W; 0 if it has no plausible value."""
     watts = float(table["waiting_power"].iloc[0]) if "waiting_power" in table and len(table) else 0.0
     return watts if 0 < watts < _MOST_WAITING_W else 0.0

@@ -110,7 +110,7 @@ def plan(
         fail(f"give only one of {', '.join('--' + name for name in names)}")
     if frontier is not None and solver != "lp":
         fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
-    waiting_w = plan_request.waiting_power_w(p2p_power, gpu)
+    waiting_w = plan_request.blocking_power_asked_w(p2p_power, gpu)
     pipeline, complete = plan_request.profile_for(
         lambda stages: make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks, delay_s=delay),
         profile,

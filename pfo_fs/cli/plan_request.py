@@ -48,7 +48,7 @@ def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: b
     return pipeline, profile
 
 
-def waiting_power_w(p2p_power: float | None, gpu: str | None) -> float:
+def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:
     """Returns the power of a waiting GPU by one of two options.
 
     Raises:

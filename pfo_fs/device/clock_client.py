@@ -291,7 +291,7 @@ def _completed(options: ClockOptions, measured: MeasuredSwitching | None) -> Clo
     return options._replace(
         max_clock_calls_per_s=options.max_clock_calls_per_s or measured.max_calls_per_s,
         call_ns=round(measured.call_s.median * 1e9),
-        settle_ns=[(mhz, round(latency_s * 1e9)) for mhz, latency_s in measured.latency_s.items()],
+        latencies_ns=[(mhz, round(latency_s * 1e9)) for mhz, latency_s in measured.latency_s.items()],
     )
 
 

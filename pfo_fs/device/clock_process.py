@@ -96,7 +96,7 @@ class ClockLoop:
         self._words = words = shared.words
         path = "" if why_clocks_stay else driver_file()
         self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
-        self._latencies = latencies = LatencyModel(self._driver, dict(options.settle_ns), top_mhz, options.tp_degree)
+        self._latencies = latencies = LatencyModel(self._driver, dict(options.latencies_ns), top_mhz, options.tp_degree)
         self._requests = ClockRequests(words, latencies)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)
 

@@ -25,7 +25,7 @@ class ClockOptions(NamedTuple):
         max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks while clocks follow the
             device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
         call_ns: Duration of a call that sets a clock, as it was measured on this node before.
-        settle_ns: (clock in MHz, time from the return of a call until it acts), as measured on this node before.
+        latencies_ns: (clock in MHz, time from the return of a call until it acts), as measured on this node before.
         tp_degree: Number of GPUs that run this rank's instructions together.
     """
 
@@ -40,7 +40,7 @@ class ClockOptions(NamedTuple):
     clock_backend: str = ""
     max_clock_calls_per_s: float | None = None
     call_ns: int = FIRST_CALL_NS
-    settle_ns: Sequence[tuple[int, int]] = ()
+    latencies_ns: Sequence[tuple[int, int]] = ()
     tp_degree: int = 1
 
 

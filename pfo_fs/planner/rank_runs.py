@@ -126,8 +126,8 @@ class RankRuns:
         # while.
         self._wrong_j = np.where(before < own, wrong_j[:, None], wrong_j[None])
         self._late: Any = None  # by kind, the time in s and energy in J in addition since clocks act late
-        if costs.acts_late_s:
-            share, *more = table.late(of_kind, before, table.nearest[of_kind, own], costs.acts_late_s)
+        if costs.onset_delay_s:
+            share, *more = table.late(of_kind, before, table.nearest[of_kind, own], costs.onset_delay_s)
             self._late = np.stack([np.minimum(1.0, share) * each for each in more], axis=1)
         self._needed = nodes_needed(self._times_s, problem.alike.shortest_s[:, clocks])
 

@@ -216,7 +216,7 @@ class Scenarios:
         """Returns durations in s, and for how long ranks stand still before nodes (None: never), (nodes, columns)."""
         costs = self.problem.switch_costs
         times_s = self._factors * self.table.time_s[self.table.kind[:, None], numbers][:, self.group_of]
-        if costs.acts_late_s:
+        if costs.onset_delay_s:
             share, more_s, _ = self._late(numbers)
             times_s += share * more_s[:, self.group_of]
         if not costs.stands_still_s:
@@ -231,7 +231,7 @@ class Scenarios:
         firsts = list(self.problem.pipeline.first_nodes[:-1])
         before: Any = np.vstack([numbers[:1], numbers[:-1]])
         before[firsts] = self.max_clocks[firsts]
-        late_s = self.problem.switch_costs.acts_late_s
+        late_s = self.problem.switch_costs.onset_delay_s
         share, more_s, more_j = self.table.late(self.table.kind[:, None], before, numbers, late_s)
         return np.minimum(self._factors, share[:, self.group_of]), more_s, more_j
 
@@ -244,7 +244,7 @@ class Scenarios:
         if costs.none:
             return SwitchLoad(int(changed.sum()))
         energy_j = 0.0
-        if costs.acts_late_s:
+        if costs.onset_delay_s:
             share, _, more_j = self._late(numbers)
             energy_j = float((self.by_group(share) * more_j).sum())
         starts = starts_s.reshape(self.nodes, self.iterations, self.pipelines).mean(axis=1)
@@ -298,9 +298,9 @@ class Scenarios:
         changed = left != right
         seconds = changed * costs.stands_still_s
         energy_j: Any = np.zeros(len(node))
-        if costs.acts_late_s:
+        if costs.onset_delay_s:
             kind = table.kind[node]
-            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.acts_late_s)
+            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.onset_delay_s)
             seconds, energy_j = seconds + changed * share * more_s, energy_j + changed * share * more_j
         if costs.wrong_clock_s:
             lower = table.kind[np.where(left < right, node - 1, node)]

@@ -65,7 +65,7 @@ class ScenarioRuns:
             longer = self._longer[:, :, at]
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
         costs = scenarios.problem.switch_costs
-        self._longest_s = costs.stands_still_s + costs.acts_late_s
+        self._longest_s = costs.stands_still_s + costs.onset_delay_s
         self._change_s: Any = descent.alone_s(np.full(slack_s.shape, self._longest_s), slack_s)
 
     def _hull_prices(self, ratios: Any) -> Any:

@@ -12,8 +12,8 @@ number that can be measured:
 - This cannot be exact. Around each change the GPUs run at the higher of the two clocks for some time
   (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
   clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
-- Where clocks cannot be requested early, the clock acts some time after its instruction has begun (`acts_late_s`). The
-  first instruction after each change does a part of its work at the clock before. That costs time after a change up,
+- Where clocks cannot be requested early, the clock acts some time after its instruction has begun (`onset_delay_s`).
+  The first instruction after each change does a part of its work at the clock before. That costs time after a change up,
   and energy after one down.
 
 Calls that wait for each other set limits. A rank's next change begins only when its last one acts (`shortest_run_s`),
@@ -48,11 +48,11 @@ class SwitchCosts:
         driver_time_s: Time in s for which the driver of the rank's host is busy: the time of a call times `calls`.
         latency_s: Time in s from the return of a call until the clock acts.
         latencies_s: The same of clocks for which it is another one, by MHz; plans for scenarios count it.
-        late_s: How far the moment at which a clock acts differs from the intended one, in s.
+        timing_error_s: How far the moment at which a clock acts differs from the intended one, in s.
         calls: Number of driver calls of one change: the rank's GPUs on one host.
         hosts: The ranks of each host; empty: each rank has a host of its own.
         max_calls_per_s: The most calls per second that a host's driver serves.
-        acts_late_s: How long an instruction runs at the clock before, in s, where clocks are not requested early. An
+        onset_delay_s: How long an instruction runs at the clock before, in s, where clocks are not requested early. An
             iteration begins at the max clock.
 
     Raises:
@@ -62,15 +62,15 @@ class SwitchCosts:
     stands_still_s: float = 0.0
     driver_time_s: float = 0.0
     latency_s: float = 0.0
-    late_s: float = 0.0
+    timing_error_s: float = 0.0
     calls: int = 1
     hosts: tuple[tuple[int, ...], ...] = ()
     max_calls_per_s: float = float("inf")
-    acts_late_s: float = 0.0
+    onset_delay_s: float = 0.0
     latencies_s: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("stands_still_s", "driver_time_s", "latency_s", "late_s", "acts_late_s"):
+        for name in ("stands_still_s", "driver_time_s", "latency_s", "timing_error_s", "onset_delay_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} of a clock change is {getattr(self, name)}; it cannot be negative")
         if self.calls < 1:
@@ -88,7 +88,7 @@ class SwitchCosts:
         Of n calls in a row, the GPU of call k is changed k calls before the last one, or after the first one: on
         average (n - 1) / 2 calls.
         """
-        return self.late_s + self.driver_time_s * (self.calls - 1) / (2 * self.calls)
+        return self.timing_error_s + self.driver_time_s * (self.calls - 1) / (2 * self.calls)
 
     @property
     def none(self) -> bool:
@@ -97,7 +97,7 @@ class SwitchCosts:
             not self.stands_still_s
             and not self.driver_time_s
             and not self.latency_s
-            and not self.acts_late_s
+            and not self.onset_delay_s
             and not self.wrong_clock_s
             and self.max_calls_per_s == float("inf")
         )
@@ -144,7 +144,7 @@ def costs_of(measured: MeasuredSwitching, gpus_per_rank: int, hosts: tuple[tuple
         stands_still_s=measured.stands_still_s,
         driver_time_s=measured.call_s.median * (calls if measured.serial else 1),
         latency_s=longest_s,
-        late_s=_LATE_SHARE * longest_s if measured.late_s is None else measured.late_s,
+        timing_error_s=_LATE_SHARE * longest_s if measured.late_s is None else measured.late_s,
         calls=calls,
         hosts=hosts if measured.serial else (),
         max_calls_per_s=measured.max_calls_per_s or float("inf"),

@@ -86,13 +86,13 @@ class DriftWatch:
 
     Args:
         threshold: A median may differ by this share, 0.1 for 10 %.
-        settle_steps: Number of steps that are left out at the start.
+        left_out_steps: Number of steps that are left out at the start.
         window_steps: Number of steps in a window.
     """
 
-    def __init__(self, threshold: float, settle_steps: int, window_steps: int) -> None:
+    def __init__(self, threshold: float, left_out_steps: int, window_steps: int) -> None:
         self._threshold = threshold
-        self._left_out = settle_steps + 1
+        self._left_out = left_out_steps + 1
         self._window_steps = window_steps
         self._last_s: float | None = None
         self._times_s: list[float] = []

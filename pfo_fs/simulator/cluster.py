@@ -46,7 +46,7 @@ class Nuisances:
     tick_s: float = 0.1
 
 
-_UNTIL_SETTLED = 4
+_UNTIL_STEADY = 4
 """After this many iterations the clock processes know how long the instructions take."""
 
 QUIET = Nuisances(time_jitter=0.0, power_jitter=0.0, warm_up=0.0)
@@ -177,7 +177,7 @@ class Cluster:
             return None
         return self._nodes[pipeline].latencies_of(rank).switching(self.nodes.mode)
 
-    def settle_s(self, pipeline: int, rank: int, mhz: int) -> float:
+    def latency_s(self, pipeline: int, rank: int, mhz: int) -> float:
         """Returns what a clock process believes about the time from a call's return until the clock acts, in s."""
         latencies = LatencyModel() if not self._nodes else self._nodes[pipeline].latencies_of(rank)
         return latencies.latency(mhz).middle_ns / 1e9
@@ -190,14 +190,14 @@ class Cluster:
         self.energy_j += played.energy_j
         return played
 
-    def settled(self, clocks: Any, steps: Sequence[Any] = (1.0,)) -> list[Played]:
+    def steady(self, clocks: Any, steps: Sequence[Any] = (1.0,)) -> list[Played]:
         """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
 
         Args:
             clocks: From `clocks_of`.
             steps: For each iteration, the factor of its durations; an array of (nodes, pipelines) if they differ.
         """
-        for factors in islice(cycle(steps), _UNTIL_SETTLED if self._nodes else 0):
+        for factors in islice(cycle(steps), _UNTIL_STEADY if self._nodes else 0):
             self.iterate(clocks, factors)
         return [self._compared(clocks, factors) for factors in steps]
 

@@ -182,7 +182,7 @@ class LoadPlay:
                 begins_at = iteration
             self.choice.learn(loads, self._shape.last_ends_s(played.ends_s), mhz)
         for loads, factors in zip(self._loads, self._trace.table, strict=True):
-            plan.add(self._cluster.settled(self._clocks(self.choice.choose(loads)), [factors])[0])
+            plan.add(self._cluster.steady(self._clocks(self.choice.choose(loads)), [factors])[0])
         return LoadSummary(
             iterations,
             run.saved,

@@ -115,7 +115,7 @@ class SimulatedMeters:
         else:
             clocks_set = self._planned_changes(info, new, schedule)
         for set_s, mhz in clocks_set:
-            acts_s = set_s + cluster.settle_s(info.dp_rank, info.pp_rank, mhz)
+            acts_s = set_s + cluster.latency_s(info.dp_rank, info.pp_rank, mhz)
             meter.clock_acts(round((new.begin_s + acts_s) * 1e9), mhz)
 
     def _planned_changes(self, info: RankInfo, new: PlayedStep, schedule: NewSchedule) -> list[tuple[float, int]]:

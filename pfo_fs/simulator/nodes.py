@@ -140,8 +140,8 @@ class SimulatedNodes:
         self._random = Random(seed)
         self._ranks = []
         for rank in range(ranks):
-            settle_ns = {mhz: round(settings.physics.settle_s(mhz) * 1e9) for mhz in known_mhz}
-            latencies = LatencyModel(None, settle_ns, top_mhz, settings.gpus_per_rank)
+            latencies_ns = {mhz: round(settings.physics.latency_s(mhz) * 1e9) for mhz in known_mhz}
+            latencies = LatencyModel(None, latencies_ns, top_mhz, settings.gpus_per_rank)
             latencies.calls.gpus = settings.gpus_per_rank * settings.ranks_per_node
             gpus = [_Gpu(rank) for _ in range(settings.gpus_per_rank)]
             self._ranks.append(_Rank(gpus, ClockFollower(latencies), latencies))
@@ -360,7 +360,7 @@ class SimulatedNodes:
                 rank.lowest_mhz = lowest_mhz
                 self._result.changes[gpu.rank].append((self._now_s - self._began_s, lowest_mhz))
             gpu.next_number = self._number_of[mhz]
-            gpu.acts_s = acts_s = self._now_s + self.settings.physics.settle_s(mhz)
+            gpu.acts_s = acts_s = self._now_s + self.settings.physics.latency_s(mhz)
             self._at(acts_s, lambda: self._acts(gpu, acts_s))
             if driver >= 0:
                 self._driver_busy[driver] = False

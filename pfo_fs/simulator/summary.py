@@ -191,7 +191,7 @@ def judged_iterations(cluster: Cluster, schedules: RankSchedules) -> list[Played
         knows_latencies=True,
     )
     steps = (1.0,) if varies is None else varies.judged(cluster.iteration, cluster.seed)
-    return quiet.settled(quiet.clocks_of(schedules), steps)
+    return quiet.steady(quiet.clocks_of(schedules), steps)
 
 
 def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:

@@ -141,7 +141,7 @@ def test_clocks_at_which_energy_only_rises_again_are_not_estimated() -> None:
 def test_ratios_are_those_of_the_times_of_the_profile() -> None:
     curves = curves_of({FORWARD: [1410, 1110], BACKWARD: [1410, 1290]})
     ratios = curves.ratios([FORWARD, BACKWARD], 0.004)
-    assert ratios.late_s == 0.004
+    assert ratios.onset_delay_s == 0.004
     for number, kind in enumerate((FORWARD, BACKWARD)):
         rows = rows_of(curves, EVERYTHING, kind)
         logs, _ = ratios.at(np.full(len(rows), number), np.array(list(rows), float))

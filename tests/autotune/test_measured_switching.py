@@ -40,7 +40,7 @@ def test_what_clock_processes_report_that_do_not_see_the_device_says_nothing_of_
 
 
 def test_clocks_that_act_late_cost_that_and_those_in_time_an_assumed_price() -> None:
-    assert late_switching(0.02) == SwitchCosts(acts_late_s=0.02)
+    assert late_switching(0.02) == SwitchCosts(onset_delay_s=0.02)
     assert late_switching(0.0005) == UNKNOWN_COSTS
 
 

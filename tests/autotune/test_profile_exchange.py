@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.profile_exchange import (
+    blocking_power_of,
     plausible_table,
     points_of,
     profile_csv,
     thinned,
-    waiting_power_of,
 )
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
@@ -51,13 +51,13 @@ def test_a_point_whose_power_is_hardly_known_is_not_in_the_profile_and_does_not_
 
 
 def test_the_waiting_power_is_kept() -> None:
-    assert waiting_power_of(parse_table(profile_csv(measured()), "p.csv")) == pytest.approx(83.64)
+    assert blocking_power_of(parse_table(profile_csv(measured()), "p.csv")) == pytest.approx(83.64)
 
 
 @pytest.mark.parametrize("watts", ["", "-5", "nan", "1e9"])
 def test_an_implausible_waiting_power_is_none(watts: str) -> None:
     text = profile_csv(measured()).replace("83.64", watts)
-    assert waiting_power_of(parse_table(text, "p.csv")) == 0.0
+    assert blocking_power_of(parse_table(text, "p.csv")) == 0.0
 
 
 def test_a_profile_without_errors_is_taken_with_two_samples() -> None:

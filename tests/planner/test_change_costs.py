@@ -32,8 +32,8 @@ def every_plan(problem: Problem) -> list[Plan]:
     return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*rows)]
 
 
-def with_costs(problem: Problem, still_s: float, late_s: float = 0.0, acts_late_s: float = 0.0) -> Problem:
-    return replace(problem, switch_costs=SwitchCosts(still_s, late_s=late_s, acts_late_s=acts_late_s))
+def with_costs(problem: Problem, still_s: float, late_s: float = 0.0, onset_delay_s: float = 0.0) -> Problem:
+    return replace(problem, switch_costs=SwitchCosts(still_s, timing_error_s=late_s, onset_delay_s=onset_delay_s))
 
 
 @settings(max_examples=8, deadline=None)
@@ -119,7 +119,9 @@ def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
     assert plan.lower_bound_j == pytest.approx(planner.least_j(maximum.iteration_time_s))
 
 
-@pytest.mark.parametrize("costs", [SwitchCosts(0.002), SwitchCosts(acts_late_s=0.01), SwitchCosts(late_s=0.002)])
+@pytest.mark.parametrize(
+    "costs", [SwitchCosts(0.002), SwitchCosts(onset_delay_s=0.01), SwitchCosts(timing_error_s=0.002)]
+)
 def test_a_plan_does_not_depend_on_how_fast_the_machine_is(costs: SwitchCosts, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = replace(pipeline_with_slack(), switch_costs=costs)
     deadline_s = all_maximum(problem).iteration_time_s

@@ -19,13 +19,13 @@ from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, ProfileTruth
 WAITING_W = 60.0
 
 
-def problem_of(seed: int, acts_late_s: float, schedule: str = "1f1b", clocks: int = 5) -> Problem:
+def problem_of(seed: int, onset_delay_s: float, schedule: str = "1f1b", clocks: int = 5) -> Problem:
     pipeline = make_pipeline(schedule, 2, 4)
     profile = random_profile(random.Random(seed), pipeline, clocks)
-    return Problem(pipeline, profile, WAITING_W, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
+    return Problem(pipeline, profile, WAITING_W, switch_costs=SwitchCosts(onset_delay_s=onset_delay_s))
 
 
-def uneven_problem(seed: int, acts_late_s: float, stages: int = 4, microbatches: int = 8) -> Problem:
+def uneven_problem(seed: int, onset_delay_s: float, stages: int = 4, microbatches: int = 8) -> Problem:
     """An A100 job whose stages take different times; instructions take some ten times as long as clocks act late."""
     rng = random.Random(seed)
     truth = ModelTruth(A100, stages)
@@ -35,18 +35,18 @@ def uneven_problem(seed: int, acts_late_s: float, stages: int = 4, microbatches:
         share = rng.uniform(0.8, 1.0)
         found = [truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz[::4]]
         table[kind] = [replace(each, time_s=share * each.time_s, energy_j=share * each.energy_j) for each in found]
-    return Problem(pipeline, Profile(table), WAITING_W, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
+    return Problem(pipeline, Profile(table), WAITING_W, switch_costs=SwitchCosts(onset_delay_s=onset_delay_s))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([0.001, 0.01, 0.05, 1.0]), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
-def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, acts_late_s: float, schedule: str) -> None:
-    problem = problem_of(seed, acts_late_s, schedule)
+def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, onset_delay_s: float, schedule: str) -> None:
+    problem = problem_of(seed, onset_delay_s, schedule)
     rng = random.Random(seed)
     clocks = sorted({m.frequency_mhz for rows in problem.profile.measurements.values() for m in rows})
     plan = Plan(problem, tuple(rng.choice(clocks) for _ in problem.pipeline.instructions), "random", 0.0)
     calm = Nuisances(
-        time_jitter=0.0, power_jitter=0.0, warm_up=0.0, switch_s=acts_late_s, delay_s=0.0, overhead_s=0.0, tick_s=0.1
+        time_jitter=0.0, power_jitter=0.0, warm_up=0.0, switch_s=onset_delay_s, delay_s=0.0, overhead_s=0.0, tick_s=0.1
     )
     cluster = Cluster(problem.pipeline, ProfileTruth(problem.profile, WAITING_W), calm)
     played = cluster.run(cluster.clocks_of([{s.rank: s.frequencies for s in plan.schedules()}]))
@@ -56,8 +56,8 @@ def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, acts_late_s: flo
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([0.003, 0.01, 0.05]), st.sampled_from([1.0, 1.005, 1.1]))
-def test_a_plan_is_on_time_though_clocks_act_late(seed: int, acts_late_s: float, slowdown: float) -> None:
-    problem = problem_of(seed, acts_late_s)
+def test_a_plan_is_on_time_though_clocks_act_late(seed: int, onset_delay_s: float, slowdown: float) -> None:
+    problem = problem_of(seed, onset_delay_s)
     highest = all_maximum(problem)
     deadline_s = slowdown * highest.iteration_time_s
     plan = Planner(problem).at(deadline=deadline_s)
@@ -70,8 +70,8 @@ def test_a_plan_is_on_time_though_clocks_act_late(seed: int, acts_late_s: float,
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(small_problems(), st.sampled_from([0.003, 0.01, 0.05]), st.floats(1.0, 1.2))
-def test_bound_optimum_and_plan_are_in_order(problem: Problem, acts_late_s: float, slowdown: float) -> None:
-    problem = replace(problem, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
+def test_bound_optimum_and_plan_are_in_order(problem: Problem, onset_delay_s: float, slowdown: float) -> None:
+    problem = replace(problem, switch_costs=SwitchCosts(onset_delay_s=onset_delay_s))
     planner = Planner(problem)
     deadline_s = planner.fastest_s * slowdown
     plan = planner.at(deadline=deadline_s)
@@ -87,7 +87,7 @@ def test_a_wasteful_clock_is_used_where_the_next_instruction_would_not_reach_its
         (0, "forward"): [Measurement(1000, 0.1, 30.0), Measurement(500, 0.2, 31.0)],
         (0, "backward"): [Measurement(1000, 0.1, 30.0), Measurement(500, 0.2, 15.0)],
     }
-    problem = Problem(make_pipeline("1f1b", 1, 1), Profile(table), 0.0, switch_costs=SwitchCosts(acts_late_s=0.1))
+    problem = Problem(make_pipeline("1f1b", 1, 1), Profile(table), 0.0, switch_costs=SwitchCosts(onset_delay_s=0.1))
     plan = Planner(problem).at(deadline=0.5)
     assert plan.frequencies_mhz == (500, 500)
     assert plan.energy_j == pytest.approx(45.0)
@@ -120,7 +120,7 @@ def test_a_clock_that_acts_at_once_after_the_begin_costs_nothing() -> None:
 def test_an_instruction_begins_at_the_clock_before_and_an_iteration_at_the_highest() -> None:
     table = {(0, name): [Measurement(1000, 0.1, 30.0), Measurement(500, 0.2, 20.0)] for name in ("forward", "backward")}
     pipeline = make_pipeline("1f1b", 1, 1)
-    problem = Problem(pipeline, Profile(table), 0.0, switch_costs=SwitchCosts(acts_late_s=0.05))
+    problem = Problem(pipeline, Profile(table), 0.0, switch_costs=SwitchCosts(onset_delay_s=0.05))
     assert Plan(problem, (500, 500), "", 1.0).times_s == pytest.approx([0.05 + 0.5 * 0.2, 0.2])
     assert Plan(problem, (500, 1000), "", 1.0).times_s == pytest.approx([0.05 + 0.5 * 0.2, 0.05 + 0.75 * 0.1])
 
@@ -130,13 +130,13 @@ def test_a_clock_that_was_not_measured_for_the_instruction_counts_like_the_neare
         (0, "forward"): [Measurement(1000, 0.1, 30.0), Measurement(505, 0.2, 20.0)],
         (0, "backward"): [Measurement(1000, 0.1, 30.0), Measurement(500, 0.2, 20.0)],
     }
-    problem = Problem(make_pipeline("1f1b", 1, 1), Profile(table), 0.0, switch_costs=SwitchCosts(acts_late_s=0.05))
+    problem = Problem(make_pipeline("1f1b", 1, 1), Profile(table), 0.0, switch_costs=SwitchCosts(onset_delay_s=0.05))
     assert Plan(problem, (505, 1000), "", 1.0).times_s[1] == pytest.approx(0.05 + 0.75 * 0.1)
 
 
-def changes_of_plans(acts_late_s: float) -> int:
+def changes_of_plans(onset_delay_s: float) -> int:
     """The clock changes of some jobs' plans together: those of one job also depend on the linear solver's release."""
-    problems = [problem_of(seed, acts_late_s, clocks=8) for seed in range(8, 12)]
+    problems = [problem_of(seed, onset_delay_s, clocks=8) for seed in range(8, 12)]
     plans = [Planner(p).at(deadline=1.05 * all_maximum(p).iteration_time_s) for p in problems]
     return sum(len(plan.changes) for plan in plans)
 
@@ -146,8 +146,8 @@ def test_plans_change_clocks_less_often_the_later_they_act() -> None:
 
 
 def test_a_negative_latency_is_refused() -> None:
-    with pytest.raises(ConfigError, match="acts_late_s"):
-        SwitchCosts(acts_late_s=-0.01)
+    with pytest.raises(ConfigError, match="onset_delay_s"):
+        SwitchCosts(onset_delay_s=-0.01)
 
 
 @settings(max_examples=20, deadline=None)

@@ -44,9 +44,9 @@ def value_j(problem: Problem, clocks_mhz: list[int], price_w: float, change_pric
     st.sampled_from([0.0, 0.01, 1.0]),
 )
 def test_without_windows_the_cheapest_of_all_clocks_is_found(
-    seed: int, late_s: float, price_w: float, change_price_j: float, acts_late_s: float
+    seed: int, late_s: float, price_w: float, change_price_j: float, onset_delay_s: float
 ) -> None:
-    problem = problem_of(seed, SwitchCosts(late_s=late_s, acts_late_s=acts_late_s))
+    problem = problem_of(seed, SwitchCosts(timing_error_s=late_s, onset_delay_s=onset_delay_s))
     runs = RankRuns(problem, 0, late_s)
     found = runs.best(window_of(1e9, price_w), change_price_j)
     assert found is not None
@@ -57,8 +57,8 @@ def test_without_windows_the_cheapest_of_all_clocks_is_found(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.floats(1.0, 1.6), st.sampled_from([0.0, 0.02]), st.sampled_from([0.0, 0.02]))
-def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: float, acts_late_s: float) -> None:
-    problem = problem_of(seed, SwitchCosts(still_s, late_s=0.01, acts_late_s=acts_late_s))
+def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: float, onset_delay_s: float) -> None:
+    problem = problem_of(seed, SwitchCosts(still_s, timing_error_s=0.01, onset_delay_s=onset_delay_s))
     due_s = share * sum(c.times_s[0] for c in problem.choices)
     found = RankRuns(problem, 0, 0.01).best(window_of(due_s))
     assert found is not None  # the highest clock is the fastest here
@@ -75,6 +75,6 @@ def test_no_run_is_too_short_for_the_driver(seed: int, driver_time_s: float, lat
 
 
 def test_none_is_found_where_even_the_fastest_clocks_take_too_long() -> None:
-    problem = problem_of(1, SwitchCosts(late_s=0.01))
+    problem = problem_of(1, SwitchCosts(timing_error_s=0.01))
     due_s = 0.99 * sum(c.times_s[0] for c in problem.choices)
     assert RankRuns(problem, 0, 0.01).best(window_of(due_s)) is None

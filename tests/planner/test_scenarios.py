@@ -21,8 +21,8 @@ from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 
 COSTS = [
     SwitchCosts(),
-    SwitchCosts(driver_time_s=0.004, latency_s=0.01, late_s=0.001, hosts=((0, 1),)),
-    SwitchCosts(acts_late_s=0.01),
+    SwitchCosts(driver_time_s=0.004, latency_s=0.01, timing_error_s=0.001, hosts=((0, 1),)),
+    SwitchCosts(onset_delay_s=0.01),
     SwitchCosts(stands_still_s=0.002),
 ]
 
@@ -258,7 +258,7 @@ def test_a_pipeline_that_surely_waits_for_another_wins_no_time_by_higher_clocks(
 @pytest.mark.parametrize("seed", [3, 6])
 def test_a_plan_saves_most_of_what_there_is_also_where_drivers_are_too_slow_for_some_changes(seed: int) -> None:
     pipeline = make_pipeline("1f1b", 4, 8)
-    costs = SwitchCosts(driver_time_s=0.05, latency_s=0.01, late_s=0.001)
+    costs = SwitchCosts(driver_time_s=0.05, latency_s=0.01, timing_error_s=0.001)
     problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 12), 60.0, switch_costs=costs)
     highest = all_maximum(problem)
     longest_s = 1.0005 * highest.iteration_time_s

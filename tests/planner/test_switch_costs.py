@@ -34,7 +34,7 @@ def test_a_change_makes_the_instruction_with_the_lower_clock_run_at_the_higher_o
 ) -> None:
     """An eighth of the instruction's work, and of the 11 J that it saves beyond waiting: 25 J at 1400 and 14 J at
     1000 MHz."""
-    costs = SwitchCosts(late_s=0.0125)
+    costs = SwitchCosts(timing_error_s=0.0125)
     free, plan = plan_of(problem_of(SwitchCosts()), *clocks_mhz), plan_of(problem_of(costs), *clocks_mhz)
     assert plan.energy_j - free.energy_j == pytest.approx((25.0 - 14.0) / 8)
     assert plan.iteration_time_s == free.iteration_time_s
@@ -42,26 +42,28 @@ def test_a_change_makes_the_instruction_with_the_lower_clock_run_at_the_higher_o
 
 def test_a_change_costs_no_more_than_the_whole_instruction_at_the_higher_clock() -> None:
     clocks_mhz = (1400, 1400, 1000, 1400)
-    plan = plan_of(problem_of(SwitchCosts(late_s=9.0)), *clocks_mhz)
+    plan = plan_of(problem_of(SwitchCosts(timing_error_s=9.0)), *clocks_mhz)
     assert plan.switch_load.energy_j == pytest.approx(2 * (25.0 - 14.0))
 
 
 def test_a_change_of_many_gpus_has_each_of_them_wait_for_half_of_the_other_calls_on_average() -> None:
     assert SwitchCosts(driver_time_s=0.04, calls=8).wrong_clock_s == pytest.approx(0.0175)
-    assert SwitchCosts(driver_time_s=0.005, calls=1, late_s=0.001).wrong_clock_s == pytest.approx(0.001)
+    assert SwitchCosts(driver_time_s=0.005, calls=1, timing_error_s=0.001).wrong_clock_s == pytest.approx(0.001)
 
 
 def test_a_rank_that_waits_for_its_neighbour_changes_its_clock_for_nothing() -> None:
     """The last stage's backward comes back to a first stage that has waited for it since its forward."""
-    problem = problem_of(SwitchCosts(late_s=0.01), stages=2, microbatches=1)
+    problem = problem_of(SwitchCosts(timing_error_s=0.01), stages=2, microbatches=1)
     plan = plan_of(problem, 1400, 1000, 1400, 1400)
     assert plan.changes == [1]
     assert plan.switch_load.energy_j == 0.0
 
 
 def test_energies_of_changes_are_sums_over_the_gpus_of_a_rank() -> None:
-    one = plan_of(problem_of(SwitchCosts(late_s=0.01)), 1400, 1000, 1000, 1000).switch_load.energy_j
-    many = plan_of(problem_of(SwitchCosts(late_s=0.01), gpus_per_rank=4), 1400, 1000, 1000, 1000).switch_load.energy_j
+    one = plan_of(problem_of(SwitchCosts(timing_error_s=0.01)), 1400, 1000, 1000, 1000).switch_load.energy_j
+    many = plan_of(
+        problem_of(SwitchCosts(timing_error_s=0.01), gpus_per_rank=4), 1400, 1000, 1000, 1000
+    ).switch_load.energy_j
     assert many == pytest.approx(4 * one)
 
 
@@ -121,7 +123,7 @@ def test_a_plan_without_changes_always_fits() -> None:
     "wrong",
     [
         {"driver_time_s": -0.1},
-        {"late_s": math.nan},
+        {"timing_error_s": math.nan},
         {"latency_s": math.inf},
         {"calls": 0},
         {"max_calls_per_s": 0.0},

@@ -64,11 +64,11 @@ def switch_costs(draw: st.DrawFn) -> SwitchCosts:
         stands_still_s=draw(st.sampled_from([0.0, 0.0, 0.001])),
         driver_time_s=calls * draw(st.sampled_from([0.0, 0.001, 0.005])),
         latency_s=draw(st.sampled_from([0.0, 0.01, 0.1])),
-        late_s=draw(st.sampled_from([0.0, 0.0015, 0.02])),
+        timing_error_s=draw(st.sampled_from([0.0, 0.0015, 0.02])),
         calls=calls,
         hosts=draw(st.sampled_from([(), ((0, 1),)])),
         max_calls_per_s=draw(st.sampled_from([math.inf, 170.0, 5.0])),
-        acts_late_s=draw(st.sampled_from([0.0, 0.0, 0.01, 0.1])),
+        onset_delay_s=draw(st.sampled_from([0.0, 0.0, 0.01, 0.1])),
     )
 
 
@@ -177,7 +177,11 @@ def test_the_more_a_change_costs_the_less_a_plan_saves_and_the_fewer_changes_it_
     deadline_s = slowdown * all_maximum(problem).iteration_time_s
     plans = [
         Planner(dataclasses.replace(problem, switch_costs=costs)).at(deadline=deadline_s)
-        for costs in (SwitchCosts(), SwitchCosts(late_s=0.005), SwitchCosts(late_s=0.05, driver_time_s=0.04))
+        for costs in (
+            SwitchCosts(),
+            SwitchCosts(timing_error_s=0.005),
+            SwitchCosts(timing_error_s=0.05, driver_time_s=0.04),
+        )
     ]
     for cheap, dear in pairwise(plans):
         assert cheap.energy_j <= dear.energy_j * 1.005
@@ -188,7 +192,7 @@ def test_where_changes_cost_nearly_nothing_nearly_all_of_the_saving_is_kept(shar
     problem = published(shared_data, 12)
     maximum = all_maximum(problem)
     free = Planner(problem).at(deadline=maximum.iteration_time_s)
-    costs = SwitchCosts(driver_time_s=0.005, latency_s=0.010, late_s=0.0015)
+    costs = SwitchCosts(driver_time_s=0.005, latency_s=0.010, timing_error_s=0.0015)
     plan = Planner(dataclasses.replace(problem, switch_costs=costs)).at(deadline=free.deadline_s)
     assert maximum.energy_j - plan.energy_j > 0.98 * (maximum.energy_j - free.energy_j)
     assert plan.iteration_time_s <= maximum.iteration_time_s
@@ -198,7 +202,7 @@ def test_a_stage_of_eight_gpus_keeps_most_of_the_saving_with_fewer_changes(share
     problem = published(shared_data, 12)
     maximum = all_maximum(problem)
     free = Planner(problem).at(deadline=maximum.iteration_time_s)
-    costs = SwitchCosts(driver_time_s=0.040, latency_s=0.010, late_s=0.0015, calls=8)
+    costs = SwitchCosts(driver_time_s=0.040, latency_s=0.010, timing_error_s=0.0015, calls=8)
     plan = Planner(dataclasses.replace(problem, switch_costs=costs)).at(deadline=free.deadline_s)
     assert maximum.energy_j - plan.energy_j > 0.87 * (maximum.energy_j - free.energy_j)
     assert len(plan.changes) < len(free.changes)
@@ -230,7 +234,7 @@ def test_a_plan_says_that_a_host_serves_no_more_calls() -> None:
 
 
 def test_a_plan_says_that_more_changes_take_more_energy_than_they_save() -> None:
-    assert "more would take more energy than they save" in said(SwitchCosts(late_s=0.03))
+    assert "more would take more energy than they save" in said(SwitchCosts(timing_error_s=0.03))
 
 
 def test_a_plan_with_one_clock_for_each_rank_says_so() -> None:

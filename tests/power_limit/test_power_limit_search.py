@@ -168,7 +168,7 @@ def feed(watch: DriftWatch, start_s: float, step_s: float, steps: int) -> tuple[
 
 
 def test_drift_takes_two_windows_in_a_row() -> None:
-    watch = DriftWatch(0.2, settle_steps=5, window_steps=10)
+    watch = DriftWatch(0.2, left_out_steps=5, window_steps=10)
     now_s, drifted = feed(watch, 0.0, 5.0, 6)  # settling counts for nothing
     now_s, drifted = feed(watch, now_s, 1.0, 30)
     assert drifted == [False] * 3
@@ -182,7 +182,7 @@ def test_drift_takes_two_windows_in_a_row() -> None:
 
 
 def test_pauses_between_steps_are_not_drift() -> None:
-    watch = DriftWatch(0.2, settle_steps=0, window_steps=5)
+    watch = DriftWatch(0.2, left_out_steps=0, window_steps=5)
     now_s = 0.0
     for _ in range(20):
         now_s, drifted = feed(watch, now_s, 1.0, 4)

@@ -192,7 +192,7 @@ def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: 
         run(nodes, work, [[mhz] * 12], 7)
     for mhz in CLOCKS_MHZ[1:]:
         learned_s = nodes.latencies_of(0).learned_s[mhz]
-        assert learned_s == pytest.approx(PRESETS[name].settle_s(mhz), abs=0.005)
+        assert learned_s == pytest.approx(PRESETS[name].latency_s(mhz), abs=0.005)
 
 
 @pytest.mark.parametrize("jitter", [0.003, 0.01, 0.02])

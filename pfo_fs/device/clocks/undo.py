@@ -94,7 +94,7 @@ class Undo:
         return self._pauses.failures
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing is to be done, or to be looked at."""
         return self.due_ns == NEVER
 
@@ -142,7 +142,7 @@ class Undo:
         """Notes that the driver says that it has put the setting back; the GPU is looked at after `look_in_ns`."""
         self.owed = False
         if self.value is None:
-            self._settle()
+            self._be_done()
         else:
             self.due_ns, self._look_until_ns = now_ns + look_in_ns, now_ns + look_in_ns + _SHOWS_WITHIN_NS
 
@@ -183,7 +183,7 @@ class Undo:
         except Exception:  # noqa: BLE001  it does not tell
             shows = None
         if not shows or self._is_taken():
-            self._settle()
+            self._be_done()
         elif now_ns < self._look_until_ns:
             self.due_ns = now_ns + _LOOK_EVERY_NS
         else:
@@ -198,7 +198,7 @@ class Undo:
             f"{self._what} could not be restored ({self.failures} attempts failed; {self._pauses.text}): {why}"
         )
 
-    def _settle(self) -> None:
+    def _be_done(self) -> None:
         self._note.remove()
         self._forget()
 
@@ -265,7 +265,7 @@ def finish(undos: Sequence[Undo], for_s: float, meanwhile: Callable[[], None] = 
     while True:
         for undo in undos:
             undo.go_on(time.monotonic_ns())
-        if all(undo.is_settled for undo in undos):
+        if all(undo.is_done for undo in undos):
             return True
         meanwhile()
         now_ns = time.monotonic_ns()

@@ -145,13 +145,13 @@ class StepMeter:
         yield from self._marked.take(marks)
         ended = self._marked.ended
         while ended and (everything or self.curve.covers(ended[0].end_ns)):
-            yield from self._settle(ended.popleft())
+            yield from self._end_step(ended.popleft())
 
     def lost(self) -> None:
         """Drops the step whose marks are being read: marks were lost, so it cannot be complete."""
         self._marked.lost()
 
-    def _settle(self, ended: EndedStep) -> Iterator[Measured | None]:
+    def _end_step(self, ended: EndedStep) -> Iterator[Measured | None]:
         """Computes a step; keeps it if its schedule is still to be measured; yields as `take` does."""
         if ended.number != self._collecting or self.held:
             self._collecting, self._skipped_first = ended.number, False

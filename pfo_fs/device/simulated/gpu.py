@@ -213,7 +213,7 @@ class SimulatedGpu:
             now_ns = time.monotonic_ns()
             if now_ns >= words[_ACTS_NS]:
                 words[_OLD_MHZ] = words[_CLOCK_MHZ]
-            acts_ns = now_ns + round(self._node.settle_s(mhz) * 1e9)
+            acts_ns = now_ns + round(self._node.latency_s(mhz) * 1e9)
             words[_ACTS_NS] = words[_CHANGED_NS] = acts_ns
             words[_CLOCK_MHZ] = mhz
 

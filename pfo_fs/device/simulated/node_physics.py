@@ -32,18 +32,18 @@ class NodePhysics(NamedTuple):
         call_s: Median duration of a call that sets a clock, in s.
         slow_call_s: The 99th percentile, in s.
         serial: Whether calls of all GPUs of the node wait for each other.
-        least_settle_s: The shortest time from the return of a call until the clock acts, in s.
-        most_settle_s: The longest, in s.
+        least_latency_s: The shortest time from the return of a call until the clock acts, in s.
+        most_latency_s: The longest, in s.
     """
 
     name: str
     call_s: float
     slow_call_s: float
     serial: bool
-    least_settle_s: float
-    most_settle_s: float
+    least_latency_s: float
+    most_latency_s: float
 
-    def settle_s(self, mhz: int) -> float:
+    def latency_s(self, mhz: int) -> float:
         """Returns the time from the return of a call until the clock acts, in s.
 
         It depends on the target alone, without an order, as in the published measurements.
@@ -52,7 +52,7 @@ class NodePhysics(NamedTuple):
             mhz: The clock that was set; 0 for the default clock.
         """
         place = (mhz // 15 * 7) % 11 / 10
-        return self.least_settle_s + (self.most_settle_s - self.least_settle_s) * place**3
+        return self.least_latency_s + (self.most_latency_s - self.least_latency_s) * place**3
 
     def call_time_s(self, chance: float, other_chance: float) -> float:
         """Returns the duration of one call, in s, from two uniform random numbers between 0 and 1."""

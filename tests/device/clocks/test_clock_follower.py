@@ -20,7 +20,7 @@ from pfo_fs.device.shared_page import IDLE
 MS = 1_000_000
 TOP_MHZ = 1410
 CLOCKS_MHZ = (900, 1005, 1200, TOP_MHZ)
-SETTLE_NS = {0: 4 * MS, 900: 12 * MS, 1005: 2 * MS, 1200: 7 * MS, TOP_MHZ: 5 * MS}
+LATENCIES_NS = {0: 4 * MS, 900: 12 * MS, 1005: 2 * MS, 1200: 7 * MS, TOP_MHZ: 5 * MS}
 CALL_NS = 4 * MS
 LOOK_NS = 2 * MS
 """The longest time between two looks while something is expected."""
@@ -58,16 +58,16 @@ class Bench:
     """
 
     def __init__(
-        self, settle_ns: Mapping[int, int] = SETTLE_NS, *, known: bool = True, calls_per_s: float = 10_000.0
+        self, latencies_ns: Mapping[int, int] = LATENCIES_NS, *, known: bool = True, calls_per_s: float = 10_000.0
     ) -> None:
-        self.latencies = LatencyModel(DriverCalls(CALL_NS, calls_per_s), settle_ns if known else None, TOP_MHZ)
+        self.latencies = LatencyModel(DriverCalls(CALL_NS, calls_per_s), latencies_ns if known else None, TOP_MHZ)
         self.follower = ClockFollower(self.latencies)
         self.now_ns = 1_000 * MS
         self.requests: list[tuple[int, int]] = []
         self.in_force = [(0, 0)]
         self.reached: list[tuple[int, int, int]] = []
         self.looks = 0
-        self._settle_ns = settle_ns
+        self._settle_ns = latencies_ns
         self._queue: deque[tuple[Work, tuple[int, int] | None]] = deque()
         self._left = 1.0
         self._pending: tuple[int, int] | None = None  # when, MHz
@@ -238,8 +238,8 @@ def test_once_durations_are_learned_a_step_takes_as_long_as_its_plan(
 @example(11657424, 0, 20)
 def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_ms: int, high_ms: int) -> None:
     rnd = random.Random(seed)
-    settle_ns = {mhz: round(rnd.uniform(min(low_ms, high_ms), max(low_ms, high_ms)) * MS) for mhz in SETTLE_NS}
-    bench = Bench(settle_ns, known=False)
+    latencies_ns = {mhz: round(rnd.uniform(min(low_ms, high_ms), max(low_ms, high_ms)) * MS) for mhz in LATENCIES_NS}
+    bench = Bench(latencies_ns, known=False)
     kinds = [0, 1, 0, 1, 0, 1]
     of_kind = [lasting(rnd.randint(80 * MS, 150 * MS)) for _ in range(2)]
     works = [of_kind[kind] for kind in kinds]
@@ -251,7 +251,7 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
     assert learned_s
     for mhz, longest_s in learned_s.items():
         error_ns = bench.latencies.latency(mhz).error_ns
-        assert -error_ns - MS < 1e9 * longest_s - settle_ns[mhz] < 3 * error_ns + MS
+        assert -error_ns - MS < 1e9 * longest_s - latencies_ns[mhz] < 3 * error_ns + MS
 
 
 # ---- one by one
@@ -285,7 +285,7 @@ def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
 
 
 def test_a_lower_clock_whose_latency_is_unknown_does_not_slow_down_the_instruction_before() -> None:
-    bench = Bench(dict.fromkeys(SETTLE_NS, 0), known=False)
+    bench = Bench(dict.fromkeys(LATENCIES_NS, 0), known=False)
     plan = plan_of([TOP_MHZ, 900, TOP_MHZ, 900])
     bench.steps(4, plan, [lasting(100 * MS)] * 4)
     turn = bench.turn
@@ -486,7 +486,7 @@ def test_steps_that_follow_each_other_without_a_pause_teach_no_wrong_latency() -
         bench.rest(300 * MS)
         bench.run()
     learned_s = bench.latencies.learned_s.get(900)
-    assert learned_s is None or -MS < 1e9 * learned_s - SETTLE_NS[900] < 6 * MS
+    assert learned_s is None or -MS < 1e9 * learned_s - LATENCIES_NS[900] < 6 * MS
 
 
 def test_points_that_once_came_at_once_are_learned_anew_when_they_take_time() -> None:

@@ -30,12 +30,12 @@ def test_a_call_takes_a_time_that_is_positive_and_bounded(chance: float, other: 
 @given(st.integers(0, 60_000))
 def test_a_clock_acts_within_the_times_of_the_node(mhz: int) -> None:
     for node in PRESETS.values():
-        assert node.least_settle_s <= node.settle_s(mhz) <= node.most_settle_s + 1e-12
+        assert node.least_latency_s <= node.latency_s(mhz) <= node.most_latency_s + 1e-12
 
 
 def test_the_time_until_a_clock_acts_depends_on_the_clock_without_an_order() -> None:
     node = PRESETS["A100 node"]
-    times_s = [node.settle_s(mhz) for mhz in A100.clocks_mhz]
+    times_s = [node.latency_s(mhz) for mhz in A100.clocks_mhz]
     assert max(times_s) > 5 * min(times_s)
     assert sorted(times_s) != times_s
     assert sorted(times_s, reverse=True) != times_s
@@ -44,4 +44,4 @@ def test_the_time_until_a_clock_acts_depends_on_the_clock_without_an_order() -> 
 def test_a_node_without_a_name_of_ours_is_an_error_that_lists_the_names() -> None:
     with pytest.raises(ConfigError, match=r"'DGX'.*A100 node"):
         node_physics("DGX")
-    assert node_physics("kind").settle_s(900) == 0.010
+    assert node_physics("kind").latency_s(900) == 0.010
