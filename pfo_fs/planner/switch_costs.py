@@ -13,8 +13,8 @@ number that can be measured:
   (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
   clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
 - Where clocks cannot be requested early, the clock acts some time after its instruction has begun (`onset_delay_s`).
-  The first instruction after each change does a part of its work at the clock before. That costs time after a change up,
-  and energy after one down.
+  The first instruction after each change does a part of its work at the clock before. That costs time after a change
+  up, and energy after one down.
 
 Calls that wait for each other set limits. A rank's next change begins only when its last one acts (`shortest_run_s`),
 and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `max_calls_per_s`).
