@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
 
 _SLOWEST_LOOK_S = 5.0
-"""Hosts look at the switch every five seconds where the directory is remote; to look more often shows nothing new."""
+"""Hosts look at the switch every five seconds at most where the directory is remote."""
 _MOST_JOBS = 500
 """Older jobs than the newest 500 have ended; reading all of them would take minutes on a slow file system."""
 
