@@ -153,6 +153,21 @@ def test_for_one_scenario_the_relaxation_is_that_of_the_linear_program(problem: 
     assert found_j <= exact.lower_bound_j * (1 + 3e-3)
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**9), st.floats(1.0, 1.3), st.sampled_from([[0], [0, 1], [0, 1, 0]]))
+def test_no_plan_for_several_scenarios_takes_less_than_the_bound_of_their_linear_program(
+    seed: int, slowdown: float, groups: list[int]
+) -> None:
+    problem = small_problem(seed)
+    scenarios = scenarios_of(problem, seed, 3, groups)
+    mean_s = slowdown * float(scenarios.iteration_times_s(None).mean())
+    bound_j = Relaxation(scenarios).solve(mean_s - problem.overhead_s, scenarios.waiting_power_w).lower_bound_j
+    bound_j += scenarios.waiting_power_w * problem.overhead_s
+    planned_j = scenarios.energy_j(ScenarioPlanner(scenarios).at(mean_s))
+    assert bound_j <= planned_j * (1 + 1e-9)
+    assert planned_j < 1.1 * bound_j, "the bound is close"
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS[1:]))
 def test_a_plan_uses_no_clock_that_is_known_but_not_offered(seed: int, costs: SwitchCosts) -> None:
