@@ -16,8 +16,7 @@ _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 """Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
 of each. The curves tell of those in between."""
 _FIRST_STEPS = (2, 1)
-"""Each kind of instruction is lowered in one micro-batch at least, by the first of these numbers of steps that is not
-too late."""
+"""Each kind of instruction is lowered in one micro-batch at least: by two steps, or by one if two would be too late."""
 
 
 def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:

@@ -46,7 +46,7 @@ def open_memory_file(name: str) -> int:
 
 
 def open_memory(name: str, size_bytes: int) -> int:
-    """Returns a descriptor of so many zeros, which processes can map together.
+    """Returns a descriptor of `size_bytes` zeros, which processes can map together.
 
     Raises:
         OSError: There is no descriptor, or no room.

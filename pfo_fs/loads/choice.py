@@ -21,11 +21,10 @@ Array = Any
 LOST_TIME = 0.0005
 """Relative: clocks from loads may make steps longer by this share on average."""
 _ERRORS, _LEAST_MARGIN, _MOST_MARGIN = 3.0, 0.003, 0.5
-"""The first margin is three times the residual; it stays between the other two, relative to the time of the last
-pipeline."""
+"""The first margin is three times the residual; it stays between 0.3 % and half of the last pipeline's time."""
 _UP, _DOWN = 0.5, 0.005
-"""A step that lost time raises the margin by this share of what it lost. Each other one lowers it by this share of what
-a step may lose, so that the mean loss settles there; but at most by half a percent of the margin, which then halves in
+"""A step that lost time raises the margin by half of what it lost. Each other one lowers it by half of what a step may
+lose, so that the mean loss settles there; but at most by half a percent of the margin, which then halves in
 140 steps."""
 _MOST_LOST = 2.0
 """While more than twice the allowed time was lost, all clocks stay the highest."""
@@ -45,7 +44,7 @@ class Clocks:
         offered_mhz: The clocks, highest first.
         least_mhz: The clock at which work takes least energy; no lower one is chosen.
         change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
-            by so much earlier, in s.
+            by this time earlier, in s.
     """
 
     offered_mhz: Sequence[int]

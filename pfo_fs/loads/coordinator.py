@@ -25,7 +25,7 @@ _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
 it, and the ranks' own measurements may raise it."""
 _KEPT = 64
-"""A step whose end has not come from all ranks after so many others is forgotten."""
+"""A step whose end has not come from all ranks after 64 others is forgotten."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _STEPS = 60
-"""So many of the latest steps count: data changes within hundreds of steps."""
+"""The latest 60 steps count: data changes within hundreds of steps."""
 _MOST_TIMES = 500_000
 """Of large pipelines only every second, third, ... of these steps counts, so that a fit takes a second at most."""
 _FIRST_ROUNDS, _ROUNDS = 8, 3

@@ -18,7 +18,7 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _PRIOR_W = 1000.0
-"""Before anything is measured, each coefficient is somewhere within so many W."""
+"""Before anything is measured, each coefficient is somewhere within 1,000 W."""
 _SURE = 0.5
 """A saving is told once its error is below this share of it, or below one percent of the energy."""
 _LEAST_SURE = 0.01

@@ -24,7 +24,7 @@ MOST_ENDED = 4
 _RUNS = 1
 _ENDED = _RUNS + 3
 FIXED = _ENDED + 3 * MOST_ENDED
-"""So many numbers stand before the loads."""
+"""This number of numbers stands before the loads."""
 UNKNOWN = math.nan
 
 Array = Any

@@ -21,7 +21,7 @@ from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 log = logging.getLogger(__name__)
 
 _TOLERANCE = 0.05
-"""Relative: a level that this job measures by so much better would still count as what other jobs have found."""
+"""Relative: a level that this job measures as 5 % better would still count as what other jobs have found."""
 _FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
 """Steps before a level is measured again whose window was dropped."""
 

@@ -46,7 +46,7 @@ _SMALL = 1e-6
 _UNKNOWN = 0.5, 0.3
 """A share between 0 and 1, and its standard deviation."""
 _KEPT = 8
-"""So many ranks with most of each feature, and of all together, may be the one with most work in a step."""
+"""The eight ranks with most of each feature, and of all together, may be the one with most work in a step."""
 _DESCENTS, _CLOSE = 100, 1e-3
 """A fit ends when b changes by less than a thousandth of a mean step's work, or after a hundred rounds."""
 _STALLED = 0.5

@@ -40,7 +40,7 @@ _TRY_S = 5.0
 _LOOKS_EVERY_S = 0.05
 _KEPT = 64
 _SOON_S = 0.05
-"""A clock that comes so soon after the begin of a step counts as that of the whole step."""
+"""A clock that comes within 50 ms after the begin of a step counts as that of the whole step."""
 _ONE = (1).to_bytes(8, "little")
 
 

@@ -142,7 +142,7 @@ class Undo:
         """Notes that the driver says that it has put the setting back; the GPU is looked at after `look_in_ns`."""
         self.owed = False
         if self.value is None:
-            self._be_done()
+            self._note_done()
         else:
             self.due_ns, self._look_until_ns = now_ns + look_in_ns, now_ns + look_in_ns + _SHOWS_WITHIN_NS
 
@@ -183,7 +183,7 @@ class Undo:
         except Exception:  # noqa: BLE001  it does not tell
             shows = None
         if not shows or self._is_taken():
-            self._be_done()
+            self._note_done()
         elif now_ns < self._look_until_ns:
             self.due_ns = now_ns + _LOOK_EVERY_NS
         else:
@@ -198,7 +198,7 @@ class Undo:
             f"{self._what} could not be restored ({self.failures} attempts failed; {self._pauses.text}): {why}"
         )
 
-    def _be_done(self) -> None:
+    def _note_done(self) -> None:
         self._note.remove()
         self._forget()
 
