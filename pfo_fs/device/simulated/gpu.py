@@ -340,7 +340,7 @@ class SimulatedKernels:
             instruction: `forward`, `backward`, ...
             stage: The stage that the instruction belongs to.
             started_ns: `time.monotonic_ns()` when the instruction began, if that was earlier; None for now.
-            work: It takes so many times as long as usual.
+            work: It takes this number of times as long as usual.
         """
         self.start(instruction, stage, started_ns, work)
         self.finish()
