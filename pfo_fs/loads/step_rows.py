@@ -19,6 +19,8 @@ from typing import Any
 MOST_FEATURES = 8
 MOST_NUMBERS = 4096
 """The loads of a step have room for this many numbers, such as those of 512 micro-batches with 8 features."""
+_MOST = 1e30
+"""No load is larger: squares and sums stay numbers."""
 MOST_ENDED = 4
 """A row has room for this many steps that have ended: more end between two steps only after a pause."""
 _RUNS = 1
@@ -38,7 +40,7 @@ class EndedStep:
     Attributes:
         step: Its number.
         work_s: The time of the rank's own work, until it would have waited for others, in s.
-        mhz: The clock of that work; negative if it came while the work went on, NaN if it is not known.
+        mhz: The mean of its clock while it worked, NaN if that is not known.
     """
 
     step: int
@@ -48,9 +50,8 @@ class EndedStep:
 
 @dataclass(frozen=True)
 class Reading:
-    """The energy counter of a rank's GPU, in J, and the time at which it was read, in s; NaN if they are not known.
-
-    `runs` is the step that begins just then.
+    """The energy counter of a rank's GPU, in J, when a step has begun there, and that time, in s; NaN if they are not
+    known. `runs` is the step.
     """
 
     runs: int
@@ -67,9 +68,11 @@ def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
     """
     try:
         rows = [_features(one) for one in (() if loads is None else loads)]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ()
     if not rows or not 0 < len(rows[0]) <= MOST_FEATURES or any(len(row) != len(rows[0]) for row in rows):
+        return ()
+    if not all(abs(number) <= _MOST for row in rows for number in row):  # NaN is not either
         return ()
     if micro_batches:
         each = [number for row in rows for number in row]
@@ -79,7 +82,7 @@ def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
         if len(sums) == 1:
             sums.append(math.fsum(one[0] * one[0] for one in rows))
         found = (float(len(rows)), *sums)
-    return found if all(map(math.isfinite, found)) else ()
+    return found
 
 
 def _features(load: Any) -> tuple[float, ...]:

@@ -1,0 +1,132 @@
+"""Steps at the highest clock among those with lower ones, by chance: what clocks save and cost is measured against them.
+
+In a turn, the even lanes, the odd lanes, or all lanes run at the highest clock, although their loads allow a lower one.
+Nothing else differs between the two kinds of steps, so evaluations, checkpoints, warmer GPUs and an error of any model
+are in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from statistics import median
+
+_FIRST, _LEAST = 8, 1 / 32
+"""A step is a turn with probability 1 / (8 + turns so far), so that turns become fewer as they tell more; but one of 32
+steps at least, which costs 2 % of the saving: a job that changes shows it in some tens of steps."""
+_OUT = 2 / 3
+"""Of the turns of a lane, two of three kinds have it at the highest clock."""
+
+
+class Turns:
+    """Draws turns, the same ones in each run of a program."""
+
+    def __init__(self) -> None:
+        self._drawn = Random(0)
+        self._turns = 0
+
+    def take(self, mhz: Sequence[int], top_mhz: int) -> tuple[list[int], float]:
+        """Returns the clocks of a step, and how likely each lane with a lower clock was to get the highest one.
+
+        Args:
+            mhz: The clock of each lane that its loads allow.
+            top_mhz: The highest clock.
+        """
+        if min(mhz) == top_mhz:
+            return list(mhz), 0.0
+        share = max(_LEAST, 1 / (_FIRST + self._turns))
+        if self._drawn.random() >= share:
+            return list(mhz), share * _OUT
+        self._turns += 1
+        kind = self._drawn.randrange(3)
+        return [top_mhz if kind in (lane % 2, 2) else each for lane, each in enumerate(mhz)], share * _OUT
+
+
+RECENT = 8
+"""Eight steps with lower clocks are compared with the last eight without: within twenty steps it is known whether a job
+that has become slower owes it to its clocks."""
+_SLOWER = 0.02
+"""Steps that are 2 % longer than expected have become slower, if that is beyond their scatter."""
+_ERRORS = 3.0
+_NORMAL = 1.4826
+"""Standard deviations of a normal distribution in its median absolute deviation."""
+
+
+class _Mean:
+    """A running mean and its standard error."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        off = value - self.mean
+        self.mean += off / self.count
+        self._squares += off * (value - self.mean)
+
+    @property
+    def error(self) -> float:
+        return math.sqrt(self._squares / (self.count - 1) / self.count)
+
+
+class Pace:
+    """Compares the time that steps took, relative to what was expected, with and without lower clocks.
+
+    Steps with lower clocks that have become longer are followed by eight at the highest clock. If these are as long,
+    something else is the cause; else clocks are.
+
+    """
+
+    def __init__(self) -> None:
+        self._all = _Mean(), _Mean()  # of steps without and with lower clocks, since there are both
+        self._low: deque[float] = deque(maxlen=RECENT)
+        self._top: deque[float] = deque(maxlen=RECENT)
+        self._to_check = 0
+
+    @property
+    def checks(self) -> bool:
+        """Whether the next step must be at the highest clock, to compare."""
+        return self._to_check > 0
+
+    @property
+    def late(self) -> tuple[float, float, int] | None:
+        """By how much longer steps were than those at the highest clock that a turn drew: relative, its standard error,
+        and the number of these steps; None before that is known.
+        """
+        top, low = self._all
+        if top.count < RECENT or low.count < RECENT:
+            return None
+        error = math.hypot(top.error / top.mean, low.error / low.mean)
+        return low.mean / top.mean - 1, error, top.count
+
+    def add(self, ratio: float, lowered: bool, in_turn: bool) -> float:
+        """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative, once
+        that is known: nearly always 0.
+
+        Args:
+            ratio: Its time relative to what was expected at its clocks.
+            lowered: Whether a lane had a lower clock.
+            in_turn: Whether none had for a turn alone.
+        """
+        if lowered or in_turn:
+            self._all[lowered].add(ratio)
+        (self._low if lowered else self._top).append(ratio)
+        if lowered and not self._to_check and self._slower:
+            self._to_check = RECENT
+        elif self._to_check and not lowered:
+            self._to_check -= 1
+            if not self._to_check:
+                slower, self._low = self._slower, deque(maxlen=RECENT)
+                return slower
+        return 0.0
+
+    @property
+    def _slower(self) -> float:
+        if len(self._low) < RECENT or len(self._top) < RECENT:
+            return 0.0
+        low, top = median(self._low), median(self._top)
+        scatter = _NORMAL * max(median(abs(each - at) for each in of) for of, at in ((self._low, low), (self._top, top)))
+        error = scatter * math.sqrt(math.pi / 2 * 2 / RECENT)  # of the difference of two medians
+        return low / top - 1 if low > top * (1 + max(_SLOWER, _ERRORS * error)) else 0.0
