@@ -131,18 +131,19 @@ class LoadChoice:
         margin = f"margin {100 * self.margin:.1f} %"
         return f"loads leave {residual} of durations unexplained; {margin}; {lost}, over {self.steps} steps"
 
-    def choose(self, loads: Array) -> list[int]:
+    def choose(self, loads: Array, late_s: Any = 0.0) -> list[int]:
         """Returns the clock of each pipeline, in MHz.
 
         Args:
             loads: Load of each micro-batch, (micro-batches, pipelines, features).
+            late_s: By how much later than the first one each pipeline begins the step, in s, (pipelines,).
         """
         import numpy as np
 
         pipelines = loads.shape[1]
         if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
             return [self.clocks.offered_mhz[0]] * pipelines
-        full_s = self.durations.ends_s(loads).max(axis=0)
+        full_s = self.durations.ends_s(loads).max(axis=0) + late_s
         deadline_s = full_s.max() * (1 - self.margin) - self.clocks.change_s
         mhz, slower = (np.array(column) for column in zip(*self.clocks.slower, strict=True))
         # The lowest clock in time, by bisection: a lower one never ends earlier. The highest is always allowed.
@@ -150,7 +151,7 @@ class LoadChoice:
         last: Array = np.where(full_s <= deadline_s, len(mhz) - 1, 0)
         while (first < last).any():
             middle = (first + last + 1) // 2
-            in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) <= deadline_s
+            in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) + late_s <= deadline_s
             is_open = first < last
             first, last = (
                 np.where(is_open & in_time, middle, first),

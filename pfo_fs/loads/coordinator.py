@@ -18,7 +18,7 @@ from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
 from pfo_fs.loads.step_rows import StepRows
 from pfo_fs.loads.step_shape import StepShape
-from pfo_fs.loads.turns import RECENT, Pace, Turns
+from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
 from pfo_fs.loads.waits import Waits
 
 Array = Any
@@ -29,6 +29,8 @@ _LOWEST = 0.6
 it, and the ranks' own measurements may raise it."""
 _KEPT = 64
 """A step whose end has not come from all ranks after 64 others is forgotten."""
+_SURE = 0.01
+"""Times of steps are told beside those at default clocks once they are known to 1 %."""
 _RESTS = 16
 """What comes in a step beside the ranks' work is the median of the last 16 steps at the highest clocks."""
 
@@ -120,7 +122,10 @@ class LoadCoordinator:
         top = self._offered[0]
         allowed = [top] * self._num_lanes
         if self._same_features(loads) and not self._waits.apart and not self._pace.checks:
-            allowed = self._choice.choose(loads)
+            late_s: Array = np.zeros(self._num_lanes)
+            if np.isfinite(told.begins_s).all():
+                np.maximum.at(late_s, self._lanes, told.begins_s - told.begins_s.min())
+            allowed = self._choice.choose(loads, late_s)
         mhz, likely = self._turns.take(allowed, top)
         unknown: Array = np.full(len(rows), np.nan)
         clocks = np.array(allowed), np.array(mhz), likely
@@ -208,9 +213,9 @@ class LoadCoordinator:
             self._rests_s.append(rest_s)
         if not self._rests_s:
             return
-        due_s = float(self._choice.durations.ends_s(done.loads, top / done.asked_mhz - 1).max())
         in_turn = not is_lowered and bool(done.allowed_mhz.min() < top)
-        slower = self._pace.add(step_s / (due_s + median(self._rests_s)), is_lowered, in_turn)
+        took = Took(step_s, median(self._rests_s), done.loads, top / done.asked_mhz - 1)
+        slower = self._pace.add(took, self._choice.durations, is_lowered, in_turn)
         self._choice.add_lost(slower * RECENT * step_s)
 
     @property
@@ -236,14 +241,14 @@ class LoadCoordinator:
                 f"loads explain {math.floor(100 * explained)} % of what varies; {saved}, {100 * late:.2f} % ± "
                 f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
             )
-            if (measured := self._pace.late) is not None:
+            if (measured := self._pace.late) is not None and measured[1] < _SURE:
                 slower, error, steps = measured
                 text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
         silent = [lane for lane in self._silent if lane >= 0]
         if self._waits.apart:
             problem = (
                 f"ranks do not wait for each other in each step ({self._waits.seen}), so lower clocks would cost time: "
-                "default clocks. Call step() once for all work until ranks wait, with all its loads"
+                "default clocks. Call step() equally often on all ranks, and once for all work until ranks wait"
             )
             text = f"{problem}. {100 * late:.2f} % ± {100 * late_error:.2f} slower, over {choice.steps} steps"
         elif self._odd is not None:
@@ -251,9 +256,9 @@ class LoadCoordinator:
         elif silent:
             kind = "pipeline" if self._shape.ranks > 1 else "data-parallel rank"
             problem = f"{kind} {silent[-1]} gives no loads in some steps: default clocks in such steps"
-            text += f" ({len(silent)} of the last {len(self._silent)})"
         if problem and not self._waits.apart:
-            text += f". {problem[0].upper()}{problem[1:]}"
+            count = f" ({len(silent)} of the last {len(self._silent)})" if silent else ""
+            text += f". {problem[0].upper()}{problem[1:]}{count}"
         if balanced >= LEAST_BALANCED:
             text += f". Batches of equal work would make steps {100 * balanced:.0f} % shorter"
         return LoadsState(

@@ -140,7 +140,7 @@ class LoadDurations:
             took_s, expected_s = (
                 np.bincount(pipeline, np.where(usual, each, 0.0).sum(axis=0), pipelines) for each in (ends_s, due_s)
             )
-            self.pace *= np.where(expected_s > 0, took_s, 1.0) / np.where(expected_s > 0, expected_s, 1.0)
+            self.pace = self.pace * np.where(expected_s > 0, took_s, 1.0) / np.where(expected_s > 0, expected_s, 1.0)
             due_s = self._ends_s(basis, self._found, slower, self.pace[pipeline])
             off = np.where(known, ends_s / due_s - 1, np.inf)
             usual = (np.abs(off) <= np.quantile(np.abs(off[known]), 1 - _ODD)) & (off <= _STALLED - 1)

@@ -4,10 +4,10 @@ takes least energy.
     energy of a rank in a step at the highest clock = c0 * time of the step + c1 * time that its loads make of its work
 
 is fitted to the turns of ranks whose loads allowed a lower clock, and to nothing else; so it says what the other steps
-of the same ranks would have taken. A turn counts by the inverse of its probability, so that the fit's sum is that of all
-such steps whatever happens in them (Lin, "Agnostic notes on regression adjustments to experimental data", 2013). Which
-clock takes least energy follows from all ranks and clocks, by power = c0 + c1 + c2 x + c3 x^3 while a rank works at
-x = clock / highest clock.
+of the same ranks would have taken. A turn counts by the inverse of its probability, so that the fit's sum is that of
+all such steps whatever happens in them (Lin, "Agnostic notes on regression adjustments to experimental data", 2013).
+Which clock takes least energy follows from all ranks and clocks, by power = c0 + c1 + c2 x + c3 x^3 while a rank works
+at x = clock / highest clock.
 """
 
 from __future__ import annotations

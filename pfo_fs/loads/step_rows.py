@@ -1,6 +1,6 @@
 """What one rank tells all others about a step, as a row of numbers: a fixed part, and then its loads.
 
-    step | step that runs, energy counter, time of its reading | steps that have ended: number, time, clock | loads
+    step | a step, energy counter and time at its begin | begin | steps that have ended: number, time, clock | loads
 
 Steps may be told before they run, so that the step of a row is that which runs, or a later one.
 
@@ -24,7 +24,8 @@ _MOST = 1e30
 MOST_ENDED = 4
 """A row has room for this many steps that have ended: more end between two steps only after a pause."""
 _RUNS = 1
-_ENDED = _RUNS + 3
+_BEGAN = _RUNS + 3
+_ENDED = _BEGAN + 1
 FIXED = _ENDED + 3 * MOST_ENDED
 """This number of numbers stands before the loads."""
 UNKNOWN = math.nan
@@ -97,21 +98,37 @@ def _features(load: Any) -> tuple[float, ...]:
     return tuple(map(float, values)) if isinstance(values, (list, tuple)) else (float(values),)
 
 
-def make_row(step: int, load: Sequence[float], reading: Reading, ended: Sequence[EndedStep]) -> list[float]:
+def make_row(
+    step: int, load: Sequence[float], reading: Reading, ended: Sequence[EndedStep], began_s: float = UNKNOWN
+) -> list[float]:
     """Returns the row of a step.
 
     Args:
         step: The step.
         load: `load_of_step`; empty if it is not known.
-        reading: The energy counter.
+        reading: The energy counter at the begin of this step, or of one of those that have ended.
         ended: The last steps that have ended, at most `MOST_ENDED`.
+        began_s: When the step has begun, in s, if it has and the reading is of another one.
     """
     row = [UNKNOWN] * FIXED
     row[0] = step
-    row[_RUNS:_ENDED] = reading.runs, reading.energy_j, reading.time_s
+    row[_RUNS:_ENDED] = (
+        reading.runs,
+        reading.energy_j,
+        reading.time_s,
+        reading.time_s if reading.runs == step else began_s,
+    )
     for place, one in enumerate(ended[-MOST_ENDED:]):
         row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = one.step, one.work_s, one.mhz
     return [*row, *load]
+
+
+def moved(row: Sequence[float], by_s: float) -> list[float]:
+    """Returns a row with all times moved, from the clock of one host to that of another."""
+    changed = [*row]
+    changed[_BEGAN - 1] += by_s
+    changed[_BEGAN] += by_s
+    return changed
 
 
 class StepRows:
@@ -122,7 +139,8 @@ class StepRows:
 
     Attributes:
         steps: The step of each row, (ranks,).
-        readings: The step that runs, energy in J, time in s, (ranks, 3).
+        readings: A step, energy in J and time in s at its begin, (ranks, 3).
+        begins_s: When each rank has begun the step of its row, in s, (ranks,); NaN if it has not, or that is not known.
         ended: Number, time and clock of the steps that have ended, (ranks, steps, 3).
         odd_rank: The first rank whose loads have another form than those of most, if there is one.
     """
@@ -132,7 +150,8 @@ class StepRows:
 
         fixed: Array = np.array([row[:FIXED] for row in rows])
         self.steps: Array = fixed[:, 0]
-        self.readings: Array = fixed[:, _RUNS:_ENDED]
+        self.readings: Array = fixed[:, _RUNS:_BEGAN]
+        self.begins_s: Array = fixed[:, _BEGAN]
         self.ended: Array = fixed[:, _ENDED:].reshape(len(rows), MOST_ENDED, 3)
         self._loads = [row[FIXED:] for row in rows]
         sizes: Array = np.array([len(load) for load in self._loads])

@@ -1,4 +1,4 @@
-"""Steps at the highest clock among those with lower ones, by chance: what clocks save and cost is measured against them.
+"""Steps at the highest clock among those with lower ones, by chance: they tell what clocks save and cost.
 
 In a turn, the even lanes, the odd lanes, or all lanes run at the highest clock, although their loads allow a lower one.
 Nothing else differs between the two kinds of steps, so evaluations, checkpoints, warmer GPUs and an error of any model
@@ -10,8 +10,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
 from random import Random
 from statistics import median
+from typing import Any
+
+from pfo_fs.loads.durations import LoadDurations
 
 _FIRST, _LEAST = 8, 1 / 32
 """A step is a turn with probability 1 / (8 + turns so far), so that turns become fewer as they tell more; but one of 32
@@ -50,8 +55,31 @@ that has become slower owes it to its clocks."""
 _SLOWER = 0.02
 """Steps that are 2 % longer than expected have become slower, if that is beyond their scatter."""
 _ERRORS = 3.0
+_MOST = 2.0
+"""A pause, such as an evaluation, counts as a step of twice its time at most."""
 _NORMAL = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """How long a step took, and what it is compared with.
+
+    Attributes:
+        time_s: Its time, in s.
+        rest_s: How much of that is not the ranks' work in usual steps.
+        loads: Load of each micro-batch, (micro-batches, lanes, features).
+        slower: Highest clock over that of each lane, less 1.
+    """
+
+    time_s: float
+    rest_s: float
+    loads: Any
+    slower: Any
+
+    def relative(self, model: LoadDurations) -> float:
+        """Returns the time relative to what was expected at these clocks."""
+        return self.time_s / (float(model.ends_s(self.loads, self.slower).max()) + self.rest_s)
 
 
 class _Mean:
@@ -76,14 +104,14 @@ class Pace:
 
     Steps with lower clocks that have become longer are followed by eight at the highest clock. If these are as long,
     something else is the cause; else clocks are.
-
     """
 
     def __init__(self) -> None:
         self._all = _Mean(), _Mean()  # of steps without and with lower clocks, since there are both
-        self._low: deque[float] = deque(maxlen=RECENT)
-        self._top: deque[float] = deque(maxlen=RECENT)
+        self._low: deque[tuple[Took, float]] = deque(maxlen=RECENT)
+        self._top: deque[tuple[Took, float]] = deque(maxlen=RECENT)
         self._to_check = 0
+        self._model: LoadDurations | None = None  # what was expected when the check began
 
     @property
     def checks(self) -> bool:
@@ -101,32 +129,35 @@ class Pace:
         error = math.hypot(top.error / top.mean, low.error / low.mean)
         return low.mean / top.mean - 1, error, top.count
 
-    def add(self, ratio: float, lowered: bool, in_turn: bool) -> float:
+    def add(self, step: Took, model: LoadDurations, lowered: bool, in_turn: bool) -> float:
         """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative, once
         that is known: nearly always 0.
 
         Args:
-            ratio: Its time relative to what was expected at its clocks.
+            step: The step.
+            model: What is expected of its work.
             lowered: Whether a lane had a lower clock.
             in_turn: Whether none had for a turn alone.
         """
+        ratio = step.relative(model)
         if lowered or in_turn:
-            self._all[lowered].add(ratio)
-        (self._low if lowered else self._top).append(ratio)
-        if lowered and not self._to_check and self._slower:
-            self._to_check = RECENT
+            self._all[lowered].add(min(ratio, _MOST))
+        (self._low if lowered else self._top).append((step, ratio))
+        if lowered and not self._to_check and self._slower([each for _, each in self._top]):
+            self._to_check, self._model = RECENT, copy(model)
         elif self._to_check and not lowered:
             self._to_check -= 1
-            if not self._to_check:
-                slower, self._low = self._slower, deque(maxlen=RECENT)
+            if not self._to_check and self._model is not None:
+                slower = self._slower([each.relative(self._model) for each, _ in self._top], self._model)
+                self._low.clear()
                 return slower
         return 0.0
 
-    @property
-    def _slower(self) -> float:
-        if len(self._low) < RECENT or len(self._top) < RECENT:
+    def _slower(self, at_top: Sequence[float], model: LoadDurations | None = None) -> float:
+        if len(self._low) < RECENT or len(at_top) < RECENT:
             return 0.0
-        low, top = median(self._low), median(self._top)
-        scatter = _NORMAL * max(median(abs(each - at) for each in of) for of, at in ((self._low, low), (self._top, top)))
+        lowered = [ratio if model is None else step.relative(model) for step, ratio in self._low]
+        low, top = median(lowered), median(at_top)
+        scatter = _NORMAL * max(median(abs(each - at) for each in of) for of, at in ((lowered, low), (at_top, top)))
         error = scatter * math.sqrt(math.pi / 2 * 2 / RECENT)  # of the difference of two medians
         return low / top - 1 if low > top * (1 + max(_SLOWER, _ERRORS * error)) else 0.0

@@ -29,7 +29,7 @@ class Waits:
         lanes, stages: The lane and the stage of each rank: ranks of a stage wait for each other.
 
     Attributes:
-        seen: A rank that did not wait, as text; empty before there was one.
+        seen: The rank by which ranks counted as apart last, as text; empty if they never have.
     """
 
     def __init__(self, lanes: Sequence[int], stages: Sequence[int]) -> None:
@@ -70,8 +70,9 @@ class Waits:
             if ((last_s[self._stages] - ends_s) > exact_s).any():
                 early_s = last_s[self._stages] - next_s
                 has_waited = bool(early_s.max() <= exact_s)
+                was_apart = self.apart
                 self._waited.append(has_waited)
-                if not has_waited:
+                if self.apart and not was_apart:
                     rank = int(early_s.argmax())
                     last = int(np.where(self._stages == self._stages[rank], ends_s, -np.inf).argmax())
                     self.seen = f"rank {rank} began step {step + 1} while rank {last} was at work in step {step}"
