@@ -16,7 +16,7 @@ from typing import Any
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
-from pfo_fs.loads.step_rows import StepRows
+from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
 from pfo_fs.loads.waits import Waits
@@ -99,12 +99,12 @@ class LoadCoordinator:
         self._last: LastStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
-    def receive(self, rows: Sequence[Sequence[float]], began_s: float) -> list[int]:
+    def receive(self, rows: Sequence[Sequence[float]], began_s: float = UNKNOWN) -> list[int]:
         """Takes a step's rows; returns the clock of each rank in MHz, 0 for the default clock. `learn` comes after it.
 
         Args:
             rows: `step_rows.make_row` of all ranks, in their order.
-            began_s: When this rank has begun the step, in s.
+            began_s: When ranks whose rows do not tell it have begun the step, in s.
 
         Raises:
             ValueError: The ranks are not at the same step.
@@ -123,8 +123,9 @@ class LoadCoordinator:
         allowed = [top] * self._num_lanes
         if self._same_features(loads) and not self._waits.apart and not self._pace.checks:
             late_s: Array = np.zeros(self._num_lanes)
-            if np.isfinite(told.begins_s).all():
-                np.maximum.at(late_s, self._lanes, told.begins_s - told.begins_s.min())
+            begins_s = np.where(np.isfinite(told.begins_s), told.begins_s, began_s)
+            if np.isfinite(begins_s).all():
+                np.maximum.at(late_s, self._lanes, begins_s - begins_s.min())
             allowed = self._choice.choose(loads, late_s)
         mhz, likely = self._turns.take(allowed, top)
         unknown: Array = np.full(len(rows), np.nan)
@@ -179,8 +180,9 @@ class LoadCoordinator:
         step_s = float(np.median(next_s - done.begins_s))
         if step_s > 0 and after is not None:
             energies_j = after.energies_j - done.energies_j
-            if choice.explains and is_known:
+            if is_known:
                 self._compare(done, step_s, step_s - float((done.begins_s + done.work_s).max() - done.begins_s.min()))
+            if choice.explains and is_known:
                 due_s = choice.durations.ends_s(done.loads) * choice.durations.busy(done.loads)
                 weights = (done.allowed_mhz < done.asked_mhz) / max(done.likely, 1e-9)
                 in_order = self._stages, self._lanes
@@ -210,12 +212,13 @@ class LoadCoordinator:
         top = self._offered[0]
         is_lowered = bool(done.asked_mhz.min() < top)
         if not is_lowered:
-            self._rests_s.append(rest_s)
+            self._rests_s.append(max(0.0, rest_s))
         if not self._rests_s:
             return
         in_turn = not is_lowered and bool(done.allowed_mhz.min() < top)
         took = Took(step_s, median(self._rests_s), done.loads, top / done.asked_mhz - 1)
-        slower = self._pace.add(took, self._choice.durations, is_lowered, in_turn)
+        model = self._choice.durations if self._choice.explains else None
+        slower = self._pace.add(took, model, is_lowered, in_turn)
         self._choice.add_lost(slower * RECENT * step_s)
 
     @property

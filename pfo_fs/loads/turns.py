@@ -108,8 +108,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._all = _Mean(), _Mean()  # of steps without and with lower clocks, since there are both
-        self._low: deque[tuple[Took, float]] = deque(maxlen=RECENT)
-        self._top: deque[tuple[Took, float]] = deque(maxlen=RECENT)
+        self._low: deque[Took] = deque(maxlen=RECENT)
+        self._top: deque[Took] = deque(maxlen=RECENT)
         self._to_check = 0
         self._model: LoadDurations | None = None  # what was expected when the check began
 
@@ -129,35 +129,43 @@ class Pace:
         error = math.hypot(top.error / top.mean, low.error / low.mean)
         return low.mean / top.mean - 1, error, top.count
 
-    def add(self, step: Took, model: LoadDurations, lowered: bool, in_turn: bool) -> float:
+    def add(self, step: Took, model: LoadDurations | None, lowered: bool, in_turn: bool) -> float:
         """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative, once
         that is known: nearly always 0.
 
         Args:
             step: The step.
-            model: What is expected of its work.
+            model: What is expected of its work; None before that is known.
             lowered: Whether a lane had a lower clock.
             in_turn: Whether none had for a turn alone.
         """
-        ratio = step.relative(model)
+        (self._low if lowered else self._top).append(step)
+        if model is None:
+            return 0.0
         if lowered or in_turn:
-            self._all[lowered].add(min(ratio, _MOST))
-        (self._low if lowered else self._top).append((step, ratio))
-        if lowered and not self._to_check and self._slower([each for _, each in self._top]):
+            self._all[lowered].add(min(step.relative(model), _MOST))
+        if lowered and not self._to_check and self._slower(model):
             self._to_check, self._model = RECENT, copy(model)
         elif self._to_check and not lowered:
             self._to_check -= 1
             if not self._to_check and self._model is not None:
-                slower = self._slower([each.relative(self._model) for each, _ in self._top], self._model)
+                slower = self._slower(self._model)
                 self._low.clear()
                 return slower
         return 0.0
 
-    def _slower(self, at_top: Sequence[float], model: LoadDurations | None = None) -> float:
-        if len(self._low) < RECENT or len(at_top) < RECENT:
+    def _slower(self, model: LoadDurations) -> float:
+        """By how much longer the last steps with lower clocks were than the last ones without; 0 if that may be chance.
+
+        Args:
+            model: The one by which all of them are compared: one that was learned between them knows more of some.
+        """
+        if len(self._low) < RECENT or len(self._top) < RECENT:
             return 0.0
-        lowered = [ratio if model is None else step.relative(model) for step, ratio in self._low]
-        low, top = median(lowered), median(at_top)
-        scatter = _NORMAL * max(median(abs(each - at) for each in of) for of, at in ((lowered, low), (at_top, top)))
-        error = scatter * math.sqrt(math.pi / 2 * 2 / RECENT)  # of the difference of two medians
+        ratios = [[step.relative(model) for step in of] for of in (self._low, self._top)]
+        low, top = map(median, ratios)
+        scatter = _NORMAL * max(
+            median(abs(each / at - 1) for each in of) for of, at in zip(ratios, (low, top), strict=True)
+        )
+        error = scatter * math.sqrt(math.pi / RECENT)  # of the difference of two medians
         return low / top - 1 if low > top * (1 + max(_SLOWER, _ERRORS * error)) else 0.0

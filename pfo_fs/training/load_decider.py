@@ -46,10 +46,9 @@ class Rounds:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._open: OrderedDict[int, dict[int, list[float]]] = OrderedDict()
-        self._began_s: dict[int, float] = {}
 
-    def add(self, rank: int, row: list[float]) -> tuple[int, list[list[float]], float] | None:
-        """Takes a row; returns (step, rows by rank, when rank 0 has told its own, in s) once all have come.
+    def add(self, rank: int, row: list[float]) -> tuple[int, list[list[float]]] | None:
+        """Takes a row; returns (step, rows by rank) once all have come.
 
         Raises:
             ValueError: The row is not a finite step's, or too many steps are open.
@@ -59,12 +58,10 @@ class Rounds:
         rows[rank] = row
         if len(self._open) > _MOST_OPEN:
             raise ValueError("too many steps are open")
-        if rank == 0:
-            self._began_s[step] = time.monotonic()
         if len(rows) < self._ranks:
             return None
         del self._open[step]
-        return step, [rows[each] for each in range(self._ranks)], self._began_s.pop(step)
+        return step, [rows[each] for each in range(self._ranks)]
 
 
 class _Rank:
@@ -212,8 +209,8 @@ class Decider:
         self._ready.unregister(of.connection)
         of.connection.close()
 
-    def _decide(self, step: int, rows: list[list[float]], began_s: float) -> None:
-        clocks = self._coordinator.receive(rows, began_s)
+    def _decide(self, step: int, rows: list[list[float]]) -> None:
+        clocks = self._coordinator.receive(rows)
         for rank, mhz in enumerate(clocks):
             seals = self._ranks[rank].clocks
             assert seals is not None  # it has greeted
