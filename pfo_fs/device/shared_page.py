@@ -20,6 +20,7 @@ arrive after the head.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from array import array
@@ -74,10 +75,12 @@ _PLANS = RING + 2 * RING_MARKS
 _PLAN_CLOCKS = 65_536
 _PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits
 _READINGS = _PLANS + PLAN_SLOTS * _PLAN_WORDS  # how many were written, then the last ones
-_READING_SLOTS = 16
+_READING_SLOTS = 256  # ten come in a second
 _DECIDED = _READINGS + 1 + 3 * _READING_SLOTS  # (step, MHz) of the last steps
-WORDS = _DECIDED + 2 * RECENT_TURNS
-_VERSION = 0x70666F_0006
+_CHANGES = _DECIDED + 2 * RECENT_TURNS  # how many changes of the clock there were, then (time, MHz) of the last ones
+_CHANGE_SLOTS = 64
+WORDS = _CHANGES + 1 + 2 * _CHANGE_SLOTS
+_VERSION = 0x70666F_0007
 
 NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
@@ -172,6 +175,50 @@ def newest_reading(words: memoryview) -> Reading | None:
         return None
     at = _READINGS + 1 + 3 * ((count - 1) % _READING_SLOTS)
     return Reading(words[at], words[at + 1], words[at + 2])
+
+
+def energy_at(words: memoryview, t_ns: int) -> float:
+    """Returns the energy counter at a monotonic time, in J, between the readings around it; NaN if there are none."""
+    count, after = words[_READINGS], None
+    for number in range(count - 1, max(-1, count - _READING_SLOTS), -1):  # the oldest may be written over meanwhile
+        at = _READINGS + 1 + 3 * (number % _READING_SLOTS)
+        time_ns, energy_uj = words[at], words[at + 1]
+        if time_ns <= t_ns:
+            if after is None or after[0] <= time_ns:
+                return energy_uj / 1e6
+            return (energy_uj + (after[1] - energy_uj) * (t_ns - time_ns) / (after[0] - time_ns)) / 1e6
+        after = time_ns, energy_uj
+    return math.nan
+
+
+def write_change(words: memoryview, t_ns: int, mhz: int) -> None:
+    """Writes that the clock was set to `mhz`, 0 for the default clock, at a monotonic time."""
+    count = words[_CHANGES]
+    at = _CHANGES + 1 + 2 * (count % _CHANGE_SLOTS)
+    words[at], words[at + 1] = t_ns, mhz
+    words[_CHANGES] = count + 1
+
+
+def mean_clock_mhz(words: memoryview, begin_ns: int, end_ns: int, top_mhz: int) -> float:
+    """Returns the mean of the clock that was set between two monotonic times, in MHz; NaN if it is not known any more.
+
+    Args:
+        words: The page.
+        begin_ns, end_ns: The times.
+        top_mhz: The highest clock, which the default counts as.
+    """
+    count, sum_mhz_ns, until_ns = words[_CHANGES], 0, end_ns
+    for number in range(count - 1, max(-1, count - _CHANGE_SLOTS), -1):
+        at = _CHANGES + 1 + 2 * (number % _CHANGE_SLOTS)
+        since_ns = max(words[at], begin_ns)
+        if since_ns < until_ns:
+            sum_mhz_ns += (words[at + 1] or top_mhz) * (until_ns - since_ns)
+            until_ns = since_ns
+        if until_ns == begin_ns:
+            break
+    if until_ns > begin_ns and count >= _CHANGE_SLOTS:
+        return math.nan
+    return (sum_mhz_ns + top_mhz * (until_ns - begin_ns)) / max(1, end_ns - begin_ns)
 
 
 def write_decided(words: memoryview, step: int, mhz: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfo_fs.loads.durations import STALLED, LoadDurations
+from pfo_fs.loads.durations import LoadDurations
 from pfo_fs.loads.step_shape import StepShape
 
 Array = Any
@@ -85,6 +85,16 @@ class LoadChoice:
         """Whether loads explain enough to choose clocks by them."""
         return self.durations.residual < _EXPLAINS
 
+    def forget(self) -> None:
+        """Begins to learn anew: loads are of another form now."""
+        self.durations.forget()
+        self.margin = 0.0
+
+    def add_lost(self, lost_s: float) -> None:
+        """Adds time, in s, by which clocks have made steps longer beyond what `learn` was told."""
+        self._lost_s += lost_s
+        self._squares += lost_s**2
+
     @property
     def late(self) -> tuple[float, float]:
         """By how much longer steps were for their clocks, as ranks measured it: relative, and its standard error."""
@@ -102,8 +112,8 @@ class LoadChoice:
     @property
     def status_text(self) -> str:
         """What is known, for people."""
-        if self.steps < _FIRST_STEPS:
-            return f"learning what loads make of durations: {self.steps} of {_FIRST_STEPS} steps"
+        if self.durations.count < _FIRST_STEPS and (self.durations.count or self.steps < _FIRST_STEPS):
+            return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
             return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
         residual = f"{100 * self.durations.residual:.1f} %"
@@ -121,18 +131,19 @@ class LoadChoice:
         margin = f"margin {100 * self.margin:.1f} %"
         return f"loads leave {residual} of durations unexplained; {margin}; {lost}, over {self.steps} steps"
 
-    def choose(self, loads: Array) -> list[int]:
+    def choose(self, loads: Array, late_s: Any = 0.0) -> list[int]:
         """Returns the clock of each pipeline, in MHz.
 
         Args:
             loads: Load of each micro-batch, (micro-batches, pipelines, features).
+            late_s: By how much later than the first one each pipeline begins the step, in s, (pipelines,).
         """
         import numpy as np
 
         pipelines = loads.shape[1]
         if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
             return [self.clocks.offered_mhz[0]] * pipelines
-        full_s = self.durations.ends_s(loads).max(axis=0)
+        full_s = self.durations.ends_s(loads).max(axis=0) + late_s
         deadline_s = full_s.max() * (1 - self.margin) - self.clocks.change_s
         mhz, slower = (np.array(column) for column in zip(*self.clocks.slower, strict=True))
         # The lowest clock in time, by bisection: a lower one never ends earlier. The highest is always allowed.
@@ -140,7 +151,7 @@ class LoadChoice:
         last: Array = np.where(full_s <= deadline_s, len(mhz) - 1, 0)
         while (first < last).any():
             middle = (first + last + 1) // 2
-            in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) <= deadline_s
+            in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) + late_s <= deadline_s
             is_open = first < last
             first, last = (
                 np.where(is_open & in_time, middle, first),
@@ -148,47 +159,46 @@ class LoadChoice:
             )
         return [int(each) for each in mhz[first]]
 
-    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], sure: Any = True) -> None:
+    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float | None = None) -> None:
         """Learns from a step.
 
         Args:
             loads: As for `choose`.
             ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
                 is not known.
-            mhz: The clock of each pipeline.
-            sure: Whether it was in force all the time, for each pipeline: else durations do not count.
+            mhz: The clock of each pipeline: its mean while the pipeline worked.
+            lost_s: By how much longer clocks have made training in this step; None: all pipelines waited for the one
+                that ended last.
         """
         import numpy as np
 
         slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
-        lost = 0.0
         is_known = bool(np.isfinite(ends_s).all())
         if is_known:
             self._time_s += float(ends_s.max())
         if np.isfinite(loads).all():
-            self.durations.add(loads, np.where(sure, ends_s, np.nan), slower)
+            self.durations.add(loads, ends_s, slower)
         if slower.any() and is_known:
-            worked_s, full_s = self.without_stalls(loads, ends_s, mhz)
-            time_s, highest_s = float(ends_s.max()), float((ends_s - worked_s + full_s).max())
-            lost = max(0.0, time_s / highest_s - 1)
-            self._lost_s += max(0.0, time_s - highest_s)
-            self._squares += max(0.0, time_s - highest_s) ** 2
+            time_s = float(ends_s.max())
+            if lost_s is None:
+                lost_s = max(0.0, time_s - float(self.at_top_s(loads, ends_s, mhz).max()))
+            lost = lost_s / max(time_s - lost_s, time_s / 2)
+            self.add_lost(lost_s)
             if lost > self._lost_time:
                 self.margin = min(_MOST_MARGIN, self.margin + _UP * lost)
             else:
                 self.margin -= min(_UP * self._lost_time, _DOWN * self.margin)
                 self.margin = max(_LEAST_MARGIN, self.margin)
         self.steps += 1
-        if self.steps >= _FIRST_STEPS and (self.steps <= _OFTEN or self.steps % _EVERY == 0):
+        count = self.durations.count
+        if count >= _FIRST_STEPS and (count <= _OFTEN or count % _EVERY == 0):
             self.durations.fit()
             if self.explains and not self.margin:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
 
-    def without_stalls(self, loads: Array, ends_s: Array, mhz: Sequence[float]) -> tuple[Array, Array]:
-        """Returns when ranks ended work that has not stalled, and when they would have at the highest clock, in s each.
-
-        What takes more than twice as long as expected has stalled (a checkpoint, the host), which is no work, and which
-        no clock makes longer; a shorter time is that of slower work.
+    def at_top_s(self, loads: Array, ends_s: Array, mhz: Sequence[float]) -> Array:
+        """Returns when ranks would have ended at the highest clock, in s: whatever took a rank longer than its loads
+        say counts as work, so this is the most that its clock can have cost it.
 
         Args:
             loads, ends_s, mhz: As for `learn`.
@@ -197,7 +207,5 @@ class LoadChoice:
 
         slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         if not np.isfinite(loads).all() or not self.explains:
-            return ends_s, ends_s / (1 + self.durations.slope * slower)
-        full_s, due_s = self.durations.ends_s(loads), self.durations.ends_s(loads, slower)
-        has_stalled = ends_s > STALLED * due_s
-        return np.where(has_stalled, due_s, ends_s), np.where(has_stalled, full_s, ends_s * full_s / due_s)
+            return ends_s / (1 + self.durations.slope * slower)
+        return ends_s * self.durations.ends_s(loads) / self.durations.ends_s(loads, slower)

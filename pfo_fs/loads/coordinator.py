@@ -10,13 +10,16 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
-from pfo_fs.loads.step_rows import StepRows
+from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
+from pfo_fs.loads.waits import Waits
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -26,17 +29,34 @@ _LOWEST = 0.6
 it, and the ranks' own measurements may raise it."""
 _KEPT = 64
 """A step whose end has not come from all ranks after 64 others is forgotten."""
+_SURE = 0.01
+"""Times of steps are told beside those at default clocks once they are known to 1 %."""
+_RESTS = 16
+"""What comes in a step beside the ranks' work is the median of the last 16 steps at the highest clocks."""
 
 
 @dataclass
 class _Open:
-    """A step that has begun: its loads, and what has come of its end."""
+    """A step that has begun: its loads, and what has come of its begin and its end.
+
+    Attributes:
+        loads: As `StepRows.loads_of` returns them.
+        allowed_mhz: The clock of each lane that its loads allow.
+        asked_mhz: The same, but for a turn.
+        likely: How likely a lane with a lower clock was to get the highest one.
+        work_s, mhz: Of each rank: the time of its work, the clock.
+        begins_s, energies_j: When each rank has begun it, and its energy counter then.
+    """
 
     step: int
     loads: Array
+    allowed_mhz: Array
+    asked_mhz: Array
+    likely: float
     work_s: Array
     mhz: Array
-    powers_w: Array
+    begins_s: Array
+    energies_j: Array
 
 
 class LoadCoordinator:
@@ -62,27 +82,29 @@ class LoadCoordinator:
         top = offered_mhz[0]
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
         self._shape = shape or StepShape.alone()
-        self._lanes, self._stages = (list(column) for column in zip(*places, strict=True))
-        self._num_lanes = max(self._lanes) + 1
-        self._first_ranks = [self._lanes.index(lane) for lane in range(self._num_lanes)]
+        import numpy as np
+
+        self._lanes, self._stages = (np.array(column) for column in zip(*places, strict=True))
+        self._num_lanes = int(self._lanes.max()) + 1
         clocks = Clocks(self._offered, self._offered[-1], change_s)
         self._choice = LoadChoice(self._shape, clocks, lost_time)
-        self._energies = StepEnergies(top)
+        self._energies, self._turns, self._pace = StepEnergies(top), Turns(), Pace()
+        self._waits = Waits(self._lanes, self._stages)
+        self._rests_s: deque[float] = deque(maxlen=_RESTS)
         self._open: deque[_Open] = deque(maxlen=_KEPT)
-        self._readings: Array | None = None
-        self._untaken: Array | None = None
+        self._untaken: StepRows | None = None
         self._odd: int | None = None  # a rank whose loads have another form than those of most
-        self._began_s: dict[int, float] = {}
+        self._silent: deque[int] = deque(maxlen=_KEPT)  # a lane without loads in each of the last steps, or -1
         self._lowered = 0
         self._last: LastStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
-    def receive(self, rows: Sequence[Sequence[float]], began_s: float) -> list[int]:
+    def receive(self, rows: Sequence[Sequence[float]], began_s: float = UNKNOWN) -> list[int]:
         """Takes a step's rows; returns the clock of each rank in MHz, 0 for the default clock. `learn` comes after it.
 
         Args:
             rows: `step_rows.make_row` of all ranks, in their order.
-            began_s: When this rank has begun the step, in s.
+            began_s: When ranks whose rows do not tell it have begun the step, in s.
 
         Raises:
             ValueError: The ranks are not at the same step.
@@ -93,94 +115,111 @@ class LoadCoordinator:
         steps = told.steps
         if not (steps == steps[0]).all():
             raise ValueError(f"rank {int(steps.argmax())} is at step {steps.max():g}, another one at {steps.min():g}")
-        self._take_readings(told.readings, began_s)
-        self._untaken, self._odd = told.ended, told.odd_rank
+        self._untaken, self._odd = told, told.odd_rank
         loads = told.loads_of(self._lanes, self._shape.micro_batches)
-        unknown: Array = np.full(len(rows), np.nan)
-        self._open.append(_Open(int(steps[0]), loads, unknown, unknown.copy(), unknown.copy()))
+        known = np.isfinite(loads).all(axis=(0, 2))
+        self._silent.append(-1 if known.all() or not known.any() else int(known.argmin()))
         top = self._offered[0]
-        mhz = [top] * self._num_lanes
-        if self._same_features(loads):
-            mhz = self._choice.choose(loads)
+        allowed = [top] * self._num_lanes
+        if self._same_features(loads) and not self._waits.apart and not self._pace.checks:
+            late_s: Array = np.zeros(self._num_lanes)
+            begins_s = np.where(np.isfinite(told.begins_s), told.begins_s, began_s)
+            if np.isfinite(begins_s).all():
+                np.maximum.at(late_s, self._lanes, begins_s - begins_s.min())
+            allowed = self._choice.choose(loads, late_s)
+        mhz, likely = self._turns.take(allowed, top)
+        unknown: Array = np.full(len(rows), np.nan)
+        clocks = np.array(allowed), np.array(mhz), likely
+        self._open.append(_Open(int(steps[0]), loads, *clocks, *(unknown.copy() for _ in range(4))))
         self._lowered += min(mhz) < top
         return [0 if mhz[lane] == top else mhz[lane] for lane in self._lanes]
 
     def _same_features(self, loads: Array) -> bool:
         return bool(loads.shape[-1] == self._choice.durations.features)
 
-    def _take_readings(self, readings: Array, began_s: float) -> None:
-        """Notes the energies of steps that have passed, and when the one that runs has begun."""
-        import numpy as np
-
-        before, self._readings = self._readings, readings.copy()
-        runs = int(readings[0, 0])
-        self._began_s.setdefault(runs, began_s)
-        while len(self._began_s) > _KEPT:
-            del self._began_s[min(self._began_s)]
-        if before is None:
-            return
-        took_s = readings[:, 2] - before[:, 2]
-        passed = (readings[:, 0] == before[:, 0] + 1) & (took_s > 0)
-        powers_w = (readings[:, 1] - before[:, 1]) / np.where(passed, took_s, 1.0)
-        for one in self._open:
-            of_this = passed & (before[:, 0] == one.step)
-            one.powers_w[of_this] = powers_w[of_this]
-
     def learn(self) -> None:
         """Learns from the steps that the last rows say have ended; call it after each `receive`."""
         import numpy as np
 
-        ended, self._untaken = self._untaken, None
-        if ended is None:
+        told, self._untaken = self._untaken, None
+        if told is None:
             return
         for one in self._open:
-            rank, place = np.nonzero(ended[:, :, 0] == one.step)
-            one.work_s[rank], one.mhz[rank] = ended[rank, place, 1], ended[rank, place, 2]
+            rank, place = np.nonzero(told.ended[:, :, 0] == one.step)
+            one.work_s[rank], one.mhz[rank] = told.ended[rank, place, 1], np.abs(told.ended[rank, place, 2])
+            begun = told.readings[:, 0] == one.step
+            one.energies_j[begun], one.begins_s[begun] = told.readings[begun, 1], told.readings[begun, 2]
         # Each rank tells its ends in order: what has not come for a step before the last complete one will not come.
         complete = [one.step for one in self._open if np.isfinite(one.work_s).all()]
         while complete and self._open[0].step <= complete[-1]:
-            done = self._open.popleft()
+            done = self._open[0]
+            after = self._open[1] if len(self._open) > 1 and self._open[1].step == done.step + 1 else None
+            if done.step == complete[-1] and not (after and np.isfinite(after.begins_s).all()):
+                return  # it has ended when the next step has begun
+            self._open.popleft()
             if done.step in complete:
-                began_s, ended_s = (self._began_s.get(step, np.nan) for step in (done.step, done.step + 1))
-                self._learn(done, ended_s - began_s)
-            if not self._open:
-                break
+                self._learn(done, after)
 
-    def _learn(self, done: _Open, step_s: float) -> None:
-        """Learns from a step that all ranks have ended."""
+    def _learn(self, done: _Open, after: _Open | None) -> None:
+        """Learns from a step that all ranks have ended, and from the begin of the one after it."""
         import numpy as np
 
         ends_s: Array = np.full((self._shape.ranks, self._num_lanes), -np.inf)
         np.maximum.at(ends_s, (self._stages, self._lanes), done.work_s)
-        mhz, top = done.mhz[self._first_ranks], self._offered[0]
-        choice = self._choice
-        if np.isfinite(done.loads).all() and not self._same_features(done.loads) and choice.durations.features:
-            choice.durations.forget()
-        # A clock that came late counts in the lost time, as if it had been there, but not in what durations teach.
-        in_force = np.where(np.isfinite(mhz), np.abs(mhz), top)
-        are_sure: Array = np.full(self._num_lanes, True)
-        np.logical_and.at(are_sure, self._lanes, done.mhz > 0)
-        choice.learn(done.loads, ends_s, in_force, sure=are_sure)
-        worked_s, full_s = choice.without_stalls(done.loads, ends_s, in_force)
-        self._last = last_step(done.step, in_force, worked_s.max(axis=0), full_s.max(axis=0)) or self._last
-        if step_s > 0 and self._shape.ranks > 1 and not choice.explains:
-            self._energies.add_at_top(done.powers_w * step_s)
-        elif step_s > 0:
-            if choice.explains and np.isfinite(done.loads).all():
-                worked_s = worked_s * choice.durations.busy(done.loads, top / in_force - 1)
-                full_s = full_s * choice.durations.busy(done.loads)
-            worked_s, full_s = (done.work_s * (each / ends_s)[self._stages, self._lanes] for each in (worked_s, full_s))
-            clocks = np.where(done.mhz > 0, done.mhz, np.nan)
-            unsure = choice.durations.residual if choice.explains else 0.0
-            self._energies.add(done.powers_w * step_s, step_s, worked_s, full_s, clocks, unsure)
-        if self._lowered:
+        top, choice = self._offered[0], self._choice
+        is_known = bool(np.isfinite(done.loads).all())
+        if is_known and not self._same_features(done.loads) and choice.durations.features:
+            choice.forget()
+        of_ranks = np.where(np.isfinite(done.mhz), done.mhz, top)
+        mhz = np.bincount(self._lanes, of_ranks) / np.bincount(self._lanes)
+        at_top_s = choice.at_top_s(done.loads, ends_s, mhz)
+        next_s = done.begins_s * np.nan if after is None else after.begins_s
+        cost_s = ends_s.max(axis=0) - at_top_s.max(axis=0)
+        lost_s = self._waits.add(done.step, done.begins_s, next_s, done.work_s, cost_s)
+        self._last = last_step(done.step, mhz, ends_s.max(axis=0), at_top_s.max(axis=0)) or self._last
+        step_s = float(np.median(next_s - done.begins_s))
+        if step_s > 0 and after is not None:
+            energies_j = after.energies_j - done.energies_j
+            if is_known:
+                self._compare(done, step_s, step_s - float((done.begins_s + done.work_s).max() - done.begins_s.min()))
+            if choice.explains and is_known:
+                due_s = choice.durations.ends_s(done.loads) * choice.durations.busy(done.loads)
+                weights = (done.allowed_mhz < done.asked_mhz) / max(done.likely, 1e-9)
+                in_order = self._stages, self._lanes
+                is_low = (done.asked_mhz < top)[self._lanes]
+                self._energies.add(energies_j, step_s, due_s[in_order], is_low, weights[self._lanes])
+                worked_s = done.work_s * choice.durations.busy(done.loads, top / mhz - 1)[in_order]
+                self._energies.add_clocks(energies_j, step_s, worked_s, of_ranks)
+            else:
+                self._energies.add_others(energies_j)
+        choice.learn(done.loads, ends_s, mhz, lost_s)
+        if self._lowered and self._energies.saving is not None:
             least = self._energies.least_mhz(self._offered, choice.durations.slope)
-            if self._energies.saving is not None:
-                choice.clocks = replace(choice.clocks, least_mhz=least)
-        if choice.explains and np.isfinite(done.loads).all():
+            choice.clocks = replace(choice.clocks, least_mhz=least)
+        if choice.explains and is_known:
             # Of what loads explain: neither noise nor a slow worker can be balanced.
             due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
             self._varied.append((float(due_s.max()), float(due_s.mean())))
+
+    def _compare(self, done: _Open, step_s: float, rest_s: float) -> None:
+        """Compares the time of a step with that which was expected at the clocks that it was to have.
+
+        Args:
+            done: The step.
+            step_s: Its time, in s.
+            rest_s: Of that, what came beside the ranks' work.
+        """
+        top = self._offered[0]
+        is_lowered = bool(done.asked_mhz.min() < top)
+        if not is_lowered:
+            self._rests_s.append(max(0.0, rest_s))
+        if not self._rests_s:
+            return
+        in_turn = not is_lowered and bool(done.allowed_mhz.min() < top)
+        took = Took(step_s, median(self._rests_s), done.loads, top / done.asked_mhz - 1)
+        model = self._choice.durations if self._choice.explains else None
+        slower = self._pace.add(took, model, is_lowered, in_turn)
+        self._choice.add_lost(slower * RECENT * step_s)
 
     @property
     def state(self) -> LoadsState:
@@ -191,8 +230,8 @@ class LoadCoordinator:
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
         saving = self._energies.saving if self._lowered else None
-        text = choice.status_text
-        if explained is not None and not choice.has_lost_too_much:
+        text, problem = choice.status_text, ""
+        if explained is not None and not choice.has_lost_too_much and not self._waits.apart:
             saved = "energy saved not known yet"
             if saving is not None:
                 saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
@@ -205,8 +244,24 @@ class LoadCoordinator:
                 f"loads explain {math.floor(100 * explained)} % of what varies; {saved}, {100 * late:.2f} % ± "
                 f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
             )
-        if self._odd is not None:
-            text += f". Rank {self._odd} gives loads of another form than most ranks: default clocks in such steps"
+            if (measured := self._pace.late) is not None and measured[1] < _SURE:
+                slower, error, steps = measured
+                text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
+        silent = [lane for lane in self._silent if lane >= 0]
+        if self._waits.apart:
+            problem = (
+                f"ranks do not wait for each other in each step ({self._waits.seen}), so lower clocks would cost time: "
+                "default clocks. Call step() equally often on all ranks, and once for all work until ranks wait"
+            )
+            text = f"{problem}. {100 * late:.2f} % ± {100 * late_error:.2f} slower, over {choice.steps} steps"
+        elif self._odd is not None:
+            problem = f"rank {self._odd} gives loads of another form than most ranks: default clocks in such steps"
+        elif silent:
+            kind = "pipeline" if self._shape.ranks > 1 else "data-parallel rank"
+            problem = f"{kind} {silent[-1]} gives no loads in some steps: default clocks in such steps"
+        if problem and not self._waits.apart:
+            count = f" ({len(silent)} of the last {len(self._silent)})" if silent else ""
+            text += f". {problem[0].upper()}{problem[1:]}{count}"
         if balanced >= LEAST_BALANCED:
             text += f". Batches of equal work would make steps {100 * balanced:.0f} % shorter"
         return LoadsState(
@@ -221,4 +276,5 @@ class LoadCoordinator:
             balanced,
             text,
             self._last,
+            problem,
         )

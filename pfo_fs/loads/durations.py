@@ -40,7 +40,7 @@ be the usual one within 0.5; that counts as one end, known to 2 %."""
 _ODD = 0.02
 """This share of the ends, those that are furthest off, may have been something else than work, such as a checkpoint: it
 does not count."""
-STALLED = 2.0
+_STALLED = 2.0
 """Slow workers of measured jobs take up to 1.4 times as long; what takes more than twice as long has stalled."""
 _LEAST = 1e-3
 """Of the mean duration, no instruction is taken to last for less than this share."""
@@ -58,6 +58,7 @@ class LoadDurations:
         explained: The share of the variance of ends that loads explain.
         slope: s.
         pace: By how many times a pipeline takes as long as the others, (pipelines,).
+        count: Number of steps with an end, since the beginning or the last `forget`.
     """
 
     def __init__(self, shape: StepShape) -> None:
@@ -80,6 +81,7 @@ class LoadDurations:
         import numpy as np
 
         self._steps.clear()
+        self.count = 0
         self._found: Array | None = None
         self.pace: Array = np.ones(1)
         self._scale: Array = 1.0
@@ -95,7 +97,10 @@ class LoadDurations:
                 is not known.
             slower: Highest clock over the clock in force, less 1, (pipelines,).
         """
+        import numpy as np
+
         self._steps.append((loads, ends_s, slower))
+        self.count += bool(np.isfinite(ends_s).any())
 
     def fit(self) -> None:
         """Fits the model to the latest steps."""
@@ -135,10 +140,10 @@ class LoadDurations:
             took_s, expected_s = (
                 np.bincount(pipeline, np.where(usual, each, 0.0).sum(axis=0), pipelines) for each in (ends_s, due_s)
             )
-            self.pace *= np.where(expected_s > 0, took_s, 1.0) / np.where(expected_s > 0, expected_s, 1.0)
+            self.pace = self.pace * np.where(expected_s > 0, took_s, 1.0) / np.where(expected_s > 0, expected_s, 1.0)
             due_s = self._ends_s(basis, self._found, slower, self.pace[pipeline])
             off = np.where(known, ends_s / due_s - 1, np.inf)
-            usual = (np.abs(off) <= np.quantile(np.abs(off[known]), 1 - _ODD)) & (off <= STALLED - 1)
+            usual = (np.abs(off) <= np.quantile(np.abs(off[known]), 1 - _ODD)) & (off <= _STALLED - 1)
         full_s = ends_s / (due_s / self._ends_s(basis, self._found, 0.0 * slower, self.pace[pipeline]))
         varies = float(np.std(full_s[usual] / full_s[usual].mean()))
         self.residual = float(np.std((ends_s - due_s)[usual])) / mean_s

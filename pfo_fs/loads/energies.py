@@ -1,15 +1,18 @@
-"""What steps would have taken at the highest clock, in J, from what ranks draw there; and which clock takes least.
+"""What was saved, against the steps of ranks that a turn had run at the highest clock (`turns.py`); and which clock
+takes least energy.
 
-    power at the highest clock = c0 while a rank waits, c0 + c1 while it works
+    energy of a rank in a step at the highest clock = c0 * time of the step + c1 * time that its loads make of its work
 
-In each step the ranks with most work run at the highest clock, and in the first steps all do: from these alone the two
-powers are learned, by least squares, whatever lower clocks do. What was saved is what that says of the whole job, less
-what was measured. Which clock takes least energy follows from all ranks and clocks, by c0 + c1 + c2 x + c3 x^3 while a
-rank works at x = clock / highest clock.
+is fitted to the turns of ranks whose loads allowed a lower clock, and to nothing else; so it says what the other steps
+of the same ranks would have taken. A turn counts by the inverse of its probability, so that the fit's sum is that of
+all such steps whatever happens in them (Lin, "Agnostic notes on regression adjustments to experimental data", 2013).
+Which clock takes least energy follows from all ranks and clocks, by power = c0 + c1 + c2 x + c3 x^3 while a rank works
+at x = clock / highest clock.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +25,20 @@ _PRIOR_W = 1000.0
 _SURE = 0.5
 """A saving is told once its error is below this share of it, or below one percent of the energy."""
 _LEAST_SURE = 0.01
+_LEAST_TURNS = 4
+"""The scatter of fewer turns is no error."""
+_KEPT_TURNS = 1024
+"""The error follows from the scatter of the last 1,024 turns."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Energy saved, relative to max clocks, and its standard error."""
+    """Energy saved, relative to the highest clocks, its standard error, and the number of turns that it is measured
+    against."""
 
     share: float
     error: float
+    turns: int = 0
 
 
 class _Powers:
@@ -55,17 +64,17 @@ class _Powers:
         self._squares += float(powers_w @ powers_w)
         self._rows += len(powers_w)
 
-    def solve(self) -> tuple[Array, Array]:
-        """Returns the coefficients, and their covariances."""
+    def solve(self) -> Array:
+        """Returns the coefficients."""
         import numpy as np
 
-        variance = _PRIOR_W**2
-        for _ in range(2):  # the prior hardly counts, once there are rows
-            precision = self._products / variance + self._prior
-            found = np.linalg.solve(precision, self._sums / variance)
+        found: Array = np.zeros(len(self._sums))
+        variance = 1.0
+        for _ in range(3):  # the prior weighs as the scatter says, which follows from the coefficients
+            found = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
             left = self._squares - 2 * found @ self._sums + found @ self._products @ found
             variance = max(1.0, float(left) / max(1, self._rows))
-        return found, np.linalg.inv(self._products / variance + self._prior)
+        return found
 
 
 class StepEnergies:
@@ -79,57 +88,93 @@ class StepEnergies:
         import numpy as np
 
         self._top_mhz = top_mhz
-        self._highest, self._all = _Powers(2), _Powers(4)
-        self._times_s: Array = np.zeros(2)  # of all ranks together: their steps, their work at the highest clock
-        self._unsure_s = 0.0
-        self._drawn_j = self._same_j = 0.0
+        self._all = _Powers(4)
+        self._products: Array = np.zeros((2, 2))
+        self._sums: Array = np.zeros(2)
+        self._turns: deque[tuple[Array, Array, float]] = deque(maxlen=_KEPT_TURNS)
+        self._num_turns = 0
+        self._lowered: Array = np.zeros(2)  # time of steps, and of work by loads, of all ranks with lower clocks
+        self._lowered_j = self._other_j = self._ranks_squared = 0.0
 
-    def add(self, energies_j: Array, step_s: float, work_s: Array, full_s: Array, mhz: Array, unsure: float) -> None:
-        """Adds a step.
+    def add_clocks(self, energies_j: Array, step_s: float, work_s: Array, mhz: Array) -> None:
+        """Adds a step to what tells the clock of least energy.
 
         Args:
             energies_j: Energy of each rank's GPU in the step, in J, (ranks,); NaN where it is not known.
             step_s: The time of the step, in s.
             work_s: The time of each rank's own work, (ranks,).
-            full_s: The same at the highest clock.
             mhz: The clock of each rank.
-            unsure: Relative: by how much `full_s` of all ranks with lower clocks may be wrong in the same way.
         """
         import numpy as np
 
         known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
-        if not known.any() or step_s <= 0:
-            return
-        powers_w, x = energies_j[known] / step_s, mhz[known] / self._top_mhz
-        busy, full = (np.minimum(each[known], step_s) / step_s for each in (work_s, full_s))
-        ones, highest = np.ones_like(busy), x == 1
-        self._all.add(np.stack([ones, busy, busy * x, busy * x**3], axis=1), powers_w)
-        self._highest.add(np.stack([ones, busy], axis=1)[highest], powers_w[highest])
-        self._times_s += np.array([len(busy), full.sum()]) * step_s
-        self._unsure_s += unsure * float(full[~highest].sum()) * step_s
-        self._drawn_j += float(energies_j[known].sum())
+        busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
+        self._all.add(np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1), energies_j[known] / step_s)
 
-    def add_at_top(self, energies_j: Array) -> None:
-        """Adds a step at max clocks whose work is not known: it saves nothing, and teaches nothing.
+    def add(self, energies_j: Array, step_s: float, full_s: Array, lowered: Array, weights: Array) -> None:
+        """Adds a step.
 
         Args:
-            energies_j: As for `add`.
+            energies_j, step_s: As for `add_clocks`.
+            full_s: The time that its loads make of each rank's work at the highest clock, (ranks,).
+            lowered: Whether a rank has a lower clock.
+            weights: For ranks that a turn has kept at the highest clock, the inverse of how likely that was; else 0.
         """
         import numpy as np
 
-        self._same_j += float(np.nansum(energies_j))
+        known = np.isfinite(energies_j + full_s) & (energies_j > 0)
+        low, out = known & lowered, known & (weights > 0)
+        rows: Array = np.stack([np.full(len(full_s), step_s), full_s], axis=1)
+        self._lowered += rows[low].sum(axis=0)
+        self._ranks_squared += float(low.sum()) ** 2
+        self._lowered_j += float(energies_j[low].sum())
+        self._other_j += float(energies_j[np.isfinite(energies_j) & ~low].sum())
+        if out.any():
+            weighed = rows[out] * (weights[out] / step_s)[:, None]
+            products, sums = weighed.T @ rows[out], weighed.T @ energies_j[out]
+            self._products += products
+            self._sums += sums
+            self._turns.append((products, sums, float(weights[out].sum())))
+            self._num_turns += 1
+
+    def add_others(self, energies_j: Array) -> None:
+        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing.
+
+        Args:
+            energies_j: As for `add_clocks`.
+        """
+        import numpy as np
+
+        self._other_j += float(np.nansum(energies_j))
 
     @property
     def saving(self) -> Saving | None:
         """What was saved so far; None while that is not known."""
-        powers_w, covariances = self._highest.solve()
-        full_j = float(self._times_s @ powers_w) + self._same_j
-        if not self._times_s.any() or full_j <= 0:
+        import numpy as np
+
+        if self._num_turns < _LEAST_TURNS or not self._lowered.any():
             return None
-        variance = float(self._times_s @ covariances @ self._times_s) + (self._unsure_s * float(powers_w[1])) ** 2
-        drawn_j = self._drawn_j + self._same_j
-        share, error = 1 - drawn_j / full_j, variance**0.5 * drawn_j / full_j**2
-        return Saving(share, error) if error <= max(_SURE * abs(share), _LEAST_SURE) else None
+        try:
+            inverse: Array = np.linalg.inv(self._products)
+        except np.linalg.LinAlgError:
+            return None
+        found = inverse @ self._sums
+        full_j = float(self._lowered @ found)
+        at_top_j = full_j + self._other_j
+        if not np.isfinite(full_j) or full_j <= 0:
+            return None
+        # The scatter of turns, in each of which all ranks may be off in the same way.
+        off: Array = np.array([sums - products @ found for products, sums, _ in self._turns])
+        weights: Array = np.array([weight for _, _, weight in self._turns])
+        free = max(1, len(off) - len(found))
+        scatter = off.T @ off * self._num_turns / free
+        direction = inverse @ self._lowered
+        of_step = float(((off[:, 0] / weights) ** 2).sum()) / free
+        variance = float(direction @ scatter @ direction) + of_step * self._ranks_squared
+        drawn_j = self._lowered_j + self._other_j
+        share, error = 1 - drawn_j / at_top_j, variance**0.5 * drawn_j / at_top_j**2
+        known = error <= max(_SURE * abs(share), _LEAST_SURE)
+        return Saving(share, error, self._num_turns) if known else None
 
     def least_mhz(self, offered_mhz: Sequence[int], slope: float) -> int:
         """Returns the clock, among these, at which work takes least energy beyond that of waiting.
@@ -138,7 +183,7 @@ class StepEnergies:
             offered_mhz: The clocks.
             slope: By which share of its time work follows the clock.
         """
-        _, fixed_w, linear_w, steep_w = map(float, self._all.solve()[0])
+        _, fixed_w, linear_w, steep_w = map(float, self._all.solve())
 
         def beyond_j(mhz: int) -> float:
             x = mhz / self._top_mhz

@@ -72,6 +72,7 @@ class LoadsState:
         balanced: By how much shorter steps would be if all ranks had the mean of their work.
         text: The same in words.
         last: The last step; None before there was one.
+        problem: Why clocks stay at their default in some or all steps, if something should be changed in training.
     """
 
     steps: int
@@ -85,6 +86,7 @@ class LoadsState:
     balanced: float
     text: str
     last: LastStep | None = None
+    problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Returns the figures for the job's status."""

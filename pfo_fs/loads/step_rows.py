@@ -1,6 +1,6 @@
 """What one rank tells all others about a step, as a row of numbers: a fixed part, and then its loads.
 
-    step | step that runs, energy counter, time of its reading | steps that have ended: number, time, clock | loads
+    step | a step, energy counter and time at its begin | begin | steps that have ended: number, time, clock | loads
 
 Steps may be told before they run, so that the step of a row is that which runs, or a later one.
 
@@ -19,10 +19,13 @@ from typing import Any
 MOST_FEATURES = 8
 MOST_NUMBERS = 4096
 """The loads of a step have room for this many numbers, such as those of 512 micro-batches with 8 features."""
+_MOST = 1e30
+"""No load is larger: squares and sums stay numbers."""
 MOST_ENDED = 4
 """A row has room for this many steps that have ended: more end between two steps only after a pause."""
 _RUNS = 1
-_ENDED = _RUNS + 3
+_BEGAN = _RUNS + 3
+_ENDED = _BEGAN + 1
 FIXED = _ENDED + 3 * MOST_ENDED
 """This number of numbers stands before the loads."""
 UNKNOWN = math.nan
@@ -38,7 +41,7 @@ class EndedStep:
     Attributes:
         step: Its number.
         work_s: The time of the rank's own work, until it would have waited for others, in s.
-        mhz: The clock of that work; negative if it came while the work went on, NaN if it is not known.
+        mhz: The mean of its clock while it worked, NaN if that is not known.
     """
 
     step: int
@@ -48,9 +51,8 @@ class EndedStep:
 
 @dataclass(frozen=True)
 class Reading:
-    """The energy counter of a rank's GPU, in J, and the time at which it was read, in s; NaN if they are not known.
-
-    `runs` is the step that begins just then.
+    """The energy counter of a rank's GPU, in J, when a step has begun there, and that time, in s; NaN if they are not
+    known. `runs` is the step.
     """
 
     runs: int
@@ -67,9 +69,11 @@ def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
     """
     try:
         rows = [_features(one) for one in (() if loads is None else loads)]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ()
     if not rows or not 0 < len(rows[0]) <= MOST_FEATURES or any(len(row) != len(rows[0]) for row in rows):
+        return ()
+    if not all(abs(number) <= _MOST for row in rows for number in row):  # NaN is not either
         return ()
     if micro_batches:
         each = [number for row in rows for number in row]
@@ -79,7 +83,7 @@ def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
         if len(sums) == 1:
             sums.append(math.fsum(one[0] * one[0] for one in rows))
         found = (float(len(rows)), *sums)
-    return found if all(map(math.isfinite, found)) else ()
+    return found
 
 
 def _features(load: Any) -> tuple[float, ...]:
@@ -94,21 +98,37 @@ def _features(load: Any) -> tuple[float, ...]:
     return tuple(map(float, values)) if isinstance(values, (list, tuple)) else (float(values),)
 
 
-def make_row(step: int, load: Sequence[float], reading: Reading, ended: Sequence[EndedStep]) -> list[float]:
+def make_row(
+    step: int, load: Sequence[float], reading: Reading, ended: Sequence[EndedStep], began_s: float = UNKNOWN
+) -> list[float]:
     """Returns the row of a step.
 
     Args:
         step: The step.
         load: `load_of_step`; empty if it is not known.
-        reading: The energy counter.
+        reading: The energy counter at the begin of this step, or of one of those that have ended.
         ended: The last steps that have ended, at most `MOST_ENDED`.
+        began_s: When the step has begun, in s, if it has and the reading is of another one.
     """
     row = [UNKNOWN] * FIXED
     row[0] = step
-    row[_RUNS:_ENDED] = reading.runs, reading.energy_j, reading.time_s
+    row[_RUNS:_ENDED] = (
+        reading.runs,
+        reading.energy_j,
+        reading.time_s,
+        reading.time_s if reading.runs == step else began_s,
+    )
     for place, one in enumerate(ended[-MOST_ENDED:]):
         row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = one.step, one.work_s, one.mhz
     return [*row, *load]
+
+
+def moved(row: Sequence[float], by_s: float) -> list[float]:
+    """Returns a row with all times moved, from the clock of one host to that of another."""
+    changed = [*row]
+    changed[_BEGAN - 1] += by_s
+    changed[_BEGAN] += by_s
+    return changed
 
 
 class StepRows:
@@ -119,7 +139,8 @@ class StepRows:
 
     Attributes:
         steps: The step of each row, (ranks,).
-        readings: The step that runs, energy in J, time in s, (ranks, 3).
+        readings: A step, energy in J and time in s at its begin, (ranks, 3).
+        begins_s: When each rank has begun the step of its row, in s, (ranks,); NaN if it has not, or that is not known.
         ended: Number, time and clock of the steps that have ended, (ranks, steps, 3).
         odd_rank: The first rank whose loads have another form than those of most, if there is one.
     """
@@ -129,7 +150,8 @@ class StepRows:
 
         fixed: Array = np.array([row[:FIXED] for row in rows])
         self.steps: Array = fixed[:, 0]
-        self.readings: Array = fixed[:, _RUNS:_ENDED]
+        self.readings: Array = fixed[:, _RUNS:_BEGAN]
+        self.begins_s: Array = fixed[:, _BEGAN]
         self.ended: Array = fixed[:, _ENDED:].reshape(len(rows), MOST_ENDED, 3)
         self._loads = [row[FIXED:] for row in rows]
         sizes: Array = np.array([len(load) for load in self._loads])

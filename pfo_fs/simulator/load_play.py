@@ -13,6 +13,7 @@ from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.shown import by_micro_batch, shown_loads
 from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.turns import Turns
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster
 from pfo_fs.simulator.kernel_tables import KernelTables
@@ -162,6 +163,7 @@ class LoadPlay:
         self._shape = StepShape.of(pipeline)
         self._tables = KernelTables(pipeline, cluster.truth, cluster.nuisances.delay_s)
         self.choice = LoadChoice(self._shape, Clocks(cluster.truth.clocks_mhz, _least_mhz(cluster)))
+        self._turns = Turns()
         self._orders = [[i.name for i in order] for order in pipeline.orders]
 
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
@@ -175,7 +177,7 @@ class LoadPlay:
         begins_at = None
         for iteration in steps(iterations):
             loads = self._loads[self._trace.place(iteration, self._seed)]
-            mhz = self.choice.choose(loads)
+            mhz, _ = self._turns.take(self.choice.choose(loads), self._cluster.truth.clocks_mhz[0])
             played = self._cluster.run(self._clocks(mhz))
             run.add(played)
             if begins_at is None and min(mhz) < self._cluster.truth.clocks_mhz[0]:

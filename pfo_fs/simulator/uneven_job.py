@@ -146,7 +146,7 @@ def play(
         loads = [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step]
         readings = [Reading(number, float(energy_j), now_s) for energy_j in energies_j]
         rows = [make_row(number, loads[r], readings[r], ended[r]) for r in range(ranks)]
-        mhz = [clock or top for clock in coordinator.receive(rows, now_s)]
+        mhz = [clock or top for clock in coordinator.receive(rows)]
         coordinator.learn()
         full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
         if begins_at is None and min(mhz) < top:

@@ -230,6 +230,7 @@ class CudaEventTracker(InstructionTracker):
                 at_ns = begin_ns + steps_ns[1] - steps_ns[0]
             elif kind == STEP_END:
                 took_ns = steps_ns[1] - steps_ns[0] if len(steps_ns) == 2 else at_ns - begin_ns
-                self.step_times.append((step, took_ns / 1e9))
+                began_ns = steps_ns[0] if len(steps_ns) == 2 else begin_ns
+                self.step_times.append((step, took_ns / 1e9, began_ns / 1e9))
                 at_ns = max(at_ns, begin_ns + took_ns)  # training may go on to the next step before the device ends
             super()._mark(held.code, at_ns)

@@ -71,7 +71,8 @@ class InstructionTracker:
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
-        step_times: (step, time from its begin to its end in s) of the last steps, in order; the reader removes them.
+        step_times: (step, time from its begin to its end in s, monotonic time of its begin in s) of the last steps, in
+            order; the reader removes them.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class InstructionTracker:
         takes_error: Callable[[BaseException], bool] = lambda _: False,
         marker: ProgressMarker | None = None,
     ) -> None:
-        self.step_times: deque[tuple[int, float]] = deque(maxlen=_STEP_TIMES)
+        self.step_times: deque[tuple[int, float, float]] = deque(maxlen=_STEP_TIMES)
         self._begun = (0, 0)  # the step, and when it has begun, in ns
         self._marker = marker
         self._takes_error = takes_error
@@ -352,7 +353,7 @@ class InstructionTracker:
 
     def _time_step(self) -> None:
         step, began_ns = self._begun
-        self.step_times.append((step, (monotonic_ns() - began_ns) / 1e9))
+        self.step_times.append((step, (monotonic_ns() - began_ns) / 1e9, began_ns / 1e9))
 
     def _tell(self, kind: str, position: int, expected: str, got: str) -> None:
         if kind not in self._told and self._on_mismatch is not None:

@@ -13,21 +13,25 @@ import secrets
 import selectors
 import socket
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hmac import compare_digest
 from typing import Any
 
 import msgspec
 
+from pfo_fs.loads import step_rows
 from pfo_fs.loads.state import LoadsState
-from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, next_row, proof
+from pfo_fs.training.load_messages import HELLO, TOKEN_BYTES, Seals, next_row, pack_clock, proof
 
 _MOST_OPEN = 64
 """At most 64 steps are open at once; a rank that tells more is wrong."""
 _HELLO_WITHIN_S = 10.0
 _NO_ROOM_S = 0.1
+_OFFSETS = 64
+"""The clocks of two hosts differ by the least of the last 64 times from sending to arriving: a packet is never early,
+and clocks drift by less than 10 ms in 64 steps of 10 s."""
 _STATE_BYTES = 16_384
 """What is known has at most some 2,000 characters of text, and 100 numbers of the last step."""
 
@@ -42,10 +46,9 @@ class Rounds:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._open: OrderedDict[int, dict[int, list[float]]] = OrderedDict()
-        self._began_s: dict[int, float] = {}
 
-    def add(self, rank: int, row: list[float]) -> tuple[int, list[list[float]], float] | None:
-        """Takes a row; returns (step, rows by rank, when rank 0 has told its own, in s) once all have come.
+    def add(self, rank: int, row: list[float]) -> tuple[int, list[list[float]]] | None:
+        """Takes a row; returns (step, rows by rank) once all have come.
 
         Raises:
             ValueError: The row is not a finite step's, or too many steps are open.
@@ -55,12 +58,10 @@ class Rounds:
         rows[rank] = row
         if len(self._open) > _MOST_OPEN:
             raise ValueError("too many steps are open")
-        if rank == 0:
-            self._began_s[step] = time.monotonic()
         if len(rows) < self._ranks:
             return None
         del self._open[step]
-        return step, [rows[each] for each in range(self._ranks)], self._began_s.pop(step)
+        return step, [rows[each] for each in range(self._ranks)]
 
 
 class _Rank:
@@ -72,6 +73,14 @@ class _Rank:
         self.pending = b""
         self.since_s = time.monotonic()
         self.challenge = secrets.token_bytes(TOKEN_BYTES)
+        self.rows: Seals | None = None
+        self.clocks: Seals | None = None
+        self._offsets_s: deque[float] = deque(maxlen=_OFFSETS)
+
+    def on_own_clock(self, row: list[float], sent_s: float) -> list[float]:
+        """Returns a row that has just come, with its times on this process's clock."""
+        self._offsets_s.append(time.monotonic() - sent_s)
+        return step_rows.moved(row, min(self._offsets_s))
 
 
 class Decider:
@@ -108,6 +117,10 @@ class Decider:
         try:
             while self._serve_once():
                 pass
+        except ValueError as error:
+            known: LoadsState = self._coordinator.state
+            problem = f"the process that decides clocks has stopped: {error}"
+            self._write(replace(known, text=f"{problem}. {known.text}", problem=problem))
         finally:
             for key in list(self._ready.get_map().values()):
                 if isinstance(key.data, _Rank):
@@ -151,9 +164,9 @@ class Decider:
         if of.rank < 0 and (not piece or not self._greets(of)):
             self._drop(of)
             return True
-        while of.rank >= 0 and (found := next_row(of.pending)) is not None:
-            row, of.pending = found
-            complete = self._rounds.add(of.rank, row)
+        while of.rows is not None and (packet := next_row(of.pending, of.rows)) is not None:
+            row, sent_s, of.pending = packet
+            complete = self._rounds.add(of.rank, of.on_own_clock(row, sent_s))
             if complete is not None:
                 self._decide(*complete)
         return bool(piece)
@@ -169,6 +182,8 @@ class Decider:
         if rank in self._ranks or not 0 <= rank < self._size:
             return False
         of.connection.sendall(proof(self._token, challenge, -1))
+        challenges = of.challenge, challenge
+        of.rows, of.clocks = (Seals(self._token, challenges, rank, clocks=each) for each in (False, True))
         of.rank = rank
         self._ranks[rank] = of
         if len(self._ranks) == self._size:
@@ -194,12 +209,17 @@ class Decider:
         self._ready.unregister(of.connection)
         of.connection.close()
 
-    def _decide(self, step: int, rows: list[list[float]], began_s: float) -> None:
-        clocks = self._coordinator.receive(rows, began_s)
+    def _decide(self, step: int, rows: list[list[float]]) -> None:
+        clocks = self._coordinator.receive(rows)
         for rank, mhz in enumerate(clocks):
-            self._ranks[rank].connection.sendall(CLOCK.pack(step, mhz))
+            seals = self._ranks[rank].clocks
+            assert seals is not None  # it has greeted
+            self._ranks[rank].connection.sendall(pack_clock(step, mhz, seals))
         self._coordinator.learn()
-        text = json.dumps(asdict(self._coordinator.state)).encode()[: _STATE_BYTES - 1]
+        self._write(self._coordinator.state)
+
+    def _write(self, known: LoadsState) -> None:
+        text = json.dumps(asdict(known)).encode()[: _STATE_BYTES - 1]
         os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 
 from pfo_fs.errors import ConfigError, PfoError
@@ -64,7 +65,6 @@ def join_loads(
     def tell(state: LoadsState) -> None:
         link.send(messages.LoadsSeen(known=state.as_json()))
 
-    top_mhz = max(offered)
     decider: LoadDecider | None = None
     exchange: LoadLink | None = None
     why = ""
@@ -75,10 +75,15 @@ def join_loads(
             decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
             why = f"the process that decides clocks cannot be started: {reason_of(error)}"
-    addresses = ranks.from_rank_0(decider.addresses if decider is not None else [])
+    host = socket.gethostname()
+    of_rank_0, addresses = ranks.from_rank_0((host, decider.addresses if decider is not None else []))
+    if host != of_rank_0:  # a stranger may listen at this host's own address
+        addresses = [
+            address for address in addresses if address[0] != "localhost" and not address[0].startswith("127.")
+        ]
     try:
         if addresses:
-            exchange = LoadLink(dims.rank, top_mhz, addresses, token, clocks.shared_fds)
+            exchange = LoadLink(dims.rank, sorted(offered), addresses, token, clocks.shared_fds)
     except Exception as error:  # noqa: BLE001
         why = f"the process that exchanges loads cannot be started: {reason_of(error)}"
     try:

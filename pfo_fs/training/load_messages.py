@@ -14,10 +14,12 @@ import msgspec
 
 from pfo_fs.loads.step_rows import FIXED, MOST_NUMBERS
 
-_COUNT = struct.Struct("<H")
-"""Of the numbers of a row, which follow it."""
-CLOCK = struct.Struct("<qq")
+_HEAD = struct.Struct("<Hd")
+"""(count, s): of the numbers of a row, which follow; the rank's monotonic time when it was sent."""
+_CLOCK = struct.Struct("<qq")
 """(step, MHz) of a rank's decided clock."""
+_SEAL_BYTES = 16
+CLOCK_BYTES = _SEAL_BYTES + _CLOCK.size
 TOKEN_BYTES = 32
 HELLO = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sq")
 """(proof of the job's secret, a challenge, rank): a rank's answer to the challenge with which a connection begins."""
@@ -34,26 +36,76 @@ def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
     return hmac.digest(token, challenge + rank.to_bytes(8, "little", signed=True), "sha256")
 
 
-def pack_row(row: Sequence[float]) -> bytes:
-    """Returns the packet of a rank's row (`step_rows.make_row`)."""
-    return _COUNT.pack(len(row)) + struct.pack(f"<{len(row)}d", *row)
+class Seals:
+    """Seals the packets of one direction of a connection, so that only who knows the job's secret can have made them.
+
+    Args:
+        token: The secret.
+        challenges: That of the process that decides, then that of the rank.
+        rank: The rank.
+        clocks: Whether the packets go to the rank.
+    """
+
+    def __init__(self, token: bytes, challenges: tuple[bytes, bytes], rank: int, *, clocks: bool) -> None:
+        self._key = hmac.digest(token, b"".join(challenges) + struct.pack("<q?", rank, clocks), "sha256")
+        self._number = 0
+
+    def next_seal(self, packet: bytes) -> bytes:
+        """Returns the seal of the next packet."""
+        self._number += 1
+        return hmac.digest(self._key, self._number.to_bytes(8, "little") + packet, "sha256")[:_SEAL_BYTES]
+
+    def check(self, packet: bytes) -> bytes:
+        """Returns the next packet without the seal with which it begins.
+
+        Raises:
+            ValueError: It was made by a stranger.
+        """
+        if not hmac.compare_digest(packet[:_SEAL_BYTES], self.next_seal(packet[_SEAL_BYTES:])):
+            raise ValueError("a packet that no rank of the job has sent")
+        return packet[_SEAL_BYTES:]
 
 
-def next_row(received: bytes) -> tuple[list[float], bytes] | None:
-    """Returns the row with which these bytes begin, and the bytes after it; None while it is not complete.
+def pack_row(row: Sequence[float], sent_s: float, seals: Seals) -> bytes:
+    """Returns the packet of a rank's row (`step_rows.make_row`), sent at this monotonic time."""
+    packet = _HEAD.pack(len(row), sent_s) + struct.pack(f"<{len(row)}d", *row)
+    return seals.next_seal(packet) + packet
+
+
+def next_row(received: bytes, seals: Seals) -> tuple[list[float], float, bytes] | None:
+    """Returns the row with which these bytes begin, when it was sent, and the bytes after it; None while it is not
+    complete.
 
     Raises:
-        ValueError: It has fewer or more numbers than a row may have.
+        ValueError: It has fewer or more numbers than a row may have, or was made by a stranger.
     """
-    if len(received) < _COUNT.size:
+    begin = _SEAL_BYTES + _HEAD.size
+    if len(received) < begin:
         return None
-    (count,) = _COUNT.unpack_from(received)
+    count, sent_s = _HEAD.unpack_from(received, _SEAL_BYTES)
     if not FIXED <= count <= FIXED + MOST_NUMBERS:
         raise ValueError(f"a row of {count} numbers")
-    end = _COUNT.size + 8 * count
+    end = begin + 8 * count
     if len(received) < end:
         return None
-    return list(struct.unpack_from(f"<{count}d", received, _COUNT.size)), received[end:]
+    seals.check(received[:end])
+    return list(struct.unpack_from(f"<{count}d", received, begin)), sent_s, received[end:]
+
+
+def pack_clock(step: int, mhz: int, seals: Seals) -> bytes:
+    """Returns the packet of a rank's decided clock, in MHz."""
+    packet = _CLOCK.pack(step, mhz)
+    return seals.next_seal(packet) + packet
+
+
+def clock_of(packet: bytes, seals: Seals) -> tuple[int, int]:
+    """Returns the step and the clock, in MHz, in a packet.
+
+    Raises:
+        ValueError: It was made by a stranger.
+    """
+    step, mhz = _CLOCK.unpack(seals.check(packet))
+    return step, mhz
 
 
 class StepBegun(NamedTuple):
@@ -66,7 +118,8 @@ class StepBegun(NamedTuple):
         mhz: The clock that it begins with; 0 is the default, -1 one or several that a schedule gives.
         at_s: The monotonic time, in s.
         load: `load_of_step`.
-        ended: (step, time of this rank's own work in s) of steps that have ended since the last message.
+        ended: (step, time of this rank's own work in s, monotonic time of its begin in s) of steps that have ended
+            since the last message.
     """
 
     posts: int
@@ -75,7 +128,7 @@ class StepBegun(NamedTuple):
     mhz: int
     at_s: float
     load: tuple[float, ...]
-    ended: list[tuple[int, float]]
+    ended: list[tuple[int, float, float]]
 
     def packed(self) -> bytes:
         """Returns the message, of at most `MOST_BYTES`."""

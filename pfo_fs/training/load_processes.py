@@ -21,6 +21,7 @@ from pfo_fs.training.load_messages import StepBegun
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _BACKLOG = 4096
+_NEWS_BYTES = 4096
 
 Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
 """(stage, name, micro-batch) of the instructions of each rank of a pipeline, in their order."""
@@ -104,7 +105,7 @@ class LoadLink(_Beside):
 
     Args:
         rank: Global rank.
-        top_mhz: The highest clock.
+        offered_mhz: The clocks that may be decided.
         addresses: Where the process that decides may be reached.
         token: The job's secret.
         fds: Page and doorbell of the clock process.
@@ -114,9 +115,14 @@ class LoadLink(_Beside):
     """
 
     def __init__(
-        self, rank: int, top_mhz: int, addresses: Sequence[tuple[str, int]], token: str, fds: Mapping[str, int]
+        self,
+        rank: int,
+        offered_mhz: Sequence[int],
+        addresses: Sequence[tuple[str, int]],
+        token: str,
+        fds: Mapping[str, int],
     ) -> None:
-        given = {"rank": rank, "top_mhz": top_mhz, "addresses": addresses, "token": token}
+        given = {"rank": rank, "offered_mhz": [*offered_mhz], "addresses": addresses, "token": token}
         super().__init__("pfo_fs.training.load_client", given, fds)
         self.works = True
 
@@ -125,3 +131,11 @@ class LoadLink(_Beside):
         packet = begun.packed()
         if held_calls.send(self.fd, packet, len(packet), _AT_ONCE) != len(packet):
             self.works = False  # it has ended, or does not read
+
+    @property
+    def news(self) -> str:
+        """What the process says of its search for the one that decides; empty if nothing is new."""
+        with suppress(OSError):
+            if self._file.is_open():
+                return os.read(self.fd, _NEWS_BYTES).decode("utf-8", "replace")
+        return ""

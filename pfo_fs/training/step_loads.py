@@ -52,6 +52,7 @@ class StepLoads:
         self._given: Sequence[Sequence[Any] | None] = (None,)
         self._posted = -1
         self._has_failed = self._has_missed = False
+        self._said: set[str] = set()
         self._told_at_s = time.monotonic()
 
     @property
@@ -99,13 +100,22 @@ class StepLoads:
                 )
             self._link.tell(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
             ended = []
+        if now_s - self._told_at_s > _TELL_EVERY_S or not (self._link.works or self._has_failed):
+            self._told_at_s = now_s
+            self._tell_people()
+
+    def _tell_people(self) -> None:
+        """Warns of what the processes have told, and tells the helper what is known."""
+        if news := self._link.news:
+            self.warn(f"clocks from loads: {news}; default clocks meanwhile")
         if not self._link.works and not self._has_failed:
             self._has_failed = True
             self.warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
-        if self._decider is not None and now_s - self._told_at_s > _TELL_EVERY_S:
-            self._told_at_s = now_s
-            if (state := self._decider.state) is not None:
-                self._tell(state)
+        if self._decider is not None and (state := self._decider.state) is not None:
+            if state.problem and state.problem not in self._said:
+                self._said.add(state.problem)
+                self.warn(f"clocks from loads: {state.problem}")
+            self._tell(state)
 
     def close(self) -> None:
         """Ends the processes."""

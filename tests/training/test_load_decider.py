@@ -15,12 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz
+from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz, write_change
+from pfo_fs.device.shared_page import Reading as PageReading
+from pfo_fs.device.shared_page import write_reading as write_energy
 from pfo_fs.loads.coordinator import LoadCoordinator
-from pfo_fs.loads.step_rows import EndedStep, Reading, make_row
-from pfo_fs.training.load_client import LoadClient, connect, connect_beside, received
+from pfo_fs.loads.step_rows import EndedStep, Reading, StepRows, make_row
+from pfo_fs.training.load_client import Connection, LoadClient, connect, connect_beside, received
 from pfo_fs.training.load_decider import Decider, read_state
-from pfo_fs.training.load_messages import CLOCK, HELLO, TOKEN_BYTES, StepBegun, pack_row, proof, step_begun
+from pfo_fs.training.load_messages import (
+    CLOCK_BYTES,
+    HELLO,
+    TOKEN_BYTES,
+    StepBegun,
+    clock_of,
+    pack_row,
+    proof,
+    step_begun,
+)
 
 TOKEN = secrets.token_bytes(TOKEN_BYTES)
 
@@ -37,18 +48,21 @@ class Running:
         decider = Decider(listening, theirs, TOKEN, self.state_fd, coordinator, 2)
         self._thread = threading.Thread(target=decider.serve)
         self._thread.start()
-        self._greeted: set[int] = set()
         self._connections: list[socket.socket] = [listening, theirs]
 
-    def connect(self, rank: int, token: bytes = TOKEN) -> socket.socket:
+    def connect(self, rank: int) -> Connection:
+        made = connect([("127.0.0.1", self.port)], TOKEN, rank)
+        self._connections.append(made.socket)
+        made.socket.settimeout(60.0)
+        return made
+
+    def greet(self, rank: int, token: bytes = TOKEN) -> socket.socket:
+        """Greets as a rank, and waits for nothing."""
         made = socket.create_connection(("127.0.0.1", self.port))
-        made.settimeout(10.0)
+        made.settimeout(60.0)
         self._connections.append(made)
         challenge, own = received(made, TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES)
         made.sendall(HELLO.pack(proof(token, challenge, rank), own, rank))
-        if token == TOKEN and rank not in self._greeted:
-            self._greeted.add(rank)
-            assert received(made, TOKEN_BYTES) == proof(token, own, -1)
         return made
 
     def has_ended(self) -> bool:
@@ -70,17 +84,23 @@ def decider(tmp_path: Path) -> Iterator[Running]:
     running.close()
 
 
-def row(step: int) -> bytes:
-    return pack_row(make_row(step, (1.0, 2.0, 4.0), Reading(step), []))
+def tell(rank: Connection, step: int, ended: list[EndedStep] | None = None) -> None:
+    row = make_row(step, (1.0, 2.0, 4.0), Reading(step, 0.0, time.monotonic()), ended or [])
+    rank.socket.sendall(pack_row(row, time.monotonic(), rank.rows))
+
+
+def hear(rank: Connection) -> tuple[int, int]:
+    return clock_of(received(rank.socket, CLOCK_BYTES), rank.clocks)
 
 
 def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decider: Running) -> None:
     ranks = [decider.connect(0), decider.connect(1)]
-    ranks[1].sendall(row(0) + row(1))
-    ranks[0].sendall(row(0))
-    assert [CLOCK.unpack(received(rank, CLOCK.size)) for rank in ranks] == [(0, 0), (0, 0)]
-    ranks[0].sendall(row(1))
-    assert CLOCK.unpack(received(ranks[1], CLOCK.size)) == (1, 0)
+    tell(ranks[1], 0)
+    tell(ranks[1], 1)
+    tell(ranks[0], 0)
+    assert [hear(rank) for rank in ranks] == [(0, 0), (0, 0)]
+    tell(ranks[0], 1)
+    assert hear(ranks[1]) == (1, 0)
     state = read_state(decider.state_fd)
     assert state is not None
     assert "learning" in state.text
@@ -88,13 +108,12 @@ def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decid
 
 def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
     ranks = [decider.connect(rank) for rank in (0, 1)]
-    for step in range(3):
-        ended = [EndedStep(step - 1, 0.123456789, 1410.0)] if step else []
+    for step in range(4):
         for rank in ranks:
-            rank.sendall(pack_row(make_row(step, (1.0, 1.0, 1.0), Reading(step), ended)))
+            tell(rank, step, [EndedStep(step - 1, 0.123456789, 1410.0)] if step else [])
         for rank in ranks:
-            received(rank, CLOCK.size)
-    until = time.monotonic() + 10.0
+            hear(rank)
+    until = time.monotonic() + 60.0
     while ((found := read_state(decider.state_fd)) is None or found.last is None) and time.monotonic() < until:
         time.sleep(0.01)
     assert found is not None
@@ -104,18 +123,31 @@ def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_connection_without_the_jobs_secret_is_closed_and_the_job_goes_on(decider: Running, rank: int) -> None:
-    stranger = decider.connect(rank, secrets.token_bytes(TOKEN_BYTES))
+    stranger = decider.greet(rank, secrets.token_bytes(TOKEN_BYTES))
     assert stranger.recv(1) == b""
-    for one in (ranks := [decider.connect(0), decider.connect(1)]):
-        one.sendall(row(0))
-    assert received(ranks[0], CLOCK.size)
+    ranks = [decider.connect(0), decider.connect(1)]
+    for one in ranks:
+        tell(one, 0)
+    assert hear(ranks[0]) == (0, 0)
 
 
 def test_a_second_connection_of_a_rank_is_closed(decider: Running) -> None:
-    first = decider.connect(0)
-    first.sendall(row(0))
-    second = decider.connect(0)
-    assert second.recv(1) == b""
+    tell(decider.connect(0), 0)
+    assert decider.greet(0).recv(1) == b""
+
+
+def test_a_stranger_who_has_passed_on_the_greetings_can_forge_neither_rows_nor_clocks(decider: Running) -> None:
+    ranks = [decider.connect(0), decider.connect(1)]
+    for rank in ranks:
+        tell(rank, 0)
+    genuine = received(ranks[0].socket, CLOCK_BYTES)
+    assert clock_of(genuine, ranks[0].clocks) == (0, 0)
+    with pytest.raises(ValueError, match="no rank of the job"):
+        clock_of(genuine, ranks[0].clocks)  # said again
+    hear(ranks[1])
+    row = pack_row(make_row(1, (9.0, 9.0, 9.0), Reading(1), []), 0.0, ranks[0].clocks)  # sealed with another key
+    ranks[1].socket.sendall(row)
+    assert decider.has_ended(), "all ranks go back to default clocks"
 
 
 def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_that_decides() -> None:
@@ -163,9 +195,9 @@ def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a
 def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
     first, second = decider.connect(0), decider.connect(1)
     for one in (first, second):
-        one.sendall(row(0))
-    received(first, CLOCK.size)
-    second.close()
+        tell(one, 0)
+    hear(first)
+    second.socket.close()
     assert decider.has_ended()
 
 
@@ -178,7 +210,7 @@ NUMBERS = st.floats(-1e12, 1e12)
     st.integers(-1, 2**15),
     st.integers(-1, 60_000),
     st.lists(NUMBERS, max_size=9),
-    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS), max_size=4),
+    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
 )
 def test_what_training_tells_arrives_as_it_was(
     posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
@@ -193,7 +225,7 @@ def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:
 
 def test_a_clock_that_is_known_before_a_step_stands_in_the_page() -> None:
     page = SharedPage.create()
-    client = LoadClient(page.words, 1410)
+    client = LoadClient(page.words, (1410, 1200))
     client.begun(begun(7, 6))
     assert not client.decided(7, 1200)
     assert decided_mhz(page.words, 7) == 1200
@@ -203,19 +235,71 @@ def test_a_clock_that_is_known_before_a_step_stands_in_the_page() -> None:
 
 def test_a_clock_that_comes_while_its_step_runs_changes_that_step() -> None:
     page = SharedPage.create()
-    client = LoadClient(page.words, 1410)
+    client = LoadClient(page.words, (1410, 1200))
     client.begun(begun(7, 7, turn=3))
     assert client.decided(7, 1200)
     assert page.words[TURNS + 3] == 1200
-    told, _ = client.begun(begun(8, 8)._replace(ended=[(7, 0.5)]))
-    assert told is not None
-    assert 1200.0 in told, "it came at once, so that it counts as that of the whole step"
     page.close()
+
+
+def test_a_clock_that_is_not_on_offer_is_not_followed() -> None:
+    page = SharedPage.create()
+    client = LoadClient(page.words, (1410, 1200))
+    client.begun(begun(7, 7, turn=3))
+    assert not client.decided(7, 300)
+    assert decided_mhz(page.words, 7) == 0
+    page.close()
+
+
+@pytest.mark.parametrize(("set_at_s", "told_mhz"), [((), 1410.0), ((10.0,), 1210.0), ((10.5,), 1310.0)])
+def test_a_step_is_told_with_the_mean_of_the_clock_that_was_set_while_it_ran(
+    set_at_s: tuple[float, ...], told_mhz: float
+) -> None:
+    page = SharedPage.create()
+    client = LoadClient(page.words, (1410, 1210))
+    client.begun(begun(7, 7, turn=3))
+    client.decided(7, 1210)  # the GPU refuses it, or takes it at once, or late
+    for at_s in set_at_s:
+        write_change(page.words, round(at_s * 1e9), 1210)
+    write_change(page.words, round(11.5e9), 0)
+    row, _ = client.begun(begun(8, 8)._replace(ended=[(7, 1.0, 10.0)]))
+    assert row is not None
+    assert StepRows([row]).ended[0, 0].tolist() == [7.0, 1.0, told_mhz]
+    page.close()
+
+
+def test_a_step_is_told_with_the_energy_counter_at_its_begin() -> None:
+    page = SharedPage.create()
+    client = LoadClient(page.words, (1410, 1200))
+    for at_s, energy_j in ((9.0, 100.0), (11.0, 300.0), (13.0, 301.0)):
+        write_energy(page.words, PageReading(round(at_s * 1e9), round(energy_j * 1e6), 0))
+    row, _ = client.begun(begun(8, 8)._replace(ended=[(7, 1.0, 10.0)]))
+    assert row is not None
+    assert StepRows([row]).readings[0].tolist() == [7.0, 200.0, 10.0]
+    page.close()
+
+
+def test_times_of_ranks_on_other_hosts_are_those_of_the_host_that_decides(decider: Running) -> None:
+    ranks = [decider.connect(0), decider.connect(1)]
+    ahead_s = 5000.0  # the monotonic clock of rank 1's host
+    for step in range(30):
+        now_s = time.monotonic()
+        for number, rank in enumerate(ranks):
+            ended = [EndedStep(step - 1, 0.001 if number else 0.02, 1410.0)] if step else []
+            at_s = now_s + ahead_s * number
+            row = make_row(step, (1.0, 2.0 - number, 4.0), Reading(step, 0.0, at_s), ended)
+            rank.socket.sendall(pack_row(row, time.monotonic() + ahead_s * number, rank.rows))
+        for rank in ranks:
+            hear(rank)
+        time.sleep(0.025)
+    state = read_state(decider.state_fd)
+    assert state is not None
+    assert not state.problem, "all ranks begin their steps together"
 
 
 def test_a_clock_that_comes_for_a_step_which_the_device_does_not_follow_changes_nothing() -> None:
     page = SharedPage.create()
-    client = LoadClient(page.words, 1410)
+    client = LoadClient(page.words, (1410, 1200))
     client.begun(begun(7, 7))
     assert not client.decided(7, 1200)
     page.close()

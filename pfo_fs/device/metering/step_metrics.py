@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pfo_fs.device.shared_page import UNDO_FAILURES, Reading, newest_reading, write_reading
+from pfo_fs.device.shared_page import UNDO_FAILURES, Reading, newest_reading, write_change, write_reading
 
 _OLD_NS = 5_000_000_000
 _AT_TOP = 0.995
@@ -35,6 +35,7 @@ class Readings:
         """Notes that the clock was set to `mhz` (0: the default) at `t_ns`."""
         self._add(t_ns)
         self._mhz = mhz or self._top_mhz
+        write_change(self._words, t_ns, mhz)
 
     def write(self, t_ns: int, energy_j: float) -> None:
         """Writes a reading of the energy counter."""
