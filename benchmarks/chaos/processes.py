@@ -26,7 +26,10 @@ _WHAT = {
     "clocks": "pfo_fs.device.clock_process",
     "daemon": "pfo_fs\0daemon",
     "rank": "benchmarks.chaos.rank_program",
+    "decider": "pfo_fs.training.load_decider",
+    "link": "pfo_fs.training.load_client",
 }
+_OF_LOADS = ("decider", "link")
 _STARTS_WITHIN_S = 120.0
 _ENDS_WITHIN_S = 90.0
 _PROFILE_WINDOW = 48
@@ -49,6 +52,7 @@ class SlowEpisode:
         self.happened: list[str] = []
         self.world_size = self.random.choice((1, 2, 2))
         self.coordination = "local" if self.world_size == 1 else "daemon"
+        self.loads = self.world_size == 2 and self.random.random() < 0.4  # clocks come from loads
         self.killed: set[str] = set()  # kinds of processes that were killed
         self.held_up: set[str] = set()  # kinds of processes that were killed or stopped
         self.may_fail = False
@@ -125,6 +129,7 @@ class SlowEpisode:
                     "world_size": self.world_size,
                     "folder": str(self.folder),
                     "coordination": self.coordination,
+                    "loads": self.loads,
                 }
                 self._ranks.append(self.start("benchmarks.chaos.rank_program", json.dumps(given)))
             trains = self.wait(
@@ -145,7 +150,8 @@ class SlowEpisode:
 
     def disturb(self) -> None:
         """Makes one thing go wrong, or lets a stopped process go on."""
-        kind = self.random.choice(("helper", "clocks", "daemon", "daemon", "rank", "directory", "start", "people"))
+        kinds = ("helper", "clocks", "daemon", "daemon", "rank", "directory", "start", "people")
+        kind = self.random.choice((*kinds, *_OF_LOADS, *_OF_LOADS) if self.loads else kinds)
         number = self.random.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT))
         choice, pause_s = self.random.random(), self.random.uniform(0.2, 2.5)
         if kind == "directory":
@@ -197,7 +203,8 @@ class SlowEpisode:
         if self.coordination == "daemon" and not self.pids("daemon"):
             self.start_daemon()
         before = len(self.log(0))
-        if not self.may_fail and not self.wait(lambda: len(self.log(0)) > before + 150, _ENDS_WITHIN_S):
+        steps = 30 if self.loads else 150
+        if not self.may_fail and not self.wait(lambda: len(self.log(0)) > before + steps, _ENDS_WITHIN_S):
             return ["training has stopped"]
         (self.folder / "stop").touch()
         if not self.wait(lambda: all(process.poll() is not None for process in self._ranks), _ENDS_WITHIN_S):
@@ -206,8 +213,9 @@ class SlowEpisode:
         codes = [process.returncode for process in self._ranks]
         if any(codes) and not self.may_fail:
             found.append(f"training ended with status {codes}")
-        if not self.wait(lambda: not self.pids("helper") and not self.pids("clocks"), _ENDS_WITHIN_S):
-            found.append(f"processes are left: helpers {self.pids('helper')}, clock processes {self.pids('clocks')}")
+        beside = ("helper", "clocks", *_OF_LOADS)
+        if not self.wait(lambda: not any(map(self.pids, beside)), _ENDS_WITHIN_S):
+            found.append(f"processes are left: { {kind: self.pids(kind) for kind in beside} }")
         for pid in self.pids("daemon"):
             self.signal(pid, signal.SIGTERM)
         if not self.wait(lambda: not self.pids("daemon"), _ENDS_WITHIN_S):
@@ -286,7 +294,8 @@ def play_slow(seed: int) -> tuple[int, list[str], list[str]]:
     with tempfile.TemporaryDirectory(prefix="pfo-chaos-", ignore_cleanup_errors=True) as name:
         episode = SlowEpisode(seed, Path(name))
         found = episode.play()
-        happened = [f"{episode.world_size} ranks, {episode.coordination}", *episode.happened]
+        about = "clocks from loads" if episode.loads else "a schedule"
+        happened = [f"{episode.world_size} ranks, {episode.coordination}, {about}", *episode.happened]
         if found:
             happened += (Path(name) / "output").read_text(errors="replace").splitlines()[-25:]
         return seed, found, happened

@@ -15,9 +15,9 @@ import sys
 import time
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from pfo_fs import PFOFileOptimizer
+from pfo_fs import LoadClocks, PFOFileOptimizer
 from pfo_fs.ipc.collectives import Collectives
 
 
@@ -61,6 +61,18 @@ def main() -> None:
     ranks = BothRanks(rank, size, str(folder / "ranks.socket"))
     Collectives.of_job = classmethod(lambda cls, rank, world_size: ranks)  # type: ignore[assignment,method-assign]
     with (folder / f"rank{rank}.log").open("w", buffering=1) as log:
+        if given["loads"]:
+            clocks = LoadClocks(
+                folder / "pfo",
+                rank=rank,
+                world_size=size,
+                local_rank=rank,
+                dp_rank=rank,
+                dp_degree=size,
+                coordination=given["coordination"],
+            )
+            train_by_loads(clocks, ranks, folder, log)
+            return
         opt = PFOFileOptimizer(
             folder / "pfo",
             rank=rank,
@@ -82,6 +94,23 @@ def main() -> None:
                 log.write(json.dumps([opt.step, opt.schedule_number, opt._switcher.measured_number]) + "\n")
                 if any(ranks.all_gather(os.path.exists(folder / "stop"))):
                     break
+
+
+def train_by_loads(clocks: LoadClocks, ranks: BothRanks, folder: Path, log: TextIO) -> None:
+    """Trains in steps in which the ranks in turn have more work."""
+    opt = clocks.optimizer
+    log.write(json.dumps({"job_id": opt.job_id, "coordination": opt.coordination}) + "\n")
+    with clocks:
+        step = 0
+        while True:
+            work = 1 + 3 * ((step + ranks.rank) % 2)
+            clocks.step(loads=[work])
+            time.sleep(0.05 * work)
+            clocks.work_ended()
+            log.write(json.dumps([step, -1, -1]) + "\n")
+            step += 1
+            if any(ranks.all_gather(os.path.exists(folder / "stop"))):
+                break
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ class LoadCoordinator:
         self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._silent: deque[int] = deque(maxlen=_KEPT)  # a lane without loads in each of the last steps, or -1
         self._lowered = 0
+        self._time_s = 0.0
         self._last: LastStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
@@ -180,6 +181,7 @@ class LoadCoordinator:
         step_s = float(np.median(next_s - done.begins_s))
         if step_s > 0 and after is not None:
             energies_j = after.energies_j - done.energies_j
+            self._time_s += step_s
             if is_known:
                 self._compare(done, step_s, step_s - float((done.begins_s + done.work_s).max() - done.begins_s.min()))
             if choice.explains and is_known:
@@ -276,5 +278,7 @@ class LoadCoordinator:
             balanced,
             text,
             self._last,
+            self._time_s,
+            self._energies.drawn_j,
             problem,
         )

@@ -148,6 +148,11 @@ class StepEnergies:
         self._other_j += float(np.nansum(energies_j))
 
     @property
+    def drawn_j(self) -> float:
+        """Energy of all steps so far, in J."""
+        return self._lowered_j + self._other_j
+
+    @property
     def saving(self) -> Saving | None:
         """What was saved so far; None while that is not known."""
         import numpy as np
@@ -171,8 +176,7 @@ class StepEnergies:
         direction = inverse @ self._lowered
         of_step = float(((off[:, 0] / weights) ** 2).sum()) / free
         variance = float(direction @ scatter @ direction) + of_step * self._ranks_squared
-        drawn_j = self._lowered_j + self._other_j
-        share, error = 1 - drawn_j / at_top_j, variance**0.5 * drawn_j / at_top_j**2
+        share, error = 1 - self.drawn_j / at_top_j, variance**0.5 * self.drawn_j / at_top_j**2
         known = error <= max(_SURE * abs(share), _LEAST_SURE)
         return Saving(share, error, self._num_turns) if known else None
 

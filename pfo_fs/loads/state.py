@@ -72,6 +72,7 @@ class LoadsState:
         balanced: By how much shorter steps would be if all ranks had the mean of their work.
         text: The same in words.
         last: The last step; None before there was one.
+        time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
         problem: Why clocks stay at their default in some or all steps, if something should be changed in training.
     """
 
@@ -86,6 +87,8 @@ class LoadsState:
     balanced: float
     text: str
     last: LastStep | None = None
+    time_s: float = 0.0
+    energy_j: float = 0.0
     problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -93,5 +96,6 @@ class LoadsState:
         saved = None if self.saving is None else self.saving.share
         error = None if self.saving is None else self.saving.error
         known = {"text": self.text, "steps": self.steps, "explained": self.explained, "balanced": self.balanced}
+        known |= {"time_s": self.time_s, "energy_j": self.energy_j}
         known["last"] = None if self.last is None else asdict(self.last)
         return {**known, "saved": saved, "saved_error": error, "late": self.late, "late_error": self.late_error}

@@ -49,6 +49,7 @@ _JOB_GAUGES = {
     "undo_owed": "Clocks and power limits that the driver has not put back yet.",
     "undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
     "loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
+    "loads_joules": "Energy of all GPUs in all steps of a job with clocks from loads.",
     "loads_saved_ratio": "Energy saved by clocks from loads, against max clocks.",
     "loads_more_time_ratio": "Time that clocks from loads cost, relative.",
     "off": "1 if the job, or every job, is switched off: it runs at default clocks.",
@@ -106,7 +107,7 @@ class FigureReader:
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
-        self._steps: dict[str, float] = {}  # the last step of each job that was counted
+        self._counted: dict[str, tuple[float, float]] = {}  # of each job: its last step, and its energy from loads in J
         self._energy_j = self._saved_j = self._added_j = 0.0
 
     def read(self, leads: bool) -> Figures:
@@ -139,18 +140,22 @@ class FigureReader:
                 yield folder, names
 
     def _add_energies(self, jobs: list[JobFigures]) -> None:
-        steps: dict[str, float] = {}
+        counted: dict[str, tuple[float, float]] = {}
         for job in jobs:
-            step = steps[job.job_id] = job.figures.get("step", -1.0)
-            iterations = max(0.0, step - self._steps.get(job.job_id, step))
-            energy_j = iterations * job.figures.get("iteration_joules", 0.0)
-            saved = job.figures.get("energy_saved_ratio")
+            now = counted[job.job_id] = job.figures.get("step", -1.0), job.figures.get("loads_joules", 0.0)
+            iterations, energy_j = (
+                max(0.0, a - b) for a, b in zip(now, self._counted.get(job.job_id, now), strict=True)
+            )
+            saved = job.figures.get("loads_saved_ratio")
+            if "loads_joules" not in job.figures:
+                energy_j = iterations * job.figures.get("iteration_joules", 0.0)
+                saved = job.figures.get("energy_saved_ratio")
             self._energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
                 self._saved_j += max(0.0, difference_j)
                 self._added_j += max(0.0, -difference_j)
-        self._steps = steps
+        self._counted = counted
 
 
 def _job(folder: JobFolder) -> JobFigures:
@@ -173,6 +178,7 @@ def _job(folder: JobFolder) -> JobFigures:
         "undo_owed": told.get("undo_owed"),
         "undo_failures": told.get("undo_failures"),
         "loads_explain_ratio": loads.get("explained"),
+        "loads_joules": loads.get("energy_j"),
         "loads_saved_ratio": loads.get("saved"),
         "loads_more_time_ratio": loads.get("late"),
         "off": told.get("off", False),

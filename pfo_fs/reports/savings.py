@@ -232,6 +232,11 @@ class JobTotal:
 def total_of(found: Findings, savings: Savings) -> JobTotal | None:
     """Returns the total of a job; None while no energy of an iteration is known."""
     data = found.data
+    if (loads := data.loads) is not None and loads.energy_j:
+        saved = loads.saved or 0.0
+        more = loads.late * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
+        whole = Part(loads.steps, loads.time_s, loads.energy_j, *more)
+        return JobTotal({"everything else": whole, "whole job": whole}, loads.saved is not None, loads.steps)
     spans = steps_of(data)
     figures = {window.number: found.figures_of(window) for window in data.windows}
     some = [one for one in figures.values() if one is not None]

@@ -187,6 +187,8 @@ def _total(total: JobTotal) -> dict[str, Any]:
 
 
 def _how_total(total: JobTotal, savings: Savings) -> str:
+    if "profiling" not in total.parts:
+        return "Steps from begin to begin; what was saved is measured against steps at default clocks."
     text = (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."

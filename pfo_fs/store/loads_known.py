@@ -35,7 +35,8 @@ class LoadsKnown(BaseModel):
     """What is known of clocks from loads after `steps`; all relative, with standard errors. None: not known yet.
 
     `explained`: the share of the variance of the ranks' times that loads explain; `saved`: energy; `late`: time that
-    the clocks cost; `balanced`: by how much shorter steps would be with batches of equal work; `last`: the last step.
+    the clocks cost; `balanced`: by how much shorter steps would be with batches of equal work; `last`: the last step;
+    `time_s`, `energy_j`: time of all steps, and the energy of all GPUs in them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -48,4 +49,6 @@ class LoadsKnown(BaseModel):
     late: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     late_error: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     balanced: Annotated[float, Field(ge=0, le=1)] = 0.0
+    time_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    energy_j: Annotated[float, Field(ge=0, le=1e18)] = 0.0
     last: LastLoadStep | None = None

@@ -15,8 +15,12 @@ import pytest
 from jobs import make_job, write_step
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.reports.collect import collect_job
+from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.metrics import FigureReader, Figures, MetricsFile, registry_of
+from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store.loads_known import LoadsKnown
 
 prometheus_client = pytest.importorskip("prometheus_client")
 OPERATING = Path(__file__).parents[2] / "examples" / "operating"
@@ -71,6 +75,28 @@ def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None
     folder.write_model(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=-0.25, more_time=0.0, off_target=0.0))
     found = read_at(15)
     assert (found.saved_j, found.added_j) == (pytest.approx(100), pytest.approx(180))  # both only grow
+
+
+def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    reader = FigureReader(SharedDirectory(folder.files, "test"))
+
+    def read_at(step: int, energy_j: float) -> Figures:
+        loads = LoadsKnown(steps=step, saved=0.2, saved_error=0.01, late=0.001, time_s=2.0 * step, energy_j=energy_j)
+        progress = bodies.RankProgress(rank=0, step=step, step_age_s=0, number=-1, loads=loads)
+        folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
+        return reader.read(leads=True)
+
+    read_at(10, 1000.0)
+    found = read_at(20, 1800.0)
+    assert (found.energy_j, found.saved_j) == (pytest.approx(800), pytest.approx(200))
+    findings = Findings(collect_job(folder))
+    total = total_of(findings, savings_of(findings))
+    assert total is not None
+    assert total.compared
+    whole = total.whole
+    assert (whole.iterations, whole.time_s, whole.energy_j) == (20, 40.0, 1800.0)
+    assert (whole.more_time_s, whole.more_energy_j) == (pytest.approx(0.04), pytest.approx(-450))
 
 
 def test_a_standby_daemon_counts_no_jobs(played: JobFolder) -> None:
