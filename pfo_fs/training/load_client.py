@@ -144,7 +144,7 @@ def connect(
     """
     until_s = time.monotonic() + within_s
     problem: OSError = OSError("there is no address")
-    while time.monotonic() < until_s:
+    while addresses and time.monotonic() < until_s:
         for host, port in addresses:
             note(f"{host}:{port} has not answered yet")
             try:
@@ -179,7 +179,7 @@ def connect_beside(
     is told what the search is waiting for.
     """
     made: list[Connection] = []
-    notes = deque(["nothing was tried yet"], maxlen=1)
+    notes = deque(["it has no address that this host may use"], maxlen=1)
 
     def search() -> None:
         with suppress(OSError):

@@ -402,3 +402,17 @@ def test_all_ranks_of_a_pipeline_get_one_clock_from_loads_that_one_of_them_knows
     assert abs(state.saving.share - job.saved) < max(0.01, 3 * state.saving.error)
     assert min(job.run(silent=True)) == TOP_MHZ, "the loads of one pipeline are not known"
     assert min(job.run()) < TOP_MHZ
+
+
+class Unreadable:
+    def tolist(self) -> list[float]:
+        raise RuntimeError("a nested tensor has no list")
+
+
+@pytest.mark.parametrize(
+    "load", [10**400, 1e200, -1e200, float("inf"), float("-inf"), float("nan"), "x", [], None, Unreadable(), [1.0] * 9]
+)
+@pytest.mark.parametrize("others", [[], [1.0]])
+def test_a_number_or_an_object_that_cannot_be_a_load_is_a_step_without_one(load: Any, others: list[float]) -> None:
+    assert step_rows.load_of_step([load, *others]) == ()
+    assert step_rows.load_of_step([1.7e308, 1.7e308]) == ()

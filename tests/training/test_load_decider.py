@@ -192,6 +192,21 @@ def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a
     answers.set()
 
 
+def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*_: object, **__: object) -> list[object]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    notes: list[str] = []
+    with pytest.raises(OSError, match=r"node7\.cluster:4711: Name or service not known"):
+        connect([("node7.cluster", 4711)], TOKEN, 1, within_s=0.1, note=notes.append)
+    assert "node7.cluster:4711: Name or service not known" in notes
+    training, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with training, theirs:
+        assert connect_beside(theirs, [], TOKEN, 1) is None
+        assert b"was not reached" in training.recv(4096)
+
+
 def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
     first, second = decider.connect(0), decider.connect(1)
     for one in (first, second):
