@@ -22,10 +22,10 @@ from typing import Any
 
 import _common as common
 
-from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
+from pfo_fs.loads.step_rows import UNKNOWN, EndedStep, Reading, load_of_step, make_row
 from pfo_fs.planner import make_pipeline
 from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK, TOKEN_BYTES, pack_row
+from pfo_fs.training.load_messages import CLOCK_BYTES, TOKEN_BYTES, clock_of, pack_row
 from pfo_fs.training.load_processes import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
@@ -41,7 +41,7 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
     drawn = random.Random(0)
     took_ms: list[float] = []
     ended: list[list[EndedStep]] = [[] for _ in connections]
-    lowered = 0
+    lowered, now_s = 0, 0.0
     for step in range(steps):
         given = [
             [(drawn.uniform(2e3, 16e3), drawn.uniform(1e6, 1e8)) for _ in range(micro_batches)]
@@ -51,21 +51,23 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
         for rank, past in enumerate(ended):
             known = given[rank // stages] if rank % stages == 0 else None
             load = load_of_step(known, micro_batches if stages > 1 else 0)
-            rows.append(pack_row(make_row(step, load, Reading(step), past)))
+            row = make_row(step, load, Reading(step, UNKNOWN, now_s), past)
+            rows.append(pack_row(row, time.monotonic(), connections[rank].rows))
         for connection, row in zip(connections[:-1], rows, strict=False):
-            connection.sendall(row)
+            connection.socket.sendall(row)
         time.sleep(pause_s)
         began_s = time.perf_counter()
-        connections[-1].sendall(rows[-1])
-        clocks = [CLOCK.unpack(received(connection, CLOCK.size))[1] for connection in connections]
+        connections[-1].socket.sendall(rows[-1])
+        clocks = [clock_of(received(one.socket, CLOCK_BYTES), one.clocks)[1] for one in connections]
         took_ms.append(1e3 * (time.perf_counter() - began_s))
         lowered += sum(mhz > 0 for mhz in clocks)
         for rank, (past, mhz) in enumerate(zip(ended, clocks, strict=True)):
             work_s = sum(5e-5 * tokens + 1e-9 * squares for tokens, squares in given[rank // stages])
             work_s *= drawn.gauss(1, 0.01) * (CLOCKS[0] / (mhz or CLOCKS[0]))
             past[:] = [EndedStep(step, work_s, float(mhz or CLOCKS[0]))]
+        now_s += max(past[0].work_s for past in ended) + 0.1
     for connection in connections:
-        connection.close()
+        connection.socket.close()
     decider.close()
     chosen = sorted(took_ms[FIRST_CHOICE:])
     return {

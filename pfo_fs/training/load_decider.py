@@ -32,6 +32,8 @@ _NO_ROOM_S = 0.1
 _OFFSETS = 64
 """The clocks of two hosts differ by the least of the last 64 times from sending to arriving: a packet is never early,
 and clocks drift by less than 10 ms in 64 steps of 10 s."""
+_SETTLED = 8
+"""Of eight packets one was quick, also at the start of a large job; the times in earlier ones do not count."""
 _STATE_BYTES = 16_384
 """What is known has at most some 2,000 characters of text, and 100 numbers of the last step."""
 
@@ -80,7 +82,7 @@ class _Rank:
     def on_own_clock(self, row: list[float], sent_s: float) -> list[float]:
         """Returns a row that has just come, with its times on this process's clock."""
         self._offsets_s.append(time.monotonic() - sent_s)
-        return step_rows.moved(row, min(self._offsets_s))
+        return step_rows.moved(row, min(self._offsets_s) if len(self._offsets_s) >= _SETTLED else step_rows.UNKNOWN)
 
 
 class Decider:
