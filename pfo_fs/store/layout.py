@@ -18,7 +18,7 @@
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
     ranks/<rank>.json             a host's helper, once: the ranks of the host that register together, one file with
-                                  a name for each of them
+                                  a name for each of them; .<rank>.lock beside it
     order/<rank>.json             that rank, once: the instructions of its first complete step
     current.json                  the coordinator, replaced: number in force, state, message for the status
     sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
@@ -127,7 +127,7 @@ def of_rank(folder: str, rank: int) -> str:
 
 
 def rank_lock(rank: int) -> str:
-    """The lock that a rank holds while it registers."""
+    """The lock that every writer of a rank's registration holds while it writes."""
     return f"{RANKS}/.{rank}.lock"
 
 

@@ -32,10 +32,11 @@ class RankFiles(RecordFolder):
             StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
         """
         by_name = {f"{body.rank_info.rank}.json": body for body in ranks}
-        lock = layout.rank_lock(ranks[0].rank_info.rank)
+        # One lock for each name, because ranks may register in other groups after a helper has died.
+        locks = [f"{self.path}/{layout.rank_lock(rank)}" for rank in sorted(body.rank_info.rank for body in ranks)]
         data = self._encode("ranks", b.RanksBody(ranks=list(ranks)), False)
         taken = {}
-        with courtesy_lock(self.files, f"{self.path}/{lock}"):
+        with courtesy_lock(self.files, *locks):
             for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
                 rank, nonce = by_name[name].rank_info.rank, by_name[name].nonce
                 try:
