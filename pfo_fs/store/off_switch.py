@@ -19,7 +19,8 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 
 _COUNTS_AS_OFF = (errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
-"""A file, a link, or a folder that may not be read, in the place of `off/`: a user has turned something off there."""
+"""A file, a link, or a folder that may not be read, in the place of `off/`: a user has turned something off there.
+Unless the folders around it refuse too: then the directory gives no answer, as with an expired Kerberos ticket."""
 _MOST_BYTES = 4096
 
 
@@ -60,9 +61,11 @@ class OffSwitch:
         try:
             names = self.files.names_if_there(layout.OFF)
         except StoreError as error:
-            if error.errno in _COUNTS_AS_OFF:
-                return SwitchedOff(frozenset({layout.EVERY_JOB}))
-            raise
+            if error.errno not in _COUNTS_AS_OFF:
+                raise
+            for folder in ("", layout.JOBS):  # raises where `off/` is not the only one that refuses
+                self.files.names(folder)
+            return SwitchedOff(frozenset({layout.EVERY_JOB}))
         return SwitchedOff(frozenset(names or ()), names is not None)
 
     def turn_off(self, name: str, why: str = "") -> None:

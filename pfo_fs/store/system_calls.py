@@ -9,10 +9,12 @@ TRANSIENT = frozenset(
     getattr(errno, name)
     for name in (
         "ESTALE ENOENT EEXIST EBUSY EBADFD EBADF ENOTCONN ETIMEDOUT EIO ENOLCK EINTR EAGAIN EHOSTDOWN EHOSTUNREACH "
-        "ENETDOWN ENETUNREACH ECONNRESET ECONNABORTED ECONNREFUSED EREMOTEIO ENXIO EACCES"
+        "ENETDOWN ENETUNREACH ECONNRESET ECONNABORTED ECONNREFUSED EREMOTEIO ENXIO EACCES "
+        "ENOKEY EKEYEXPIRED EKEYREVOKED EKEYREJECTED"
     ).split()
 )
-"""Errors that may pass: the operation is tried again, by path."""
+"""Errors that may pass: the operation is tried again, by path. EACCES and those of keys: a ticket (Kerberos, AFS) that
+may be renewed."""
 OPERATOR = {
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the quota is used up",

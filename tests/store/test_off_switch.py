@@ -81,17 +81,27 @@ def test_something_else_in_the_place_of_the_folder_switches_everything_off(
 
 
 class _Refuses(SystemCalls):
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *names: str) -> None:
         self._number = number
+        self._names = names or ("off",)
 
     def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
-        if path == "off":
+        if path in self._names:
             raise OSError(self._number, os.strerror(self._number))
         return os.open(path, flags, *args, **options)
 
 
 def test_a_folder_that_this_user_may_not_read_switches_everything_off(root: Path) -> None:
     assert OffSwitch(Files(root, calls=_Refuses(errno.EACCES))).read().covers("job")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EKEYEXPIRED], ids=errno.errorcode.get)
+@pytest.mark.parametrize("around", ["root", "jobs", "."])
+def test_a_directory_that_refuses_around_the_switch_too_switches_nothing(root: Path, number: int, around: str) -> None:
+    """As a network file system does once the user's ticket has expired; it may still answer for some folders."""
+    names = ("off", str(root) if around == "root" else around)
+    with pytest.raises(StoreError):
+        OffSwitch(Files(root, calls=_Refuses(number, *names))).read()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
