@@ -170,6 +170,7 @@ class DirectoryOperations:
         self._presence: Presence | None = None
         self._power_limit = PowerLimitFiles(root)
         self._was_away = True
+        self._directory_id = ""
 
     @property
     def shared(self) -> SharedDirectory:
@@ -251,10 +252,10 @@ class DirectoryOperations:
             return
         self._look_for_root(may_come_back=registration.again)
         if registration.directory_id:
-            self.shared.check_same(registration.directory_id)
+            self.shared.check_same(registration.directory_id, registration.job_id, registration.attempt)
         folder = self.shared.job(registration.job_id)
         folder.attempt = registration.attempt
-        self._folder = folder
+        self._folder, self._directory_id = folder, registration.directory_id
 
     def _look_for_root(self, *, may_come_back: bool) -> None:
         """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer.
@@ -277,7 +278,8 @@ class DirectoryOperations:
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        return CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+        self._directory_id = self.shared.directory_id()
+        return CreatedJob(self._folder.job_id, self._directory_id, self._is_off())
 
     def _is_off(self) -> bool:
         """Whether this job starts switched off; if that cannot be read now, the first look at the switch tells."""
@@ -305,9 +307,11 @@ class DirectoryOperations:
             with suppress(OSError):
                 self._presence.remember()
                 self._was_away = False
-        return SwitchFound(
-            found.covers(job_id), self._presence.why_gone(job_id) if thorough or not found.is_there else ""
-        )
+        gone = self._presence.why_gone(job_id) if thorough or not found.is_there else ""
+        if thorough and not gone:
+            with suppress(StoreError):
+                self.shared.keep_id(self._directory_id, job_id, self.folder.attempt or "")
+        return SwitchFound(found.covers(job_id), gone)
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
         """Returns the name of the policy that will probably schedule the job; it becomes part of the job's id."""

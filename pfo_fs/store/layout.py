@@ -1,7 +1,8 @@
 """Every path of the shared directory with its writer, and how much of a file is read. No other module has paths.
 
 <shared_dir>/
-  directory.json                  the process that made the directory, once: a random id that hosts compare
+  directory.json                  the process that made the directory, once: a random id that hosts compare; a helper
+                                  puts it back if it was removed
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks
