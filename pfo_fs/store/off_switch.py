@@ -74,12 +74,14 @@ class OffSwitch:
         Raises:
             StoreError: The directory cannot be written.
         """
-        if name in self.read().names:
+        found = self.read()
+        if name in found.names:
             return
-        self.files.make_folder(layout.OFF)
+        if not found.is_there:
+            self.files.make_folder(layout.OFF)
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         text = f"off since {stamp}, by {_user()} on {socket.gethostname()}{f': {why}' if why else ''}\n"
-        self.files.claim(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
+        self.files.claim_name(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
 
     def turn_on(self, name: str) -> bool:
         """Removes a switch; returns whether there was one.
@@ -98,7 +100,8 @@ class OffSwitch:
             text = (self.files.read(layout.off(name), _MOST_BYTES) or b"").decode("utf-8", "replace")
         except StoreError:
             return ""
-        return plain_text(text.strip(), 300)
+        # Without room for a file of its own, the switch is another name of a record.
+        return "" if text.startswith("{") else plain_text(text.strip(), 300)
 
 
 def _user() -> str:

@@ -211,6 +211,7 @@ OPERATIONS: dict[str, Operation] = {
     "Files.claim": in_files(
         lambda files: files.claim("a", b"first"), rival=lambda shared: shared.files.claim("a", b"rival")
     ),
+    "Files.claim_name": in_files(lambda files: files.claim_name("a", b"first")),
     "Files.claim_each": in_files(
         lambda files: files.claim_each("d", ["a", "b"], b"first"), lambda files: files.make_folder("d")
     ),

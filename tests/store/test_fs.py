@@ -370,3 +370,21 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
         files.read("d/none/x", 10)
         files.names("d")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_file_can_be_made_another_one_tells_the_file_systems_time(tmp_path: Path) -> None:
+    class NoInodes(SystemCalls):
+        def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
+            if flags & os.O_CREAT:
+                raise OSError(errno.ENOSPC, "full")
+            return os.open(path, flags, *args, **options)
+
+    files = Files(tmp_path, calls=NoInodes())
+    with pytest.raises(StoreError, match="full"):
+        files.now_s()
+    (tmp_path / "folder").mkdir()
+    old = tmp_path / "folder" / "old.json"
+    old.touch()
+    os.utime(old, (1e9, 1e9))
+    assert files.now_s() >= os.stat(tmp_path / "folder").st_mtime
+    assert old.stat().st_mtime == 1e9, "ages are those of the content"
