@@ -49,7 +49,7 @@ class Coordinator:
         kind: `daemon`, or `local` for rank 0 of the job itself.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
         lead_s: All ranks surely receive a new schedule within this time; it does not start earlier. Longer where many
-            hosts poll more rarely (`PollPace`).
+            hosts poll more rarely, or a host says that it does (`PollPace`).
         remote: Whether the directory is on a file system of another host.
         rank_infos: All ranks, if they are not read from the folder.
         on_publish: Called for each schedule with (number, schedules, the most steps that it holds), to broadcast it in
@@ -221,6 +221,7 @@ class Coordinator:
         self._pace.update(now, self._job.job_info.world_size)
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
+        self._pace.hosts_poll(self._ranks.longest_poll_s)
         self._look_at_progress(now)
         if self._switch().covers(self.folder.job_id):
             self._was_off = True

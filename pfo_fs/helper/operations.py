@@ -112,7 +112,8 @@ class SwitchFound:
 class RegisterRanks:
     """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
 
-    `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here.
+    `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here. `polls_s`: how
+    often this host looks for a schedule, in s: on a file system of another host, and on its own.
     """
 
     ranks: tuple[bodies.RankBody, ...]
@@ -120,6 +121,7 @@ class RegisterRanks:
     attempt: str
     directory_id: str
     again: bool = False
+    polls_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -227,8 +229,10 @@ class DirectoryOperations:
                 return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRanks(ranks):
+            case RegisterRanks():
                 self._open(operation)
+                poll_s = operation.polls_s[is_local(self._root)]
+                ranks = [body.model_copy(update={"poll_s": poll_s}) for body in operation.ranks]
                 return RanksRegistered(self.folder.register_ranks(ranks), self._is_off())
             case ReadSwitch(thorough):
                 return self._read_switch(thorough=thorough)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
-from pfo_fs.store.system_calls import FULL, NO_HARD_LINKS, SystemCalls
+from pfo_fs.store.system_calls import FULL, NO_HARD_LINKS, NO_MODES, SystemCalls
 
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
 _MOST_FILES_TRIED, _MOST_OF_A_FOLDER = 1000, 20
@@ -333,14 +333,14 @@ class Files(FileReader):
         """Makes a private file with `data` written, synced and closed without error; removes it on any error."""
         temp = _temporary()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = self.calls.open(temp, flags, 0o600, dir_fd=folder)
+        fd = self.calls.open(temp, flags, self._file_mode, dir_fd=folder)
         try:
             try:
                 view = memoryview(data)
                 while view:
                     view = view[self.calls.write(fd, view) :]
                 if self._file_mode != 0o600:
-                    self.calls.fchmod(fd, self._file_mode)
+                    self._set_mode(fd)
                 # Besides durability: clients that write later report "no space" only here or at close.
                 self.calls.fsync(fd)
             finally:
@@ -349,6 +349,14 @@ class Files(FileReader):
         except BaseException:
             self._drop(temp, folder)
             raise
+
+    def _set_mode(self, fd: int) -> None:
+        """Gives the group its permission, which the umask may have removed."""
+        try:
+            self.calls.fchmod(fd, self._file_mode)
+        except OSError as error:
+            if error.errno not in NO_MODES:
+                raise
 
     def _drop(self, temp: str, folder: int) -> None:
         with suppress(OSError):

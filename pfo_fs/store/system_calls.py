@@ -24,6 +24,8 @@ OPERATOR = {
 """Errors that only an operator can fix, and what they mean."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """No room for content, or for another file; a name, of an empty file or a hard link, may still be made."""
+NO_MODES = frozenset((errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
+"""Errors of `chmod` where a file system refuses it (GPFS with ACLs only, SMB, FUSE): files have the rights it gives."""
 NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 """Errors of `link` where a file system has no hard links, or allows no more for this file."""
 
