@@ -7,6 +7,7 @@ results in the folder and goes on.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _SILENCES = ((24 * 3600.0, "a day"), (3600.0, "an hour"), (600.0, "ten minutes"))
 """After training has reported nothing for one of these times, in s, a message says so; the longest first."""
+_ANEW_AFTER_S = 3600.0
+"""A policy that failed, or met a limit of memory or time, begins anew after this time: the host may have been busy."""
 MISSING_AFTER_S = 30.0
 """Ranks that have not registered after this time are named in the status."""
 
@@ -92,6 +95,7 @@ class Coordinator:
         self._mine: bool | None = None  # whether this coordinator schedules the job; None: not known yet
         self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
         self._reconciler: Reconciler | None = None
+        self._anew_at = math.inf
 
     @property
     def state(self) -> State:
@@ -176,8 +180,11 @@ class Coordinator:
         except StoreError as error:
             self._status.no_answer(error)
             return 1.0
-        except (PlanError, ConfigError, PolicyFailed) as error:
+        except (PlanError, ConfigError) as error:
             return self._fail(str(error))
+        except PolicyFailed as error:
+            self._anew_at = self.monotonic() + _ANEW_AFTER_S
+            return self._fail(f"{error} It is tried again in an hour.")
         except PolicyLost as error:
             if self._runner is not None:
                 self._runner.lost(str(error))
@@ -216,6 +223,8 @@ class Coordinator:
         if not self.is_mine:
             self._look_at_progress(now)
             return 5.0
+        if now >= self._anew_at:  # as another coordinator would
+            self._runner, self._reconciler, self._anew_at = None, None, math.inf
         runner, reconciler = self._begin()
         assert self._job is not None
         self._pace.update(now, self._job.job_info.world_size)
