@@ -80,7 +80,7 @@ def judge_chmod(path: Path) -> Check:
     except OSError as error:
         return line("chmod", "refused", error.strerror or str(error))
     mode = stat.S_IMODE(path.stat().st_mode)
-    return line("chmod", "ok" if mode == 0o640 else "ignored", f"mode 640 was set, and is {mode:o}")
+    return line("chmod", "ok" if mode == 0o640 else "refused", f"mode 640 was set, and is {mode:o}")
 
 
 def judge_error(error: OSError) -> Check:
