@@ -104,8 +104,6 @@ class RankBody(_WithClockBackend):
     """What a rank says about itself. `nonce` distinguishes two processes that claim one rank.
 
     `poll_s`: how often its host looks for a new schedule, in s; the daemon may see another kind of file system.
-
-    In releases before schema 3 this was `ranks/<rank>.json`, one file for each rank.
     """
 
     left_out: ClassVar[frozenset[str]] = _WithClockBackend.left_out | {"poll_s"}
@@ -230,7 +228,7 @@ class CurrentBody(LeavesOutDefaults, _Body):
 
 
 class ResultBody(_Body):
-    """What a rank measured. In releases before schema 3 this was `prof/<number>/<rank>.json`, a file for each rank."""
+    """What a rank measured."""
 
     result: ProfilingResult
     first_step: StepNumber = 0

@@ -306,7 +306,7 @@ ONLY_READ = set(
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon SharedDirectory.try_leader_lock Leaders.poll
     SharedDirectory.read_valid_daemon
-    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_one_of JobFolder.read_ranks
+    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_ranks
     JobFolder.read_results JobFolder.result_names
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.read_coordinator JobFolder.registered_ranks
     JobFolder.read_rank JobFolder.ranks_with_order JobFolder.read_order JobFolder.read_current JobFolder.read_model
