@@ -160,8 +160,8 @@ class Files(FileReader):
     def _name_another(self, new_name: str, folder: int) -> bool:
         """Makes a name of some file in this directory; returns whether there is a file with which that works.
 
-        The file keeps its own name too, unless it is only a lock, which whoever needs it makes again: some file systems
-        (tmpfs) count names as files.
+        The file keeps its own name too, unless it is only a lock, which is made again when it is needed: some file
+        systems (tmpfs) count names as files.
         """
         for source, name in self._files_below():
             with suppress(OSError):
@@ -177,7 +177,7 @@ class Files(FileReader):
     def _files_below(self) -> Iterator[tuple[int, str]]:
         """Yields some files, and folders, as the descriptor of their folder and their name, for use when all is full.
 
-        Most hosts let users link, and all let them change, only their own files: so there are many, from all folders.
+        Most hosts let users link only their own files, and all let them change only those: many are tried.
         """
         waiting = self.names()
         for _ in range(_MOST_FILES_TRIED):
