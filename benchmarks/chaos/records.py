@@ -8,28 +8,28 @@ from pathlib import Path
 
 from pfo_fs.errors import RecordError
 from pfo_fs.store import JobFolder, bodies, layout
-from pfo_fs.store.records import decode_one_of
+from pfo_fs.store.records import decode
 
 _KINDS = {
-    "directory.json": {"directory": bodies.DirectoryBody},
-    "daemon.json": {"daemon": bodies.DaemonBody},
-    layout.JOB: {"job": bodies.JobBody},
-    layout.COORDINATOR: {"coordinator": bodies.ClaimBody},
-    layout.CURRENT: {"current": bodies.CurrentBody},
-    layout.CACHED_PROFILE: {"cached_profile": bodies.CachedProfileBody},
-    layout.MODEL: {"model": bodies.ModelBody},
-    layout.END: {"end": bodies.EndBody},
-    layout.BATCH_END: {"batch_end": bodies.BatchEndBody},
-    "index.json": {"index": bodies.IndexBody},
-    layout.LEADERS: {"leader": bodies.LeaderBody},
-    layout.RANKS: {"ranks": bodies.RanksBody, "rank": bodies.RankBody},
-    layout.ORDER: {"order": bodies.OrderBody},
-    layout.PROGRESS: {"progress": bodies.ProgressBody},
-    layout.ITERATION_TIMES: {"iteration_times": bodies.IterationTimesBody},
-    "prof": {"results": bodies.ResultsBody, "result": bodies.ResultBody},
-    "sched": {"schedule": bodies.PlanBody},
+    "directory.json": ("directory", bodies.DirectoryBody),
+    "daemon.json": ("daemon", bodies.DaemonBody),
+    layout.JOB: ("job", bodies.JobBody),
+    layout.COORDINATOR: ("coordinator", bodies.ClaimBody),
+    layout.CURRENT: ("current", bodies.CurrentBody),
+    layout.CACHED_PROFILE: ("cached_profile", bodies.CachedProfileBody),
+    layout.MODEL: ("model", bodies.ModelBody),
+    layout.END: ("end", bodies.EndBody),
+    layout.BATCH_END: ("batch_end", bodies.BatchEndBody),
+    "index.json": ("index", bodies.IndexBody),
+    layout.LEADERS: ("leader", bodies.LeaderBody),
+    layout.RANKS: ("ranks", bodies.RanksBody),
+    layout.ORDER: ("order", bodies.OrderBody),
+    layout.PROGRESS: ("progress", bodies.ProgressBody),
+    layout.ITERATION_TIMES: ("iteration_times", bodies.IterationTimesBody),
+    "prof": ("results", bodies.ResultsBody),
+    "sched": ("schedule", bodies.PlanBody),
 }
-"""The kinds of a record that may be there, with their bodies: by the file's name, or by a folder that it lies in."""
+"""The kind of a record, and its body: by the file's name, or by a folder that it lies in."""
 
 
 def ranks_with_result(folder: JobFolder, number: int) -> set[int]:
@@ -45,11 +45,11 @@ def damaged_records(root: Path) -> list[str]:
         if path.name.startswith("."):
             continue
         parts = path.relative_to(root).parts
-        kinds = _KINDS.get(path.name) or next((_KINDS[part] for part in reversed(parts) if part in _KINDS), None)
+        kind = _KINDS.get(path.name) or next((_KINDS[part] for part in reversed(parts) if part in _KINDS), None)
         try:
-            if kinds is None:
+            if kind is None:
                 raise RecordError("a file that is not known")
-            decode_one_of(path.read_bytes(), kinds)
+            decode(path.read_bytes(), *kind)
         except RecordError as error:
             found.append(f"{path.parent.name}/{path.name} is damaged: {error}")
     return found

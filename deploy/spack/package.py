@@ -19,6 +19,7 @@ class PyPfoFs(PythonPackage):
     depends_on("python@3.10:", type=("build", "run"))
     depends_on("py-hatchling@1.25:", type="build")
     for requirement in (
+        "py-filelock@3.30:",
         "py-highspy@1.11:",
         "py-jinja2@3.1:",
         "py-matplotlib@3.8:",

@@ -103,8 +103,10 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
         for job in jobs:
             say(f"  {job['job_id']}: ", (job["text"], "green" if job["done"] else "yellow"))
         if not jobs:
-            say("  no job runs here now")
-        elif not done and not wait:
+            say("  no job that follows schedules runs here now")
+        if name == layout.EVERY_JOB:
+            say("  jobs with a power limit follow within seconds; they leave no record here")
+        if not done and not wait:
             say("ranks follow within seconds; --wait waits for that, and `pfo-fs status` shows it")
     if wait and not done:
         fail("not all ranks have followed in time; `pfo-fs status` shows their last errors", code=NOT_IN_FORCE)

@@ -7,6 +7,7 @@ results in the folder and goes on.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _SILENCES = ((24 * 3600.0, "a day"), (3600.0, "an hour"), (600.0, "ten minutes"))
 """After training has reported nothing for one of these times, in s, a message says so; the longest first."""
+_ANEW_AFTER_S = 3600.0
+"""A policy that failed, or met a limit of memory or time, begins anew after this time: the host may have been busy."""
 MISSING_AFTER_S = 30.0
 """Ranks that have not registered after this time are named in the status."""
 
@@ -49,7 +52,7 @@ class Coordinator:
         kind: `daemon`, or `local` for rank 0 of the job itself.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
         lead_s: All ranks surely receive a new schedule within this time; it does not start earlier. Longer where many
-            hosts poll more rarely (`PollPace`).
+            hosts poll more rarely, or a host says that it does (`PollPace`).
         remote: Whether the directory is on a file system of another host.
         rank_infos: All ranks, if they are not read from the folder.
         on_publish: Called for each schedule with (number, schedules, the most steps that it holds), to broadcast it in
@@ -92,6 +95,7 @@ class Coordinator:
         self._mine: bool | None = None  # whether this coordinator schedules the job; None: not known yet
         self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
         self._reconciler: Reconciler | None = None
+        self._anew_at = math.inf
 
     @property
     def state(self) -> State:
@@ -176,8 +180,11 @@ class Coordinator:
         except StoreError as error:
             self._status.no_answer(error)
             return 1.0
-        except (PlanError, ConfigError, PolicyFailed) as error:
+        except (PlanError, ConfigError) as error:
             return self._fail(str(error))
+        except PolicyFailed as error:
+            self._anew_at = self.monotonic() + _ANEW_AFTER_S
+            return self._fail(f"{error} It is tried again in an hour.")
         except PolicyLost as error:
             if self._runner is not None:
                 self._runner.lost(str(error))
@@ -216,11 +223,14 @@ class Coordinator:
         if not self.is_mine:
             self._look_at_progress(now)
             return 5.0
+        if now >= self._anew_at:  # as another coordinator would
+            self._runner, self._reconciler, self._anew_at = None, None, math.inf
         runner, reconciler = self._begin()
         assert self._job is not None
         self._pace.update(now, self._job.job_info.world_size)
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
+        self._pace.hosts_poll(self._ranks.longest_poll_s)
         self._look_at_progress(now)
         if self._switch().covers(self.folder.job_id):
             self._was_off = True

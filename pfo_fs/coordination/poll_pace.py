@@ -24,6 +24,8 @@ _LONGEST_POLL_S = 60.0
 """However large a job is, a change reaches it within about a minute."""
 _LATEST = 1.5
 """A poll comes at most this many times the interval after the last one: hosts vary their pauses."""
+_LEAD_PER_POLL = _LATEST + 1.0
+"""Of the interval at which hosts poll as they like; the rest is for writing, reading and a second try."""
 
 
 class PollPace:
@@ -65,6 +67,10 @@ class PollPace:
     def took_over(self, now: float, poll_s: float) -> None:
         """Notes what an earlier coordinator has asked for: hosts follow it until they poll again."""
         self._slower_s, self._slower_until = poll_s, now + _LATEST * poll_s
+
+    def hosts_poll(self, poll_s: float) -> None:
+        """Notes how often hosts poll where they poll as they like: their mount may differ from the coordinator's."""
+        self._lead_s = max(self._lead_s, _LEAD_PER_POLL * poll_s)
 
     def update(self, now: float, world_size: int) -> None:
         """Chooses the interval of the next polls.

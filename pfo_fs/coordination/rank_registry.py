@@ -27,6 +27,7 @@ class RankRegistry:
 
     Attributes:
         by_rank: The ranks that are known, by number.
+        longest_poll_s: How often the host polls that polls most rarely, in s.
     """
 
     folder: JobFolder
@@ -35,6 +36,7 @@ class RankRegistry:
 
     def __post_init__(self) -> None:
         self.by_rank: dict[int, RankInfo] = {info.rank: info for info in self.rank_infos or ()}
+        self.longest_poll_s = 0.0
         self._gpu_names: dict[int, str] = {}
         self._orders: dict[int, InstructionOrder] = {}
         self._clocks: dict[tuple[int, ...], list[int]] = {}
@@ -98,6 +100,7 @@ class RankRegistry:
         known = {"available_frequencies": clocks, "host": body.rank_info.host or body.host}
         self.by_rank[rank] = body.rank_info.model_copy(update=known)
         self._gpu_names[rank] = body.gpu_name
+        self.longest_poll_s = max(self.longest_poll_s, body.poll_s)
 
     def all_known(self, job: JobInfo) -> bool:
         """Returns whether all ranks of the job have registered."""

@@ -96,6 +96,7 @@ class YamlOverride:
         self.problem = ""
         self._before = ""  # text for the status: what was accepted before this file
         self._file = SettledFile()
+        self._is_refused = False
         self._decided = ""  # the hash of the content that has been accepted or rejected
         self._written = ""  # the status that was written last
 
@@ -124,6 +125,7 @@ class YamlOverride:
                 content = self.folder.read_yaml()
             except StoreError as error:
                 if error.errno in _REFUSED:
+                    self._is_refused = True
                     self.problem = str(error.args[-1])
                     if error.errno == errno.EACCES:
                         self.problem += "; let the daemon's user read it (chmod a+r schedule.yaml)"
@@ -136,6 +138,8 @@ class YamlOverride:
             if (has_effect or self._file.content is not None) and self._file.absent(now):
                 self._remove()
             return
+        if self._is_refused:  # it can be read again: the same content is decided anew, which ends the problem
+            self._is_refused, self._decided = False, ""
         if self._file.seen(content, now) and self._decided != self._file.sha256:
             self._decide(content, resolve)
 

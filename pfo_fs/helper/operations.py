@@ -112,7 +112,8 @@ class SwitchFound:
 class RegisterRanks:
     """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
 
-    `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here.
+    `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here. `polls_s`: how
+    often this host looks for a schedule, in s: on a file system of another host, and on its own.
     """
 
     ranks: tuple[bodies.RankBody, ...]
@@ -120,6 +121,7 @@ class RegisterRanks:
     attempt: str
     directory_id: str
     again: bool = False
+    polls_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class DirectoryOperations:
         self._presence: Presence | None = None
         self._power_limit = PowerLimitFiles(root)
         self._was_away = True
+        self._directory_id = ""
 
     @property
     def shared(self) -> SharedDirectory:
@@ -226,8 +229,10 @@ class DirectoryOperations:
                 return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRanks(ranks):
+            case RegisterRanks():
                 self._open(operation)
+                poll_s = operation.polls_s[is_local(self._root)]
+                ranks = [body.model_copy(update={"poll_s": poll_s}) for body in operation.ranks]
                 return RanksRegistered(self.folder.register_ranks(ranks), self._is_off())
             case ReadSwitch(thorough):
                 return self._read_switch(thorough=thorough)
@@ -251,10 +256,10 @@ class DirectoryOperations:
             return
         self._look_for_root(may_come_back=registration.again)
         if registration.directory_id:
-            self.shared.check_same(registration.directory_id)
+            self.shared.check_same(registration.directory_id, registration.job_id, registration.attempt)
         folder = self.shared.job(registration.job_id)
         folder.attempt = registration.attempt
-        self._folder = folder
+        self._folder, self._directory_id = folder, registration.directory_id
 
     def _look_for_root(self, *, may_come_back: bool) -> None:
         """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer.
@@ -277,7 +282,8 @@ class DirectoryOperations:
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        return CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+        self._directory_id = self.shared.directory_id()
+        return CreatedJob(self._folder.job_id, self._directory_id, self._is_off())
 
     def _is_off(self) -> bool:
         """Whether this job starts switched off; if that cannot be read now, the first look at the switch tells."""
@@ -305,9 +311,11 @@ class DirectoryOperations:
             with suppress(OSError):
                 self._presence.remember()
                 self._was_away = False
-        return SwitchFound(
-            found.covers(job_id), self._presence.why_gone(job_id) if thorough or not found.is_there else ""
-        )
+        gone = self._presence.why_gone(job_id) if thorough or not found.is_there else ""
+        if thorough and not gone:
+            with suppress(StoreError):
+                self.shared.keep_id(self._directory_id, job_id, self.folder.attempt or "")
+        return SwitchFound(found.covers(job_id), gone)
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
         """Returns the name of the policy that will probably schedule the job; it becomes part of the job's id."""

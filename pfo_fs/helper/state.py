@@ -201,7 +201,8 @@ class HelperState:
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
         again = message.helper_name is not None
-        registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id, again)
+        polls_s = self._watch.interval_s(local_mount=False), self._watch.interval_s(local_mount=True)
+        registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id, again, polls_s)
         self._add(registration)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -52,7 +52,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     try:
         with open(partial, "w", encoding="utf-8", newline="") as file:
             if stat.S_IMODE(mode):
-                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+                with suppress(OSError):  # refused by file systems that give all files their rights themselves
+                    os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
         partial.replace(place)
     finally:

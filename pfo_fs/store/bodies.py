@@ -103,8 +103,10 @@ class JobBody(LeavesOutDefaults, _Body):
 class RankBody(_WithClockBackend):
     """What a rank says about itself. `nonce` distinguishes two processes that claim one rank.
 
-    In releases before schema 3 this was `ranks/<rank>.json`, one file for each rank.
+    `poll_s`: how often its host looks for a new schedule, in s; the daemon may see another kind of file system.
     """
+
+    left_out: ClassVar[frozenset[str]] = _WithClockBackend.left_out | {"poll_s"}
 
     rank_info: RankInfo
     nonce: RandomId
@@ -113,6 +115,7 @@ class RankBody(_WithClockBackend):
     gpu_name: ShortText = ""
     gpu_uuid: ShortText = ""
     message: Text = ""
+    poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
 
 
 MOST_NAMES_PER_FILE = 32
@@ -225,7 +228,7 @@ class CurrentBody(LeavesOutDefaults, _Body):
 
 
 class ResultBody(_Body):
-    """What a rank measured. In releases before schema 3 this was `prof/<number>/<rank>.json`, a file for each rank."""
+    """What a rank measured."""
 
     result: ProfilingResult
     first_step: StepNumber = 0

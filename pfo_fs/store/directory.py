@@ -71,8 +71,7 @@ class SharedDirectory:
             if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
         if layout.DIRECTORY not in present:
-            body = b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname())
-            self._records.claim("directory", body, layout.DIRECTORY)
+            self._claim_id(secrets.token_hex(16))
 
     @property
     def is_in_use(self) -> bool:
@@ -91,16 +90,22 @@ class SharedDirectory:
         found = self._records.read("directory", b.DirectoryBody, layout.DIRECTORY)
         return found.directory_id if found is not None else ""
 
-    def check_same(self, directory_id: str) -> None:
-        """Checks that this host sees the directory that another host has named.
+    def check_same(self, directory_id: str, job_id: str, attempt: str) -> None:
+        """Checks that this host sees the directory that rank 0's host has named: by its id, or by rank 0's job in it.
+
+        A purge of old files may have taken the id, and the next daemon made another one.
 
         Args:
             directory_id: What `directory_id()` returned on the other host.
+            job_id: The job that rank 0 has made there.
+            attempt: The random id of that job's training attempt.
 
         Raises:
             StoreUnavailable: There is no `directory.json` here, or not yet: a listing may be some seconds old.
             NotShared: This is another directory.
         """
+        if self._has_job(job_id, attempt):
+            return
         found = self.directory_id()
         if found == directory_id:
             return
@@ -108,6 +113,27 @@ class SharedDirectory:
         if not found:
             raise StoreUnavailable(errno.ENOENT, f"{text} ({layout.DIRECTORY} is not there)")
         raise NotShared(errno.ESTALE, f"{text} ({layout.DIRECTORY} has another id)")
+
+    def keep_id(self, directory_id: str, job_id: str, attempt: str) -> None:
+        """Puts the id back if it was removed, and this surely is the directory: that job is in it.
+
+        Raises:
+            StoreError: The directory cannot be read or written.
+        """
+        if directory_id and layout.DIRECTORY not in self.files.names() and self._has_job(job_id, attempt):
+            self._claim_id(directory_id)
+
+    def _claim_id(self, directory_id: str) -> None:
+        body = b.DirectoryBody(directory_id=directory_id, host=socket.gethostname())
+        self._records.claim("directory", body, layout.DIRECTORY)
+
+    def _has_job(self, job_id: str, attempt: str) -> bool:
+        try:
+            job = self.job(job_id)
+            # By listing: an NFS client remembers that a name was missing.
+            return layout.JOB in job.names() and job.read_job() is not None and job.attempt == attempt
+        except (StoreError, RecordError):
+            return False
 
     # ---- jobs
 

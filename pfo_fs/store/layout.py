@@ -1,7 +1,8 @@
 """Every path of the shared directory with its writer, and how much of a file is read. No other module has paths.
 
 <shared_dir>/
-  directory.json                  the process that made the directory, once: a random id that hosts compare
+  directory.json                  the process that made the directory, once: a random id that hosts compare; a helper
+                                  puts it back if it was removed
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks
@@ -18,7 +19,7 @@
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
     ranks/<rank>.json             a host's helper, once: the ranks of the host that register together, one file with
-                                  a name for each of them
+                                  a name for each of them; .<rank>.lock beside it
     order/<rank>.json             that rank, once: the instructions of its first complete step
     current.json                  the coordinator, replaced: number in force, state, message for the status
     sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
@@ -127,7 +128,7 @@ def of_rank(folder: str, rank: int) -> str:
 
 
 def rank_lock(rank: int) -> str:
-    """The lock that a rank holds while it registers."""
+    """The lock that every writer of a rank's registration holds while it writes."""
     return f"{RANKS}/.{rank}.lock"
 
 

@@ -1,4 +1,6 @@
-"""Locks, by `flock`, for clear messages where locks work. Correctness never depends on one.
+"""Locks, by filelock, for clear messages where locks work. Correctness never depends on one.
+
+filelock locks the descriptor that `Files` has opened, so that no link is followed and no file of others is changed.
 
 On many mounts a lock is silently local to the host, or lost at the next reconnection. So the protocol is also correct
 if no lock here has any effect (`Files.claim`). On others a call never returns (NFS whose lock manager is gone, FUSE):
@@ -7,7 +9,6 @@ so calls are made in a thread, and a process waits for one for a limited time.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -30,20 +31,23 @@ _hanging: list[threading.Thread] = []
 
 
 class CourtesyLock:
-    """A lock that is held."""
+    """Locks that are held."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, held: list[int]) -> None:
+        self._held = held
 
     def release(self) -> None:
-        """Releases it, but does not wait for a file system that hangs."""
-        _in_time(lambda: _release(self._fd), ANSWERS_WITHIN_S)
+        """Releases them, but does not wait for a file system that hangs."""
+        _in_time(lambda: _release(self._held), ANSWERS_WITHIN_S)
 
 
 @contextmanager
-def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[bool]:
-    """Holds the lock at `path` if it is free within `timeout_s`; otherwise goes on without it."""
-    lock = try_lock(files, path, timeout_s)
+def courtesy_lock(files: Files, *paths: str, timeout_s: float = 2.0) -> Iterator[bool]:
+    """Holds those locks at `paths` that are free within `timeout_s`; goes on without the others.
+
+    All processes must name locks in the same order, so that no two of them wait for each other.
+    """
+    lock = try_lock(files, *paths, timeout_s=timeout_s)
     try:
         yield lock is not None
     finally:
@@ -51,8 +55,8 @@ def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[b
             lock.release()
 
 
-def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> CourtesyLock | None:
-    """Acquires and returns the lock at `path`; None if it is held, or if locks do not work on this file system."""
+def try_lock(files: Files, *paths: str, timeout_s: float = 0.0) -> CourtesyLock | None:
+    """Acquires and returns the locks at `paths`; None if all are held, or if locks do not work on this file system."""
     _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
     if _hanging:
         return None
@@ -61,49 +65,52 @@ def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> CourtesyLock | 
     handing_over = threading.Lock()
 
     def acquire() -> None:
-        lock = _acquired(files, path, timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        held = [fd for path in paths if (fd := _acquired(files, path, deadline_s)) is not None]
         with handing_over:
-            if lock is not None and not is_late:
-                got.append(lock)
+            if not is_late:
+                got.extend(held)
                 return
-        if lock is not None:
-            _release(lock)
+        _release(held)
 
     answered = _in_time(acquire, timeout_s + ANSWERS_WITHIN_S)
     with handing_over:
         is_late = True
     if not answered:
-        log.warning("the lock %s does not answer; going on without it", files.root / path)
-    return CourtesyLock(got[0]) if got else None
+        log.warning("the lock %s does not answer; going on without it", files.root / paths[0])
+    return CourtesyLock(got) if got else None
 
 
-def _acquired(files: Files, path: str, timeout_s: float) -> int | None:
+def _acquired(files: Files, path: str, deadline_s: float) -> int | None:
     """Returns a descriptor that holds the lock; None if it is not free in time, or cannot be had here."""
-    deadline_s = time.monotonic() + timeout_s
     try:
+        from filelock import lock_descriptor  # here, because the training process imports this module and locks nothing
+
         fd = files.open_lock(path)
-    except StoreError as error:  # no such folder, a link, or no rights
+    except (StoreError, ImportError) as error:  # no such folder, a link, no rights; or the environment was removed
         log.debug("no lock: %s", error.args[-1])
         return None
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        while not lock_descriptor(fd, blocking=False):
+            if time.monotonic() >= deadline_s:
+                break
+            time.sleep(_AGAIN_AFTER_S)
+        else:
             return fd
-        except BlockingIOError:
-            if time.monotonic() < deadline_s:
-                time.sleep(_AGAIN_AFTER_S)
-                continue
-        except OSError as error:
-            log.debug("no lock at %s: %s", path, error)
-        os.close(fd)
-        return None
+    except OSError as error:
+        log.debug("no lock at %s: %s", path, error)
+    os.close(fd)
+    return None
 
 
-def _release(fd: int) -> None:
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
-    with suppress(OSError):
-        os.close(fd)
+def _release(held: list[int]) -> None:
+    from filelock import unlock_descriptor
+
+    for fd in held:
+        with suppress(OSError):
+            unlock_descriptor(fd)  # a forked child may hold the descriptor, too
+        with suppress(OSError):
+            os.close(fd)
 
 
 def _in_time(call: Callable[[], None], limit_s: float) -> bool:

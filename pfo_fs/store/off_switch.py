@@ -19,7 +19,8 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 
 _COUNTS_AS_OFF = (errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
-"""A file, a link, or a folder that may not be read, in the place of `off/`: a user has turned something off there."""
+"""A file, a link, or a folder that may not be read, in the place of `off/`: a user has turned something off there.
+Unless the folders around it refuse too: then the directory gives no answer, as with an expired Kerberos ticket."""
 _MOST_BYTES = 4096
 
 
@@ -60,9 +61,11 @@ class OffSwitch:
         try:
             names = self.files.names_if_there(layout.OFF)
         except StoreError as error:
-            if error.errno in _COUNTS_AS_OFF:
-                return SwitchedOff(frozenset({layout.EVERY_JOB}))
-            raise
+            if error.errno not in _COUNTS_AS_OFF:
+                raise
+            for folder in ("", layout.JOBS):  # raises where `off/` is not the only one that refuses
+                self.files.names(folder)
+            return SwitchedOff(frozenset({layout.EVERY_JOB}))
         return SwitchedOff(frozenset(names or ()), names is not None)
 
     def turn_off(self, name: str, why: str = "") -> None:
@@ -71,12 +74,14 @@ class OffSwitch:
         Raises:
             StoreError: The directory cannot be written.
         """
-        if name in self.read().names:
+        found = self.read()
+        if name in found.names:
             return
-        self.files.make_folder(layout.OFF)
+        if not found.is_there:
+            self.files.make_folder(layout.OFF)
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         text = f"off since {stamp}, by {_user()} on {socket.gethostname()}{f': {why}' if why else ''}\n"
-        self.files.claim(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
+        self.files.claim_name(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
 
     def turn_on(self, name: str) -> bool:
         """Removes a switch; returns whether there was one.
@@ -95,7 +100,8 @@ class OffSwitch:
             text = (self.files.read(layout.off(name), _MOST_BYTES) or b"").decode("utf-8", "replace")
         except StoreError:
             return ""
-        return plain_text(text.strip(), 300)
+        # Without room for a file of its own, the switch is another name of a record.
+        return "" if text.startswith("{") else plain_text(text.strip(), 300)
 
 
 def _user() -> str:

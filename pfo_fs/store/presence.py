@@ -1,9 +1,10 @@
 """Tells a directory that was removed from one that cannot be seen for a moment: not mounted, stale, hanging.
 
 Both look alike at first: the path is not there, or is empty. They differ in what stays. A user who removes a directory
-leaves the folder above it, on the same mount and with the same inode, and a fresh listing of that folder lacks the
-name. When a file system is not mounted, the path leads to another mount; when the server or the client is in trouble,
-the calls fail with other errors than "not there". Only the first counts as removed.
+leaves the folder above it, on the same mount, and a fresh listing of that folder lacks the name. When a file system is
+not mounted, the path leads to another mount; when the server or the client is in trouble, the calls fail with other
+errors than "not there". Only the first counts as removed. While the job's folder is in its place nothing was removed,
+whatever inode numbers say: some file systems (SMB, rclone, other FUSE) give a folder a new number now and then.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import RecordError
 from pfo_fs.store import layout
+from pfo_fs.store.directory import SharedDirectory
 from pfo_fs.store.fs import Files
 from pfo_fs.store.mounts import mount_of
 
@@ -30,6 +32,7 @@ class Presence:
 
     files: Files
     _places: list[_Place] | None = None
+    _id: str = ""
 
     def remember(self) -> None:
         """Notes where the directory lies, while it is known to be there.
@@ -48,7 +51,7 @@ class Presence:
             if path in (top, "/"):
                 break
             path = os.path.dirname(path)
-        self._places = places
+        self._places, self._id = places, self._directory_id()
 
     def why_gone(self, job_id: str) -> str:
         """Returns what was removed, the directory or the folder of a running job; empty if nothing was, or who knows.
@@ -66,17 +69,24 @@ class Presence:
                     below = place.path
                     continue
                 is_same = (found.st_dev, found.st_ino) == (place.device, place.inode)
-                if below:
-                    gone = is_same and os.path.basename(below) not in self._names(place.path)
-                    return f"{self.files.root} was removed" if gone else ""
-                if is_same:
-                    return self._content_gone(job_id)
                 # At a mount point, another folder shows that the file system is not mounted.
-                replaced = found.st_dev == place.device and len(self._places) > 1
-                return f"{self.files.root} was replaced" if replaced else ""
-        except (OSError, StoreError):
+                is_mounted = is_same or (found.st_dev == place.device and place is not self._places[-1])
+                if below:
+                    gone = is_mounted and os.path.basename(below) not in self._names(place.path)
+                    return f"{self.files.root} was removed" if gone else ""
+                gone_content = self._content_gone(job_id)
+                if not gone_content or is_same or (self._id and self._directory_id() == self._id):
+                    return gone_content
+                return f"{self.files.root} was replaced" if is_mounted else ""
+        except OSError:
             pass
         return ""
+
+    def _directory_id(self) -> str:
+        try:
+            return SharedDirectory(self.files).directory_id()
+        except (OSError, RecordError):
+            return ""
 
     def _names(self, path: str) -> list[str]:
         calls = self.files.calls

@@ -17,7 +17,7 @@ from pfo_fs.store.record_folder import RecordFolder
 
 @dataclass
 class RankFiles(RecordFolder):
-    """Registrations and results in a job's folder; those of older releases, one file for each rank, are read too."""
+    """Registrations and results in a job's folder."""
 
     # ---- registrations
 
@@ -32,10 +32,11 @@ class RankFiles(RecordFolder):
             StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
         """
         by_name = {f"{body.rank_info.rank}.json": body for body in ranks}
-        lock = layout.rank_lock(ranks[0].rank_info.rank)
+        # One lock for each name, because ranks may register in other groups after a helper has died.
+        locks = [f"{self.path}/{layout.rank_lock(rank)}" for rank in sorted(body.rank_info.rank for body in ranks)]
         data = self._encode("ranks", b.RanksBody(ranks=list(ranks)), False)
         taken = {}
-        with courtesy_lock(self.files, f"{self.path}/{lock}"):
+        with courtesy_lock(self.files, *locks):
             for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
                 rank, nonce = by_name[name].rank_info.rank, by_name[name].nonce
                 try:
@@ -59,14 +60,10 @@ class RankFiles(RecordFolder):
         the helper died before the rank was registered.
         """
         path = layout.of_rank(layout.RANKS, name)
-        kinds: dict[str, type[b.RanksBody | b.RankBody]] = {"ranks": b.RanksBody, "rank": b.RankBody}
-        body = self.read_one_of(kinds, path, layout.PLAN_LIMIT)
-        if body is None:
-            return None
-        ranks = body.ranks if isinstance(body, b.RanksBody) else [body]
-        if all(rank.rank_info.rank != name for rank in ranks):
-            raise RecordError(f"{self.location / path}: it is of rank {ranks[0].rank_info.rank}")
-        return ranks
+        body = self.read("ranks", b.RanksBody, path, layout.PLAN_LIMIT)
+        if body is not None and all(rank.rank_info.rank != name for rank in body.ranks):
+            raise RecordError(f"{self.location / path}: it is of rank {body.ranks[0].rank_info.rank}")
+        return None if body is None else body.ranks
 
     def read_rank(self, rank: int) -> b.RankBody | None:
         """Reads what a rank wrote when it registered."""
@@ -127,11 +124,7 @@ class RankFiles(RecordFolder):
     def read_results(self, number: int, name: int) -> list[b.ResultBody] | None:
         """Reads `prof/<number>/<name>.json`: the results of rank `name`, and of other ranks of its host."""
         path = layout.of_rank(layout.results(number), name)
-        kinds: dict[str, type[b.ResultsBody | b.ResultBody]] = {"results": b.ResultsBody, "result": b.ResultBody}
-        body = self.read_one_of(kinds, path, layout.PLAN_LIMIT)
-        if body is None:
-            return None
-        results = body.results if isinstance(body, b.ResultsBody) else [body]
-        if all(one.result.rank != name for one in results):
+        body = self.read("results", b.ResultsBody, path, layout.PLAN_LIMIT)
+        if body is not None and all(measured.result.rank != name for measured in body.results):
             raise RecordError(f"{self.location / path}: it is not that rank's result")
-        return results
+        return None if body is None else body.results

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel
 from pfo_fs.errors import RecordError
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
-from pfo_fs.store.records import Body, Header, decode_one_of, encode
+from pfo_fs.store.records import Body, Header, decode, encode
 
 
 @dataclass
@@ -52,17 +51,13 @@ class RecordFolder:
 
         A record that is not valid is read up to three times, because a read may be incomplete or stale.
         """
-        return self.read_one_of({kind: model}, name, limit)
-
-    def read_one_of(self, models: Mapping[str, type[Body]], name: str, limit: int = layout.RECORD_LIMIT) -> Body | None:
-        """Does the same as `read` for a record of one of several kinds; `models` has the type of the body of each."""
         problem = ""
         for _ in range(3):
             data = self.files.read(self._below(name), limit)
             if data is None:
                 return None
             try:
-                return decode_one_of(data, models, attempt=self.attempt)[1]
+                return decode(data, kind, model, attempt=self.attempt)[1]
             except RecordError as error:
                 problem = str(error)  # the error itself would keep the file's content, in its traceback
         raise RecordError(f"{self.location / name}: {problem}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -18,9 +17,9 @@ from pfo_fs.errors import RecordError, plain_text
 from pfo_fs.models import Count, ShortText, Text
 
 SCHEMAS = ("pfo-fs/2", "pfo-fs/3")
-"""The schemas that this release reads, oldest first."""
+"""The schemas that this release reads."""
 _SCHEMA_OF = {"ranks": "pfo-fs/3", "results": "pfo-fs/3"}
-"""Each kind is written with the schema that changed its form last, so that an older release still reads the others."""
+"""Each kind is written with the schema that changed its form last."""
 _BODY = b',"body":'
 _MAX_HEADER_BYTES = 8192
 _MOST_LISTS = 300_000
@@ -111,11 +110,6 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
         RecordError: The record is incomplete, of another kind, release or attempt, or header or body is not valid; the
             message says which. This function raises no other exception, whatever `data` is.
     """
-    return decode_one_of(data, {kind: model}, attempt=attempt)
-
-
-def decode_one_of(data: bytes, models: Mapping[str, type[Body]], *, attempt: str | None = None) -> tuple[Header, Body]:
-    """Does the same as `decode` for a record of one of several kinds; `models` has the type of the body of each."""
     at = data.find(_BODY, 0, _MAX_HEADER_BYTES)
     if at < 0 or not data.endswith(b"}\n"):
         raise RecordError("not a complete record: torn while written, or made by another program")
@@ -123,33 +117,29 @@ def decode_one_of(data: bytes, models: Mapping[str, type[Body]], *, attempt: str
     try:
         schema = _Schema.model_validate_json(data[:at] + b"}").schema_
         if schema not in SCHEMAS:
-            raise RecordError(_other_schema(schema))
+            read = " and ".join(map(repr, SCHEMAS))
+            raise RecordError(
+                f"the record has schema {schema[:40]!r}, and this release reads {read}: another release of pfo-fs "
+                "wrote it. Give all hosts of a shared directory the same release"
+            )
         head = _HeaderOnDisk.model_validate_json(data[:at] + b"}")
     except ValidationError as error:
         raise RecordError(f"the record's header is not valid: {_first_problem(error)}") from None
     if head.length != len(payload) or head.sha256 != hashlib.sha256(payload).hexdigest():
         raise RecordError("the record's length or checksum is wrong: torn, or edited by hand")
-    if head.kind not in models:
-        expected = " or ".join(map(repr, models))
-        raise RecordError(f"a record of kind {head.kind[:40]!r} where {expected} is expected")
+    if head.kind != kind:
+        raise RecordError(f"a record of kind {head.kind[:40]!r} where {kind!r} is expected")
     if attempt is not None and head.attempt != attempt:
         raise RecordError("the record belongs to another training attempt")
     if payload.count(b"[") + payload.count(b"{") > _MOST_LISTS or payload.count(b",") > _MOST_VALUES:
         raise RecordError(f"the record has more than {_MOST_LISTS:,} lists, or more than {_MOST_VALUES:,} values")
     try:
-        body = models[head.kind].model_validate_json(payload)
+        body = model.model_validate_json(payload)
     except ValidationError as error:
         raise RecordError(f"the record's content is not valid: {_first_problem(error)}") from None
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise RecordError(f"the record cannot be read: {plain_text(str(error), 300)}") from None
     return Header(head.kind, head.attempt, head.writer, head.sequence), body
-
-
-def _other_schema(schema: str) -> str:
-    text = f"the record has schema {schema[:40]!r}, and this release reads {' and '.join(map(repr, SCHEMAS))}"
-    if schema == "pfo-fs/1":
-        return f"{text}: an older release of pfo-fs wrote it. Read it with that release, or start in a new directory"
-    return f"{text}: another release of pfo-fs wrote it. Give all hosts of a shared directory the same release"
 
 
 def _first_problem(error: ValidationError) -> str:

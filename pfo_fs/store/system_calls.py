@@ -9,10 +9,12 @@ TRANSIENT = frozenset(
     getattr(errno, name)
     for name in (
         "ESTALE ENOENT EEXIST EBUSY EBADFD EBADF ENOTCONN ETIMEDOUT EIO ENOLCK EINTR EAGAIN EHOSTDOWN EHOSTUNREACH "
-        "ENETDOWN ENETUNREACH ECONNRESET ECONNABORTED ECONNREFUSED EREMOTEIO ENXIO EACCES"
+        "ENETDOWN ENETUNREACH ECONNRESET ECONNABORTED ECONNREFUSED EREMOTEIO ENXIO EACCES "
+        "ENOKEY EKEYEXPIRED EKEYREVOKED EKEYREJECTED"
     ).split()
 )
-"""Errors that may pass: the operation is tried again, by path."""
+"""Errors that may pass: the operation is tried again, by path. EACCES and those of keys: a ticket (Kerberos, AFS) that
+may be renewed."""
 OPERATOR = {
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the quota is used up",
@@ -20,6 +22,10 @@ OPERATOR = {
     errno.EPERM: "this user may not do that here",
 }
 """Errors that only an operator can fix, and what they mean."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No room for content, or for another file; a name, of an empty file or a hard link, may still be made."""
+NO_MODES = frozenset((errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
+"""Errors of `chmod` where a file system refuses it (GPFS with ACLs only, SMB, FUSE): files have the rights it gives."""
 NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 """Errors of `link` where a file system has no hard links, or allows no more for this file."""
 

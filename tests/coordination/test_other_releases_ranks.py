@@ -1,4 +1,4 @@
-"""A daemon and ranks one schema apart: served, or default clocks and a message with both versions."""
+"""A daemon and ranks one schema apart: default clocks and a message with both versions."""
 
 from __future__ import annotations
 
@@ -6,49 +6,16 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from coordinator_jobs import ReactingScheduler, coordinate, poll
-from jobs import current_of, make_job, rank_infos, register
+from coordinator_jobs import coordinate, poll
+from jobs import make_job, rank_infos, register
 from record_corpus import Place, load, plant, sign
 
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
-from pfo_fs.models import ProfilingResult
 from pfo_fs.store import SharedDirectory, bodies
 
 INFOS = rank_infos(1, 2)
-
-
-def test_ranks_of_the_release_before_are_served(tmp_path: Path, clock: Clock) -> None:
-    """They write a file for each rank, and read nothing of schema 3."""
-    folder = make_job(tmp_path, 1, 2)
-    for info in INFOS:
-        folder.claim("rank", bodies.RankBody(rank_info=info, nonce="n"), f"ranks/{info.rank}.json")
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    folder.files.make_folder(f"{folder.path}/prof/0")
-    for info in INFOS:
-        result = ProfilingResult(rank=info.rank, iter_time=[1.0], iter_energy=[1.0])
-        folder.claim("result", bodies.ResultBody(result=result), f"prof/0/{info.rank}.json")
-    poll(coordinator, clock, 2)
-    assert coordinator.state == "running"
-    assert ReactingScheduler.calls == [[1.0, 1.0]]
-    written = [path for path in folder.location.rglob("*.json") if path.parent.name not in ("ranks", "0")]
-    assert written
-    assert all('"schema":"pfo-fs/2"' in path.read_text() for path in [*written, folder.location / "sched/0/index.json"])
-
-
-def test_a_daemon_of_the_release_before_names_the_versions_where_these_ranks_read_it(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_job(tmp_path, 1, 2)
-    register(folder, INFOS)
-    with monkeypatch.context() as before:
-        before.setattr("pfo_fs.store.records.SCHEMAS", ("pfo-fs/2",))
-        poll(coordinate(folder, clock), clock, 5)
-    current = current_of(folder)
-    assert (current.state, current.number) == ("broken", -1)
-    assert "ranks/0.json: the record has schema 'pfo-fs/3', and this release reads 'pfo-fs/2'" in current.message
 
 
 def test_ranks_of_the_next_release_keep_default_clocks_and_the_status_names_the_versions(

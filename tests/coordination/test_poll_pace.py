@@ -6,6 +6,7 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,26 @@ def test_a_job_on_this_hosts_disk_is_polled_as_before() -> None:
     pace = PollPace(1.0, remote=False, adapts=True, now=0.0)
     pace.update(1e6, 8)
     assert (pace.poll_s, pace.lead_s(1e6)) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("poll_s", [0.25, 2.0, 60.0])
+def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
+    tmp_path: Path, clock: Clock, poll_s: float
+) -> None:
+    """The daemon may run on the file server, where the directory lies on a local disk, or hosts have a setting."""
+    folder = make_job(tmp_path, 1, 2)
+    first, second = rank_infos(1, 2)
+    folder.register_ranks([bodies.RankBody(rank_info=first, nonce="a", poll_s=0.25)])
+    folder.register_ranks([bodies.RankBody(rank_info=second, nonce="b", poll_s=poll_s)])
+    given = PFOSettings(scheduler="Manual")
+    coordinator = Coordinator(folder, given, kind="daemon", generation=1, lead_s=1.0, monotonic=clock)
+    train(folder, coordinator, clock, 10)
+    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    (folder.location / "schedule.yaml").write_text("all: 1200\n")
+    published_at = clock.now
+    current = train(folder, coordinator, clock, 5)
+    assert current.number == 1
+    assert current.start_step >= published_at + max(1.0, 1.2 * poll_s)
 
 
 def test_a_helper_polls_as_rarely_as_it_is_asked_to() -> None:

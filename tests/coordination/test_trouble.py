@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say
 from jobs import current_of, index_of, rank_infos, write_results
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import PolicyFailed, StoreError
+from pfo_fs.models import ProfilingResult
 from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory
@@ -44,6 +46,38 @@ def test_a_failure_is_logged_with_its_traceback_once(
     monkeypatch.setattr("pfo_fs.coordination.yaml_override.YamlOverride.poll", fails)
     poll(coordinator, clock, 50)
     assert caplog.text.count("Traceback") == 1
+
+
+class _Busy(ReactingScheduler):
+    """Meets a limit while its results are there for the first time."""
+
+    failures = 0
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        if _Busy.failures < 1:
+            _Busy.failures += 1
+            raise PolicyFailed("the scheduler has not answered for 600 s.")
+        super().observe(profiling_results)
+
+
+def test_a_policy_that_met_a_limit_is_tried_again_after_an_hour(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Busy, "failures", 0)
+    coordinator = coordinate(folder, clock, _Busy)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "broken"
+    assert "an hour" in coordinator.message
+    clock.now += 3590
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "broken"
+    poll(coordinator, clock, 30)
+    assert coordinator.state == "running"
+    write_results(folder, folder.schedule_numbers()[-1], rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    assert clock_mhz(folder) == 1410 - 15, "it goes on"
 
 
 def test_another_scheduler_does_not_take_over_what_one_before_has_made(folder: JobFolder, clock: Clock) -> None:

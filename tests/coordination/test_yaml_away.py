@@ -49,6 +49,28 @@ def test_a_listing_that_fails_does_not_count_as_one_without_the_yaml(
     assert folder.schedule_numbers() == [0, 1]
 
 
+def test_a_yaml_that_cannot_be_read_for_a_while_is_a_problem_only_so_long(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a user whose Kerberos ticket has expired, and is renewed."""
+
+    def refuses(_: object) -> bytes:
+        raise StoreUnavailable(errno.EACCES, "Permission denied")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 4)
+    with monkeypatch.context() as outage:
+        outage.setattr(JobFolder, "read_yaml", refuses)
+        poll(coordinator, clock, 10)
+        assert "Permission denied" in current_of(folder).yaml_problem
+        assert clock_mhz(folder) == 1200
+    poll(coordinator, clock, 10)
+    assert current_of(folder).yaml_problem == ""
+    assert folder.schedule_numbers() == [0, 1]
+
+
 def test_a_yaml_that_an_editor_replaces_again_and_again_is_not_removed(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
 from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_clocks, judge_host_locks
 from pfo_fs.doctor.directory.mount import judge_mount, judge_space
-from pfo_fs.doctor.directory.names import judge_error, judge_locks, judge_owner, judge_reads
+from pfo_fs.doctor.directory.names import check_write, judge_error, judge_locks, judge_owner, judge_reads
 from pfo_fs.doctor.directory.process import check_directory_in_time
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, lines
@@ -74,6 +74,32 @@ def test_rights_of_the_directory_and_of_the_folders_in_it(
     lines = check_rights(root)
     assert [line.ok for line in lines] == ok
     assert says in " ".join(line.hint for line in lines)
+
+
+def test_a_folder_that_an_acl_closes_to_this_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modes say that the group may write; a root that is shared by an ACL without a default ACL looks like this."""
+    (tmp_path / "jobs").mkdir()
+    for path in (tmp_path, tmp_path / "jobs"):
+        path.chmod(0o2770)
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: path != tmp_path / "jobs")
+    closed = check_rights(tmp_path)[-1]
+    assert closed.ok is False
+    assert "setfacl" in closed.hint
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_file_system_on_which_modes_cannot_be_changed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    def chmod(*_: object, **__: object) -> None:
+        if refuses:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", chmod)
+    told = {check.name: check for check in check_write(tmp_path)}
+    assert told["write"].ok
+    assert told["chmod"].ok is None
+    assert "umask 007" in told["chmod"].hint
 
 
 def test_a_folder_above_that_others_may_write_to_is_told(tmp_path: Path) -> None:

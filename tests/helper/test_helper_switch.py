@@ -16,7 +16,7 @@ from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m
-from pfo_fs.store import Files, JobFolder, OffSwitch
+from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory
 
 Wait = Callable[..., Any]
 
@@ -118,6 +118,14 @@ def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest
 
 
 @pytest.mark.slow
+def test_a_helper_puts_back_the_directorys_id_that_a_purge_has_taken(host: Host, wait_for: Wait) -> None:
+    joined(host, "local")
+    shared = SharedDirectory(Files(host.root))
+    directory_id = shared.directory_id()
+    (host.root / "directory.json").unlink()
+    wait_for(lambda: shared.directory_id() == directory_id, 30, "the id")
+
+
 def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_more(
     host: Host, wait_for: Wait
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.events import Logged, Terminated
 from pfo_fs.helper.operations import PollSchedule, new_schedule
+from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
@@ -53,6 +55,17 @@ def test_a_daemon_that_only_left_its_record_is_not_waited_for_long(host: Host) -
     began = time.monotonic()
     assert host.create(host.client(0), "auto")["coordination"] == "local"
     assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_host_registers_how_often_it_looks_for_a_schedule(
+    host: Host, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    """The daemon may see another kind of file system: it may run on the file server."""
+    monkeypatch.setattr("pfo_fs.helper.operations.is_local", lambda _: is_local)
+    _, folder = host.start(2)
+    polls_s = {body.poll_s for body in folder.each_rank()}
+    assert polls_s == {ScheduleWatch(None, random.Random(0), 0.0).interval_s(local_mount=is_local)}
 
 
 def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:

@@ -211,6 +211,7 @@ OPERATIONS: dict[str, Operation] = {
     "Files.claim": in_files(
         lambda files: files.claim("a", b"first"), rival=lambda shared: shared.files.claim("a", b"rival")
     ),
+    "Files.claim_name": in_files(lambda files: files.claim_name("a", b"first")),
     "Files.claim_each": in_files(
         lambda files: files.claim_each("d", ["a", "b"], b"first"), lambda files: files.make_folder("d")
     ),
@@ -224,6 +225,10 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "SharedDirectory.make_folders": Operation(lambda shared: shared.make_folders()),
     "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
+    "SharedDirectory.keep_id": Operation(
+        lambda shared: shared.keep_id("0123", "job", "a"),
+        lambda shared: (make(shared), (shared.files.root / "directory.json").unlink()),
+    ),
     "SharedDirectory.archive": Operation(lambda shared: "job" in shared.job_ids() and shared.archive("job"), make),
     "SharedDirectory.remove_stale_temporaries": Operation(
         lambda shared: shared.remove_stale_temporaries(),
@@ -301,7 +306,7 @@ ONLY_READ = set(
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon SharedDirectory.try_leader_lock Leaders.poll
     SharedDirectory.read_valid_daemon
-    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_one_of JobFolder.read_ranks
+    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_ranks
     JobFolder.read_results JobFolder.result_names
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.read_coordinator JobFolder.registered_ranks
     JobFolder.read_rank JobFolder.ranks_with_order JobFolder.read_order JobFolder.read_current JobFolder.read_model

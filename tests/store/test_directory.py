@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from jobs import make_job, rank_infos
 
-from pfo_fs.errors import FolderAway, RecordError, StoreError, StoreUnavailable
+from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
 from pfo_fs.store.locks import courtesy_lock
 
@@ -78,19 +79,47 @@ def test_two_hosts_that_see_one_directory_agree_on_its_id(tmp_path: Path) -> Non
     first = SharedDirectory.open(tmp_path / "pfo", create=True)
     again = SharedDirectory.open(tmp_path / "pfo", create=True)
     assert first.directory_id() == again.directory_id() != ""
-    SharedDirectory.open(tmp_path / "pfo").check_same(first.directory_id())
+    SharedDirectory.open(tmp_path / "pfo").check_same(first.directory_id(), "", "")
 
 
 def test_a_host_that_sees_another_directory_gets_an_error_that_asks_about_its_mount(tmp_path: Path) -> None:
     here, there = (SharedDirectory.open(tmp_path / name, create=True) for name in ("here", "there"))
     with pytest.raises(StoreError, match=rf"another directory at {tmp_path}/here .*mounted") as caught:
-        here.check_same(there.directory_id())
+        here.check_same(there.directory_id(), make_job(tmp_path / "there", 1).job_id, "attempt")
     assert not isinstance(caught.value, StoreUnavailable)
 
 
 def test_a_host_whose_directory_has_no_id_yet_may_try_again(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="another directory"):
-        SharedDirectory(Files(tmp_path)).check_same("0123")
+        SharedDirectory(Files(tmp_path)).check_same("0123", "", "")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")], ids=["removed", "emptied"])
+def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    """The next daemon makes another id."""
+    job = make_job(tmp_path, 1, attempt="mine")
+    shared = SharedDirectory(Files(tmp_path))
+    directory_id = shared.directory_id()
+    damage(tmp_path / "directory.json")
+    shared.make_folders()
+    shared.check_same(directory_id, job.job_id, "mine")
+    with pytest.raises((NotShared, RecordError)):
+        shared.check_same(directory_id, job.job_id, "another")
+
+
+def test_the_id_is_put_back_only_where_the_job_is(tmp_path: Path) -> None:
+    job, elsewhere = make_job(tmp_path / "pfo", 1, attempt="mine"), tmp_path / "not-mounted"
+    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    directory_id = shared.directory_id()
+    (tmp_path / "pfo" / "directory.json").unlink()
+    shared.keep_id(directory_id, job.job_id, "another")
+    assert shared.directory_id() == ""
+    shared.keep_id(directory_id, job.job_id, "mine")
+    assert shared.directory_id() == directory_id
+    SharedDirectory(Files(elsewhere, create=True)).keep_id(directory_id, job.job_id, "mine")
+    assert not list(elsewhere.iterdir())
 
 
 def test_a_damaged_directory_id_is_a_record_error(tmp_path: Path) -> None:

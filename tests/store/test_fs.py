@@ -96,6 +96,26 @@ def test_an_error_of_close_is_an_error_of_the_publication(tmp_path: Path) -> Non
     assert (tmp_path / "a.json").read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
+def test_a_groups_directory_is_used_where_modes_cannot_be_changed(tmp_path: Path, number: int) -> None:
+    class NoModes(SystemCalls):
+        @staticmethod
+        def fchmod(fd: int, mode: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+    tmp_path.chmod(0o2770)
+    files = Files(tmp_path, calls=NoModes())
+    before = os.umask(0o007)
+    try:
+        files.publish("a.json", b"new")
+        assert files.claim("b.json", b"new")
+        files.make_folder("folder")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a.json", "b.json", "folder")]
+    assert modes == [0o640, 0o640, 0o770], "the umask lets them through"
+
+
 def test_short_writes_are_continued(tmp_path: Path) -> None:
     class Short(SystemCalls):
         @staticmethod
@@ -370,3 +390,21 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
         files.read("d/none/x", 10)
         files.names("d")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_file_can_be_made_another_one_tells_the_file_systems_time(tmp_path: Path) -> None:
+    class NoInodes(SystemCalls):
+        def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
+            if flags & os.O_CREAT:
+                raise OSError(errno.ENOSPC, "full")
+            return os.open(path, flags, *args, **options)
+
+    files = Files(tmp_path, calls=NoInodes())
+    with pytest.raises(StoreError, match="full"):
+        files.now_s()
+    (tmp_path / "folder").mkdir()
+    old = tmp_path / "folder" / "old.json"
+    old.touch()
+    os.utime(old, (1e9, 1e9))
+    assert files.now_s() >= os.stat(tmp_path / "folder").st_mtime
+    assert old.stat().st_mtime == 1e9, "ages are those of the content"

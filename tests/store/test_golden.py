@@ -1,15 +1,13 @@
-"""Records as they lie on disk: those that are written today, byte for byte; those of earlier schemas, read or named."""
+"""Records as they lie on disk: byte for byte as they are written today."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from record_corpus import load, make_directory, one_of_each_kind, places, write_ends
 
-from pfo_fs.errors import RecordError
-from pfo_fs.store import SharedDirectory, bodies
+from pfo_fs.store import bodies
 from pfo_fs.store.records import decode, encode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -59,31 +57,5 @@ def test_every_kind_of_record_has_a_golden_file(tmp_path: Path) -> None:
     _, folder = make_directory(tmp_path)
     kinds = {place.kind for place in places(folder)}
     files = {path.stem for schema in ("schema2", "schema3") for path in (GOLDEN / schema).iterdir()}
-    assert kinds == set(MODELS) == files - {"rank", "result"}  # which are in `ranks` and `results` since schema 3
+    assert kinds == set(MODELS) == files
     assert all(load(tmp_path, place)["kind"] == place.kind for place in places(folder))
-
-
-def test_registrations_and_results_of_the_second_schema_are_read(tmp_path: Path) -> None:
-    _, folder = make_directory(tmp_path)
-    for place, kind in (("ranks/1.json", "rank"), ("prof/0/0.json", "result")):
-        (folder.location / place).unlink()
-        (folder.location / place).write_bytes((GOLDEN / "schema2" / f"{kind}.json").read_bytes())
-    (folder.location / "ranks/0.json").unlink()
-    assert [body.gpu_name for body in folder.each_rank()] == ["A100"]
-    assert [body.first_step for body in folder.read_results(0, 0) or ()] == [3]
-
-
-@pytest.mark.parametrize("path", sorted((GOLDEN / "schema1").iterdir()), ids=lambda path: path.stem)
-def test_a_record_of_the_first_schema_gives_an_error_that_names_both_and_says_what_to_do(path: Path) -> None:
-    kind = json.loads(path.read_text())["kind"]
-    with pytest.raises(RecordError, match=r"schema 'pfo-fs/1'.*reads 'pfo-fs/2' and 'pfo-fs/3'.*new directory"):
-        decode(path.read_bytes(), kind, MODELS.get(kind, bodies.EndBody))
-
-
-def test_a_job_of_the_first_schema_is_named_with_its_file(tmp_path: Path) -> None:
-    shared = SharedDirectory.open(tmp_path / "pfo", create=True)
-    job_id = "2026-11-22-00-55-02+dp2+pp2+tp1+ParetoScheduler+simulated"
-    (tmp_path / "pfo" / "jobs" / job_id).mkdir()
-    (tmp_path / "pfo" / "jobs" / job_id / "job.json").write_bytes((GOLDEN / "schema1" / "job.json").read_bytes())
-    with pytest.raises(RecordError, match=rf"{job_id[:10]}.*job\.json: .*older release"):
-        shared.job(job_id).read_job()

@@ -90,6 +90,38 @@ def test_an_error_of_the_file_system_is_no_removal(
     assert presence.why_gone(job_id) == ""
 
 
+def _with_other_inodes(path: str, **_: object) -> os.stat_result:
+    found = os.stat(path)
+    return os.stat_result((found[0], found[1] + 1_000_003, *found[2:10]))
+
+
+def test_inode_numbers_that_change_are_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
+    """As SMB without the server's numbers, rclone and other FUSE file systems give them."""
+    presence, job_id, calls = seen
+    calls.stat = _with_other_inodes  # type: ignore[method-assign]
+    assert presence.why_gone(job_id) == ""
+    (root / "directory.json").unlink()  # a purge of old files
+    assert presence.why_gone(job_id) == ""
+
+
+@pytest.mark.parametrize(
+    ("remove", "text"),
+    [
+        (lambda root: shutil.rmtree(root), "was removed"),
+        (lambda root: [shutil.rmtree(path) for path in (root / "jobs").iterdir()], "the job's folder was removed"),
+        (lambda root: (root.rename(root.with_name("old")), root.mkdir()), "was replaced"),
+    ],
+    ids=["rm", "job", "replaced"],
+)
+def test_a_removal_is_seen_though_inode_numbers_change(
+    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object], text: str
+) -> None:
+    presence, job_id, calls = seen
+    calls.stat = _with_other_inodes  # type: ignore[method-assign]
+    remove(root)
+    assert text in presence.why_gone(job_id)
+
+
 def _on_another_mount(found: os.stat_result) -> os.stat_result:
     return os.stat_result((*found[:2], found.st_dev + 1, *found[3:10]))
 

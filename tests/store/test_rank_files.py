@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 from jobs import make_job, rank_infos, results_by_rank
 
 from pfo_fs.models import ProfilingResult
@@ -51,6 +53,29 @@ def test_without_hard_links_every_rank_gets_a_copy(tmp_path: Path) -> None:
     folder = JobFolder(Files(tmp_path, calls=NoLinks()), job.path, "test", job.attempt, job_id=job.job_id)
     assert folder.register_ranks(ranks(3)) == {}
     assert [body.nonce for body in job.each_rank()] == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("together", [[3], [2, 3], [3, 4, 5]], ids=str)
+def test_a_ranks_lock_is_held_while_its_file_is_written_whatever_ranks_register_with_it(
+    tmp_path: Path, together: list[int]
+) -> None:
+    """After a helper has died, the ranks of its host may register in other groups."""
+    locked = []
+
+    class Written(SystemCalls):
+        @staticmethod
+        def link(source: str, name: str, **where: Any) -> None:
+            try:
+                with FileLock(folder.location / f"ranks/.{name.partition('.')[0]}.lock", timeout=0):
+                    pass
+            except Timeout:
+                locked.append(name)
+            os.link(source, name, **where)
+
+    job = make_job(tmp_path, 6)
+    folder = JobFolder(Files(tmp_path, calls=Written()), job.path, "test", job.attempt, job_id=job.job_id)
+    assert folder.register_ranks([ranks(6)[rank] for rank in together]) == {}
+    assert locked == [f"{rank}.json" for rank in together]
 
 
 def test_a_rank_counts_only_once_it_has_a_name(tmp_path: Path) -> None:

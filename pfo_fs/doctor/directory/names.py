@@ -61,6 +61,7 @@ def check_write(root: Path) -> list[Check]:
         try:
             found = write_new(path, data)
             same = path.read_bytes() == data
+            chmod = judge_chmod(path)
         except OSError as error:
             return [judge_error(error)]
     if not same:
@@ -68,7 +69,18 @@ def check_write(root: Path) -> list[Check]:
     return [
         line("write", "ok", f"{_WRITTEN_BYTES >> 10} KiB written, synchronised and read"),
         judge_owner(found.st_uid, os.geteuid(), shared=bool(os.stat(root).st_mode & stat.S_IWGRP)),
+        chmod,
     ]
+
+
+def judge_chmod(path: Path) -> Check:
+    """Sets another mode of a file of this user; returns the line about that."""
+    try:
+        path.chmod(0o640)
+    except OSError as error:
+        return line("chmod", "refused", error.strerror or str(error))
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return line("chmod", "ok" if mode == 0o640 else "refused", f"mode 640 was set, and is {mode:o}")
 
 
 def judge_error(error: OSError) -> Check:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.store import layout
 
-_FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.PROFILES, layout.POWER_LIMIT)
+_FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF, layout.PROFILES, layout.POWER_LIMIT)
 
 
 def check_rights(root: Path) -> list[Check]:
@@ -20,7 +20,9 @@ def check_rights(root: Path) -> list[Check]:
     if loose:
         lines.append(line("rights", "above", f"{', '.join(loose)}: other users may write there"))
     present = {name: os.lstat(root / name) for name in sorted(set(os.listdir(root)) & set(_FOLDERS))}
-    return [*lines, judge_folders(found, present)]
+    # By asking, because an ACL may say something else than the mode.
+    allowed = [name for name in present if os.access(root / name, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)]
+    return [*lines, judge_folders(found, present, allowed)]
 
 
 def judge_root(found: os.stat_result, *, may_write: bool) -> Check:
@@ -40,8 +42,8 @@ def judge_root(found: os.stat_result, *, may_write: bool) -> Check:
     return line("rights", "group" if found.st_mode & stat.S_ISGID else "no-setgid", text)
 
 
-def judge_folders(root: os.stat_result, folders: dict[str, os.stat_result]) -> Check:
-    """Returns the line about the folders in the directory, by their names."""
+def judge_folders(root: os.stat_result, folders: dict[str, os.stat_result], allowed: list[str]) -> Check:
+    """Returns the line about the folders in the directory, by their names; `allowed`: where this user may write."""
     if not folders:
         return line("folders in it", "none", "none yet")
     wide = [name for name, found in folders.items() if found.st_mode & stat.S_IWOTH]
@@ -53,6 +55,9 @@ def judge_folders(root: os.stat_result, folders: dict[str, os.stat_result]) -> C
         ]
         if narrow:
             return line("folders in it", "narrow", _listed(narrow, folders))
+    closed = [name for name in folders if name not in allowed]
+    if closed:
+        return line("folders in it", "closed", f"{_listed(closed, folders)}; this user is {os.geteuid()}")
     return line("folders in it", "ok", ", ".join(f"{name}/" for name in folders))
 
 
