@@ -21,7 +21,7 @@ from pfo_fs.training.load_messages import StepBegun
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _BACKLOG = 4096
-_NEWS_BYTES = 4096
+_TOLD_BYTES = 4096
 
 Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
 """(stage, name, micro-batch) of the instructions of each rank of a pipeline, in their order."""
@@ -133,9 +133,9 @@ class LoadLink(_Beside):
             self.works = False  # it has ended, or does not read
 
     @property
-    def news(self) -> str:
+    def told(self) -> str:
         """What the process says of its search for the one that decides; empty if nothing is new."""
         with suppress(OSError):
             if self._file.is_open():
-                return os.read(self.fd, _NEWS_BYTES).decode("utf-8", "replace")
+                return os.read(self.fd, _TOLD_BYTES).decode("utf-8", "replace")
         return ""

@@ -106,8 +106,8 @@ class StepLoads:
 
     def _tell_people(self) -> None:
         """Warns of what the processes have told, and tells the helper what is known."""
-        if news := self._link.news:
-            self.warn(f"clocks from loads: {news}; default clocks meanwhile")
+        if told := self._link.told:
+            self.warn(f"clocks from loads: {told}; default clocks meanwhile")
         if not self._link.works and not self._has_failed:
             self._has_failed = True
             self.warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
