@@ -22,15 +22,16 @@ from pfo_fs.models import MAX_INSTRUCTIONS
 from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import Problem
 
-MAX_WRITTEN = 1_000_000
-"""The most instructions of all lists of one document together, repetitions counted."""
+MAX_WRITTEN = 400_000
+"""The most instructions of all lists of one document together, repetitions counted: as many as a plan file may have."""
 _MAX_MHZ = 60_000
 _MAX_NUMBER = 9  # digits
 _MAX_LINE = 4096  # characters
 
 _NAME = r'(?P<name>"(?:[^"\\]|\\.)*"|[^\s,@"]+)(?:@(?P<stage>\S*?))?'
 _KEY = re.compile(_NAME)
-_INSTRUCTION = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^,]*))?(?:,|$)")
+_INSTRUCTION = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^\s,][^,]*)?)?(?:,|$)")
+"""Each blank belongs to one part only: otherwise, time would grow with the square of their number."""
 _REPEAT = re.compile(r"[xX×](?P<count>.*)", re.DOTALL)
 
 

@@ -20,6 +20,7 @@ from pfo_fs.models import (
     JobInfo,
     Joules,
     LeavesOutDefaults,
+    Many,
     Megahertz,
     PlanInputs,
     PositiveSeconds,
@@ -37,6 +38,7 @@ from pfo_fs.models import (
     Switching,
     Text,
     Watts,
+    sharing_equal,
 )
 from pfo_fs.store.field_types import (
     PlanFileName,
@@ -132,7 +134,9 @@ class OrderBody(_Body):
     """`order/<rank>.json`: that rank, once: the instructions of its first complete step, as (name, stage or None)."""
 
     rank: RankNumber
-    instructions: list[tuple[InstructionName, StageNumber | None]] = Field(max_length=MAX_INSTRUCTIONS)
+    instructions: Annotated[
+        Many[tuple[InstructionName, StageNumber | None]], Field(max_length=MAX_INSTRUCTIONS), AfterValidator(sharing_equal)
+    ]
 
 
 class ClaimBody(_Body):
@@ -171,7 +175,7 @@ class IndexBody(_Body):
     start_step: StepNumber
     source: Source
     steps: StepNumber = 0
-    files: dict[RankGroup, PlanFileName] = Field(max_length=1_000_000)
+    files: dict[RankGroup, PlanFileName] = Field(max_length=100_000)
 
     def plan_file(self, rank_info: RankInfo) -> str | None:
         """Returns the name of the plan file of a rank; None: its clock is left alone."""
@@ -189,8 +193,8 @@ class PlanBody(_Body):
     number: ScheduleNumber
     start_step: StepNumber
     steps: StepNumber = 0
-    ranks: list[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
-    frequencies: list[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
+    ranks: Many[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
+    frequencies: Many[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
     stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)
 
     def schedule(self, rank: int) -> FrequencySchedule:
@@ -238,7 +242,7 @@ class ResultBody(_Body):
 class ResultsBody(_Body):
     """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; named after the first."""
 
-    results: list[ResultBody] = Field(min_length=1, max_length=4096)
+    results: Many[ResultBody] = Field(min_length=1, max_length=4096)
 
 
 class RankProgress(_WithClockBackend):
