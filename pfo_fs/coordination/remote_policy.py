@@ -159,12 +159,6 @@ class RemotePolicy(FrequencyScheduler):
     def react(self, plan_inputs: PlanInputs) -> None:
         self._change("react", plan_inputs)
 
-    def load_profile(self, csv: str, source: str) -> None:
-        self._change("load_profile", csv, source)
-
-    def check_profile(self, csv: str, source: str) -> None:  # type: ignore[override]  # pandas takes memory, too
-        self._call("check_profile", csv, source)
-
     def export_profile(self) -> str:
         return str(self._call("export_profile"))
 

@@ -1,7 +1,7 @@
 """lowtime's plan files, `freqs_pipeline_%05d.py`: a list per stage of (instruction, MHz), then comments.
 
-Such a file looks like Python but is data, and nothing in it ever runs. It is read in one pass, token by token: brackets,
-commas, strings and numbers. Time and memory grow with the size of the file, which is bounded, whatever is in it.
+Such a file looks like Python but is data, and nothing in it ever runs. It is read in one pass, token by token:
+brackets, commas, strings and numbers. Time and memory grow with the file's size, which is bounded, whatever is in it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ StagePlan: TypeAlias = list[tuple[str, int]]
 MAX_PLAN_BYTES = 16 * 2**20
 """A plan for 64 stages x 1,000 micro-batches has about 2 MB."""
 MAX_PLAN_INSTRUCTIONS = 400_000
-"""The limit over all stages; 64 stages x 1,000 micro-batches have 128,000. To read 400,000 takes some 3 s, and 100 MB of
-memory meanwhile."""
+"""The limit over all stages; 64 stages x 1,000 micro-batches have 128,000. To read 400,000 takes some 3 s, and 100 MB
+of memory meanwhile."""
 
 _ESCAPE = r"""\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"""
 _TOKEN = re.compile(
