@@ -13,6 +13,7 @@ from pfo_fs.store.rank_files import RankFiles
 from pfo_fs.store.records import decode
 from pfo_fs.store.schedule_files import ScheduleFiles
 
+_MOST_HOSTS_ASKED = 64
 _MOST_SCHEDULES_CLEANED = 20
 """Only the newest schedules can have been half written by a coordinator that died."""
 
@@ -183,6 +184,15 @@ class JobFolder(ScheduleFiles, RankFiles):
     def read_end(self) -> b.EndBody | None:
         """Reads the end of the job; None while it runs."""
         return self.read("end", b.EndBody, layout.END)
+
+    def last_sign_s(self) -> float:
+        """Returns when the job's processes have written something last, by the file system's own clock.
+
+        At most 64 hosts are looked at: one that lives is enough.
+        """
+        hosts = self.progress_names()[:_MOST_HOSTS_ASKED]
+        names = [layout.JOB, *layout.OF_PROCESSES, *(layout.of_rank(layout.PROGRESS, host) for host in hosts)]
+        return max(self.files.changed_s(f"{self.path}/{name}") for name in names)
 
     def remove_stale_temporaries(self) -> int:
         """Removes what dead writers have left in the job's folders; returns how many files.

@@ -77,7 +77,9 @@ PROFILE = "profile.csv"
 YAML = "schedule.yaml"
 YAML_STATUS = "schedule.status.yaml"
 END = "end.json"
-JOB_FOLDERS = (RANKS, ORDER, SCHEDULES, RESULTS, PROGRESS, ITERATION_TIMES)
+OF_PROCESSES = (RANKS, ORDER, RESULTS, PROGRESS, ITERATION_TIMES)
+"""The folders into which only the job's own processes write."""
+JOB_FOLDERS = (*OF_PROCESSES, SCHEDULES)
 
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
