@@ -39,6 +39,8 @@ T = TypeVar("T")
 MAX_WORLD_SIZE = 1_000_000
 MAX_INSTRUCTIONS = 65_535
 """Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
+MAX_JOB_INSTRUCTIONS = 400_000
+"""The same of all ranks of a job that differ: in a plan file, in orders, in schedules (64 x 2,000 are 128,000)."""
 
 # Every number and text that is read from a file or a message has one of these types, so that no value of a record can
 # overflow a machine word, a waiting time or a sum, or reach a terminal with control characters.

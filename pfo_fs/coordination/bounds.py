@@ -36,9 +36,6 @@ MOST_CLOCKS = 256
 """Different clocks of all GPUs of a job together that a policy gets; of more, it gets some, at even distances."""
 MOST_CLOCK_LISTS = 64
 """Different lists of clocks in a job: one for each kind of GPU, and for each limit of its clocks."""
-MOST_INSTRUCTIONS = 400_000
-"""Instructions of all different orders of a job's ranks together, and likewise of its schedules; as many as a plan file
-may have."""
 MOST_RESULT_BYTES = 64 << 20
 """Results of one schedule; of more, those of the pipelines with the lowest numbers are used."""
 MOST_REPLAYED = 20_000

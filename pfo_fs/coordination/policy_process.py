@@ -14,16 +14,18 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pfo_fs.coordination.bounds import MOST_INSTRUCTIONS, PolicyLimits
+from pfo_fs.coordination.bounds import PolicyLimits
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.errors import ConfigError, PlanError, plain_text
-from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
+from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule
+from pfo_fs.scheduler import FrequencyScheduler
 
 log = logging.getLogger(__name__)
 
@@ -191,16 +193,24 @@ class _Policy:
         if method in ("request", "assess"):  # what is said of a request may change with the iterations
             asked = scheduler.request()
             if asked is not self._asked:
-                _check_size(asked)
-                self._asked = state["_answer"] = asked
+                self._asked, state["_answer"] = asked, replace(asked, schedules=_bounded(asked.schedules))
         return (None if method == "request" else value), state
 
 
-def _check_size(asked: ScheduleRequest) -> None:
-    """Raises PlanError for a request that would take too much memory of the daemon, which keeps it."""
-    lists = {id(one.frequencies): one.frequencies for one in asked.schedules}  # the ranks of a stage share one
-    if sum(map(len, lists.values())) > MOST_INSTRUCTIONS:
-        raise PlanError(f"the schedules have more than {MOST_INSTRUCTIONS:,} instructions, the most that is taken")
+def _bounded(schedules: Iterable[FrequencySchedule]) -> list[FrequencySchedule]:
+    """Returns schedules as the daemon keeps them: equal ones share their lists, and all together are not too long.
+
+    Raises:
+        PlanError: They would take too much memory of the daemon.
+    """
+    known: dict[object, FrequencySchedule] = {}
+    sharing = []
+    for one in schedules:
+        first = known.setdefault((tuple(one.frequencies), one.stages and tuple(one.stages)), one)
+        sharing.append(first if first is one else first.model_copy(update={"rank": one.rank}))
+    if sum(len(one.frequencies) for one in known.values()) > MAX_JOB_INSTRUCTIONS:
+        raise PlanError(f"the schedules have more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that is taken")
+    return sharing
 
 
 def _limit_memory(memory_bytes: int) -> None:

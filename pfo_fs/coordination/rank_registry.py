@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS, MOST_INSTRUCTIONS
+from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS
 from pfo_fs.errors import PlanError, RecordError
-from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
+from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, InstructionOrder, JobInfo, RankInfo
 from pfo_fs.store import JobFolder, bodies
 
 _PAUSE_PER_READING = 2
@@ -128,8 +128,8 @@ class RankRegistry:
             body = self.folder.read_order(rank)
             if body is not None:
                 seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
-                if sum(map(len, known)) > MOST_INSTRUCTIONS:
-                    raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
+                if sum(map(len, known)) > MAX_JOB_INSTRUCTIONS:
+                    raise PlanError(f"different orders of ranks have more than {MAX_JOB_INSTRUCTIONS:,} instructions")
         by_stage = {info.pp_rank: seen[info.rank] for info in infos if info.rank in seen}
         # Ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
         shared = {_lists_of(schedule): schedule for schedule in planned}

@@ -18,12 +18,10 @@ from typing import TypeAlias
 
 import yaml
 
-from pfo_fs.models import MAX_INSTRUCTIONS
+from pfo_fs.models import MAX_INSTRUCTIONS, MAX_JOB_INSTRUCTIONS
 from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import Problem
 
-MAX_WRITTEN = 400_000
-"""The most instructions of all lists of one document together, repetitions counted: as many as a plan file may have."""
 _MAX_MHZ = 60_000
 _MAX_NUMBER = 9  # digits
 _MAX_LINE = 4096  # characters
@@ -195,9 +193,10 @@ class ClockEntryReader:
                 return None
             lines.append(repeated)
         self._written += count
-        if self._written > MAX_WRITTEN:
+        if self._written > MAX_JOB_INSTRUCTIONS:
             self._add_problem(
-                line_of(node), f"{who}: up to this line, the document has more than {MAX_WRITTEN:,} instructions"
+                line_of(node),
+                f"{who}: up to this line, the document has more than {MAX_JOB_INSTRUCTIONS:,} instructions",
             )
             self._written = 0
             return None

@@ -138,6 +138,12 @@ def test_arguments_that_do_not_fit_are_named(processes: PolicyProcesses) -> None
         processes.make(PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {}))
 
 
+def test_equal_schedules_take_the_memory_of_one(start: Callable[..., RemotePolicy]) -> None:
+    first, second = start("schedulers:ThreeSteps").request().schedules
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.frequencies is second.frequencies
+
+
 def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: Callable[..., RemotePolicy]) -> None:
     with pytest.raises(PlanError, match="more than 400,000 instructions"):
         start("schedulers:LongSchedules").request()

@@ -269,7 +269,7 @@ def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refuse
 def test_ranks_with_millions_of_different_instructions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pfo_fs.coordination.rank_registry.MOST_INSTRUCTIONS", 50)
+    monkeypatch.setattr("pfo_fs.coordination.rank_registry.MAX_JOB_INSTRUCTIONS", 50)
     folder, infos = make_job(tmp_path, 8), rank_infos(8)
     registry = registry_of(folder, infos)
     for info in infos[:4]:  # equal ones count once

@@ -296,7 +296,8 @@ COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock",
 `now_s` makes a temporary file as `publish` does, and removes it."""
 ONLY_READ = set(
     """
-    Files.read Files.changed_s JobFolder.last_sign_s Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
+    Files.changed_s JobFolder.last_sign_s
+    Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon SharedDirectory.try_leader_lock Leaders.poll
