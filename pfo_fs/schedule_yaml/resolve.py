@@ -22,6 +22,8 @@ from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblem
 
 _MOST_UNUSED, _MOST_COMPARED = 20, 1000
 """Names that no rank runs are reported up to 20, and each is compared with 1,000 names, which takes 10 ms."""
+_MOST_RESOLVED = 1_000_000
+"""Instructions of ranks that differ in entry, stage, order or clocks; so many take some 3 s."""
 _WHO = "\0"  # placeholder in a message until all its ranks are known
 
 
@@ -125,6 +127,7 @@ class _Resolver:
         unknown: dict[int, int] = {}  # rank -> line
         outcomes: dict[object, _Outcome] = {}
         seen: dict[int, int] = {}  # id of an order -> that of the first equal one
+        resolved = 0
         equal: dict[tuple[tuple[str, int | None], ...], int] = {}
         for info in self._infos:
             order = self._orders.get(info.rank)
@@ -134,6 +137,10 @@ class _Resolver:
             first = None if order is None else seen[id(order)]
             key = (id(rank_entries.get(info.rank)), info.pp_rank, first, tuple(info.available_frequencies))
             if key not in outcomes:
+                resolved += len(order or ())
+                if resolved > _MOST_RESOLVED:
+                    most = f"the job has more than {_MOST_RESOLVED:,} instructions in all"
+                    raise PlanError(f"too many ranks have an entry of their own, as {most}; write ranges of ranks")
                 outcomes[key] = self._look(info, order, rank_entries.get(info.rank), stage_entries)
             outcome = outcomes[key]
             for line, reason in outcome.problems:
@@ -155,7 +162,7 @@ class _Resolver:
 
     def _stages(self) -> set[int]:
         stages = set(range(self._job.pp_degree))
-        for order in self._orders.values():
+        for order in {id(order): order for order in self._orders.values()}.values():  # ranks share them
             stages.update(stage for _, stage in order or () if stage is not None)
         return stages
 

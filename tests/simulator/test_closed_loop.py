@@ -204,7 +204,7 @@ def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Pat
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
     before = converged(play)[-1]
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"straggler: {slowdown: 1.15, pipeline: 1}\n")
-    after = list(play.run(8))[-1]
+    after = list(play.run(14))[-1]
     assert after.spans_s[0] == pytest.approx(1.15 * before.spans_s[0], rel=0.015)
     assert after.spans_s[1] == pytest.approx(before.spans_s[1], rel=0.015)
     (tmp_path / play.folder.path / "schedule.yaml").unlink()
