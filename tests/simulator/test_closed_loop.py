@@ -202,7 +202,7 @@ def test_a_straggler_that_comes_while_plans_are_measured_is_let_go_when_it_is_he
 @pytest.mark.slow
 def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
-    before = converged(play)[-1]
+    before = list(play.run(20))[-1]
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"straggler: {slowdown: 1.15, pipeline: 1}\n")
     after = list(play.run(14))[-1]
     assert after.spans_s[0] == pytest.approx(1.15 * before.spans_s[0], rel=0.015)
@@ -215,7 +215,7 @@ def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Pat
 @pytest.mark.slow
 def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    before = converged(play)[-1]
+    before = list(play.run(20))[-1]
     cap_w = 0.85 * before.energy_j / before.time_s
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
     after = list(play.run(40))[-8:]
@@ -253,7 +253,7 @@ def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_neare
     tmp_path: Path, target: str, words: str
 ) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    converged(play)
+    list(play.run(20))
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{{target}}}\n".encode())
     last = list(play.run(8))[-1]
     assert "impossible" in last.status_text
