@@ -219,7 +219,7 @@ def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     cap_w = 0.85 * before.energy_j / before.time_s
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
     after = list(play.run(40))[-8:]
-    assert sum(i.energy_j for i in after) / sum(i.time_s for i in after) == pytest.approx(cap_w, rel=0.015)
+    assert 0.975 < sum(i.energy_j for i in after) / sum(i.time_s for i in after) / cap_w < 1.01
     assert after[-1].time_s > before.time_s
 
 
