@@ -18,7 +18,6 @@
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
     +- PolicyFailed (RuntimeError)         a job's scheduler has failed, or needs more than a job may have
     +- PolicyLost (RuntimeError)           the process of a job's scheduler is gone; another one may do
-    +- SlurmSilent (RuntimeError)          Slurm does not say how a job is
     +- PlannerError (RuntimeError)         the planner's solver failed or found no plan
        +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
 
@@ -121,10 +120,6 @@ class CapturedStream(DeviceError):
 
 class InstructionMismatch(PfoError, RuntimeError):
     """The instructions that training runs are not those of the schedule in force."""
-
-
-class SlurmSilent(PfoError, RuntimeError):
-    """Slurm had to be asked about a job, and did not answer."""
 
 
 class CoordinationError(PfoError, RuntimeError):

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    FailFast,
     Field,
     SerializerFunctionWrapHandler,
     field_validator,
@@ -33,9 +34,13 @@ INSTRUCTIONS = (
 )
 """Names of instructions that the schedulers know; a training loop may use others."""
 
+T = TypeVar("T")
+
 MAX_WORLD_SIZE = 1_000_000
 MAX_INSTRUCTIONS = 65_535
 """Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
+MAX_JOB_INSTRUCTIONS = 400_000
+"""The same of all ranks of a job that differ: in a plan file, in orders, in schedules (64 x 2,000 are 128,000)."""
 
 # Every number and text that is read from a file or a message has one of these types, so that no value of a record can
 # overflow a machine word, a waiting time or a sum, or reach a terminal with control characters.
@@ -62,6 +67,8 @@ Watts = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 MAX_ITERATIONS = 100_000
 """Most iterations in one result."""
+Many = Annotated[list[T], FailFast()]
+"""A list that is refused at its first wrong value: to report a million of them takes 1 GB and some seconds."""
 
 
 def _cleaned(max_chars: int) -> BeforeValidator:
@@ -79,9 +86,17 @@ InstructionOrder: TypeAlias = Sequence[tuple[str, "int | None"]]
 InstructionOrders: TypeAlias = Mapping[int, "InstructionOrder | None"]
 """The order of each rank; None, or no entry, where it is not known yet."""
 
+Pair = TypeVar("Pair", bound="tuple[str, int | None]")
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _MAX_METADATA_CHARS = 80
 """It is a part of the job's name, and of paths."""
+
+
+def sharing_equal(pairs: list[Pair]) -> list[Pair]:
+    """Returns the pairs, with equal ones as one object: instructions repeat, and this takes a tenth of the memory."""
+    known: dict[Pair, Pair] = {}
+    return [known.setdefault(pair, pair) for pair in pairs]
 
 
 class _Model(BaseModel):
@@ -208,12 +223,15 @@ class FrequencySchedule(_Model):
     @field_validator("frequencies")
     @classmethod
     def _names_and_clocks_are_plausible(cls, frequencies: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        for position, (name, mhz) in enumerate(frequencies):
+        for pair in dict.fromkeys(frequencies):
+            name, mhz = pair
             if not 0 < len(name) <= 64 or not name.isprintable():
+                position = frequencies.index(pair)
                 raise ValueError(f"instruction {position}: the name must have 1 to 64 printable characters")
             if not 0 <= mhz <= 60_000:
+                position = frequencies.index(pair)
                 raise ValueError(f"instruction {position} ({name}): {mhz} MHz is not a clock; use 0 to leave it alone")
-        return frequencies
+        return sharing_equal(frequencies)
 
     @model_validator(mode="after")
     def _stages_match(self) -> FrequencySchedule:
@@ -285,15 +303,15 @@ class ProfilingResult(LeavesOutDefaults, _Model):
     left_out: ClassVar[frozenset[str]] = frozenset({"switching", "clock_breakdown", "iter_step"})
 
     rank: RankNumber
-    iter_time: list[Seconds] = Field(max_length=MAX_ITERATIONS)
-    iter_energy: list[Joules] = Field(max_length=MAX_ITERATIONS)
-    time_breakdown: dict[InstructionName, list[list[Seconds]]] = Field(default={}, max_length=1024)
-    energy_breakdown: dict[InstructionName, list[list[Joules]]] = Field(default={}, max_length=1024)
-    clock_breakdown: dict[InstructionName, list[list[Megahertz]]] = Field(default={}, max_length=1024)
-    iter_span: list[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
-    powers: list[InstructionPower] = Field(default=[], max_length=1024)
+    iter_time: Many[Seconds] = Field(max_length=MAX_ITERATIONS)
+    iter_energy: Many[Joules] = Field(max_length=MAX_ITERATIONS)
+    time_breakdown: dict[InstructionName, Many[Many[Seconds]]] = Field(default={}, max_length=1024)
+    energy_breakdown: dict[InstructionName, Many[Many[Joules]]] = Field(default={}, max_length=1024)
+    clock_breakdown: dict[InstructionName, Many[Many[Megahertz]]] = Field(default={}, max_length=1024)
+    iter_span: Many[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
+    powers: Many[InstructionPower] = Field(default=[], max_length=1024)
     switching: Switching | None = None
-    iter_step: list[StepNumber] = Field(default=[], max_length=MAX_ITERATIONS)
+    iter_step: Many[StepNumber] = Field(default=[], max_length=MAX_ITERATIONS)
 
 
 Together: TypeAlias = "Callable[[Iterable[float]], float] | None"

@@ -110,8 +110,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     )
     folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
     folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(8, 0, 0.1), (9, 0, 0.1)], throttled="power"))
-    folder.claim_cached_profile(bodies.CachedProfileBody(source="earlier", csv=_PROFILE))
-    folder.profiles.write("gpt-0123", _PROFILE, "{}")
+    folder.write_profile(_PROFILE)
     folder.write_model(
         bodies.ModelBody(
             blocking_power_w=75,
@@ -123,7 +122,6 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
             power_drift_factor=1,
             time_margin=0.01,
             gpus_per_rank=1,
-            profile=folder.profiles.path("gpt-0123"),
         )
     )
     return shared, folder
@@ -149,10 +147,8 @@ def places(folder: JobFolder, number: int = 0) -> list[Place]:
         Place(f"{job}/prof/{number}/0.json", "results", bodies.ResultsBody),
         Place(f"{job}/progress/0.json", "progress", bodies.ProgressBody),
         Place(f"{job}/iteration_times/0.json", "iteration_times", bodies.IterationTimesBody),
-        Place(f"{job}/cached_profile.json", "cached_profile", bodies.CachedProfileBody),
         Place(f"{job}/model.json", "model", bodies.ModelBody),
         Place(f"{job}/end.json", "end", bodies.EndBody),
-        Place(f"{job}/batch_end.json", "batch_end", bodies.BatchEndBody),
     ]
 
 
@@ -161,7 +157,7 @@ def one_of_each_kind(folder: JobFolder) -> dict[str, Place]:
     return {place.kind: place for place in reversed(places(folder))}
 
 
-_ENDS = {"end": {"reason": "crashed", "message": "x"}, "batch_end": {"cause": "failed", "exit_code": 3}}
+_ENDS = {"end": {"reason": "crashed", "message": "x"}}
 
 
 def load(root: Path, place: Place) -> dict[str, Any]:
@@ -247,7 +243,6 @@ def plant(root: Path, place: Place, data: bytes) -> None:
 def write_ends(job: JobFolder) -> None:
     """Writes the records of a job that has ended."""
     job.write_end(bodies.EndBody.model_validate(_ENDS["end"]))
-    job.write_batch_end(bodies.BatchEndBody.model_validate(_ENDS["batch_end"]))
 
 
 def write_golden(folder: Path) -> None:

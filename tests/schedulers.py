@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Generator
 
-from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.models import MAX_INSTRUCTIONS, FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
 
 
@@ -23,6 +23,13 @@ class ThreeSteps(FrequencyScheduler):
                 for info in self.rank_infos
             ]
             mhz -= 15 * round(max(result.iter_time[0] for result in results))
+
+
+class LongSchedules(FrequencyScheduler):
+    """Seven of the longest schedules, all different."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        yield [FrequencySchedule(rank=rank, frequencies=[("forward", rank)] * MAX_INSTRUCTIONS) for rank in range(7)]
 
 
 class Thoughtful(FrequencyScheduler):

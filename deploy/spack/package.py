@@ -27,7 +27,7 @@ class PyPfoFs(PythonPackage):
         "py-numpy@1.24:",
         "py-nvidia-ml-py@12:",
         "py-pandas@2.2:",
-        "py-pydantic@2.7:",
+        "py-pydantic@2.8:",
         "py-pydantic-settings@2.3:",
         "py-pyyaml@6:",
         "py-rich@13:",

@@ -1,7 +1,6 @@
 #!/bin/bash
 # Epilog of Slurm (slurm.conf: Epilog=...), run as root on each node when the last process of a job has gone.
 pfo_fs=/opt/pfo-fs/bin/pfo-fs
-shared=/shared/pfo
 power_limit_w=                       # of your GPUs, in W, if jobs may change it; empty: power limits are left alone
 # end of settings
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin  # Slurm starts hooks without one
@@ -10,6 +9,4 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin  # Slurm starts hooks without one
 if [ -n "$CUDA_VISIBLE_DEVICES" ]; then
   timeout 30 "$pfo_fs" reset-clocks ${power_limit_w:+--power-limit "$power_limit_w"}
 fi
-# Why the job has ended, unless the batch script has recorded it. As the job's user: root writes nothing there.
-timeout 30 runuser -u "$SLURM_JOB_USER" -- "$pfo_fs" end "$shared"
 exit 0                               # another exit code would drain the node

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
-from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.judgements import highest_scatter
 from pfo_fs.autotune.load_rows import Ratios, ratio_of
@@ -107,10 +106,8 @@ class Beliefs:
         samples: Time and power of each instruction at each clock, at an ordinary load.
         loads: What varies; None before the first window.
         windows: The latest windows.
-        latest: What the latest one has told of each kind and clock.
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current.
-        earlier_job: Points of another job on the same kind of GPUs, whose curves may be alike.
         trials: What was measured of plans that were in force, by their keys.
         reference: The window of max clocks that savings are told against; None: none was measured yet.
         reference_drift: `power_drift_factor` at that time.
@@ -126,9 +123,7 @@ class Beliefs:
         self.samples = Samples()
         self.loads: LoadModel | None = None
         self.windows: list[Window] = []
-        self.latest: list[Found] = []
         self.power_drift_factor = 1.0
-        self.earlier_job: dict[Kind, dict[int, Point]] = {}
         self.trials: dict[object, Trial] = {}
         self.reference: Window | None = None
         self.reference_drift = 1.0
@@ -169,12 +164,10 @@ class Beliefs:
             self.windows = [*self._worth_keeping(), window]
             if len(self.windows) > _FIRST_WINDOWS:
                 self._forget_other_times(ratios)
-            self.latest = self.loads.fit(self.windows, ratios)
-            for found in self.latest:
+            for found in self.loads.fit(self.windows, ratios):
                 self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
                 point.add_times(found.count, found.time_s, found.error * found.time_s)
-                point.borrowed = False
             for changed in self.loads.changed:
                 self.samples.late.add(*changed)
         for result in taken:
@@ -224,7 +217,7 @@ class Beliefs:
         """
         curve = self.samples.points.get(found.kind, {})
         before = curve.get(found.mhz)
-        if found.is_highest or before is None or before.borrowed or not before.time_weight:
+        if found.is_highest or before is None or not before.time_weight:
             return
         off = abs(found.time_s / before.time_s - 1)
         if off > _LEAST_OFF and off > _FAR * math.hypot(found.error, before.time_error):
@@ -296,31 +289,18 @@ class Beliefs:
         self.windows.clear()
         self.trials.clear()
 
-    def blocking_power_w(self, earlier_w: float) -> float:
-        """Returns the power of a waiting GPU, in W.
-
-        Args:
-            earlier_w: That in an earlier job of the same kind; 0.0: it is not known.
-        """
+    def blocking_power_w(self) -> float:
+        """Returns the power of a waiting GPU, in W."""
         if self.samples.waiting.power_error < _USABLE_WAITING_POWER_ERROR:
             return self.samples.waiting.power_w
         curves = [self.samples.curve(kind) for kind in self.samples.points]
-        return earlier_w or _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
-
-    def curves_changed(self) -> None:
-        """Notes that samples were changed, so that curves are fitted anew."""
-        self._curves = None
-
-    def measured_clocks(self) -> set[tuple[Kind, int]]:
-        """Returns the kinds and clocks (MHz) that this job has measured itself."""
-        points = self.samples.points
-        return {(kind, mhz) for kind, curve in points.items() for mhz, point in curve.items() if not point.borrowed}
+        return _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
 
     def curves(self) -> Curves:
         """Returns what is believed of each instruction at each clock."""
         if self._curves is None:
             layout = self.layout
-            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz, self.earlier_job)
+            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz)
         return self._curves
 
     def ratios(self) -> Ratios:

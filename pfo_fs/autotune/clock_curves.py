@@ -286,7 +286,6 @@ class ClockCurves:
 def fit_curves(
     points: Mapping[Kind, Mapping[int, Point]],
     clocks_mhz: Mapping[Kind, Sequence[int]],
-    earlier_job: Mapping[Kind, Mapping[int, Point]] | None = None,
     most_together: int = _MOST_POINTS_TOGETHER,
 ) -> list[ClockCurves]:
     """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
@@ -294,7 +293,6 @@ def fit_curves(
     Args:
         points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
         clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
-        earlier_job: Points of other instructions that may be alike, such as those of another job on equal GPUs.
         most_together: With more measured points than this, each instruction is fitted alone, beside some points of the
             best measured one of each name: the time of a fit grows with the cube of their number.
     """
@@ -305,10 +303,9 @@ def fit_curves(
     fitted = []
     for kinds in groups.values():
         if sum(len(measured[kind]) for kind in kinds) <= most_together:
-            fitted.append(_fit(measured, clocks_mhz, kinds, earlier_job or {}))
+            fitted.append(_fit(measured, clocks_mhz, kinds, {}))
             continue
-        alone = {kind: {**_companions(measured, kinds, kind), **(earlier_job or {})} for kind in kinds}
-        fitted += [_fit(measured, clocks_mhz, [kind], others) for kind, others in alone.items()]
+        fitted += [_fit(measured, clocks_mhz, [kind], _companions(measured, kinds, kind)) for kind in kinds]
     return fitted
 
 
@@ -331,17 +328,17 @@ def _fit(
     points: Mapping[Kind, Mapping[int, Point]],
     clocks_mhz: Mapping[Kind, Sequence[int]],
     kinds: Sequence[Kind],
-    earlier_job: Mapping[Kind, Mapping[int, Point]],
+    companions: Mapping[Kind, Mapping[int, Point]],
 ) -> ClockCurves:
     import numpy as np
 
     wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
-    others = [((-1 - stage, name), mhz) for (stage, name), curve in earlier_job.items() for mhz in curve]
+    others = [((-1 - stage, name), mhz) for (stage, name), curve in companions.items() for mhz in curve]
     top_mhz = {kind: max(clocks_mhz[kind]) for kind in kinds}
     highest_mhz = max(top_mhz.values())
     grid = GridPoints([*wanted, *others], {**{kind: highest_mhz for kind, _ in others}, **top_mhz})
     found = [points[kind].get(mhz) for kind, mhz in wanted]
-    found += [earlier_job[-1 - stage, name][mhz] for (stage, name), mhz in others]
+    found += [companions[-1 - stage, name][mhz] for (stage, name), mhz in others]
     nothing = math.nan
     times = np.array([math.log(p.time_s) if p else nothing for p in found])
     powers = np.array([math.log(p.power_w) if p and p.power_w > 0 else nothing for p in found])

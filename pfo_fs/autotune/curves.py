@@ -10,7 +10,7 @@ from typing import Any
 from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.load_rows import Ratios
-from pfo_fs.autotune.samples import Point, Samples, is_checked
+from pfo_fs.autotune.samples import Samples
 from pfo_fs.planner import Measurement, Profile
 
 Array = Any
@@ -61,21 +61,13 @@ class Curves:
         samples: What was measured.
         kinds: The kinds of instructions that the job runs.
         clocks_mhz: For each stage, the clocks that its GPUs offer.
-        earlier_job: Points of other instructions that may be alike, such as those of an earlier job.
     """
 
-    def __init__(
-        self,
-        samples: Samples,
-        kinds: Sequence[Kind],
-        clocks_mhz: Mapping[int, Sequence[int]],
-        earlier_job: Mapping[Kind, Mapping[int, Point]],
-    ) -> None:
+    def __init__(self, samples: Samples, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]) -> None:
         self._measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
-        self._unchecked = bool(earlier_job) or samples.borrows
         self._top_mhz = {kind: max(clocks_mhz[kind[0]]) for kind in kinds}
         wanted = {kind: self._offered(kind, clocks_mhz[kind[0]], len(kinds)) for kind in self._measured}
-        self._groups = fit_curves(self._measured, wanted, earlier_job, _MOST_TOGETHER)
+        self._groups = fit_curves(self._measured, wanted, _MOST_TOGETHER)
         self._table: dict[Kind, dict[int, Estimate]] = {}
         self._rows: dict[tuple[Kind, int], tuple[ClockCurves, int]] = {}
         for group in self._groups:
@@ -145,8 +137,6 @@ class Curves:
     def profile(self, source: str, view: View = EXPECTED) -> Profile:
         """Returns the estimates in the form that the planner uses, with their standard errors as spreads.
 
-        Where other jobs have a part in the estimates, only clocks near those that this job has measured are included.
-
         Args:
             source: Text that messages begin with.
             view: How to look at what is uncertain.
@@ -158,13 +148,8 @@ class Curves:
                 self._measurement(kind, mhz, one, view)
                 for mhz, one in estimates.items()
                 if mhz == top_mhz
-                or (
-                    (
-                        mhz in measured
-                        or (self._ratio_error(kind, mhz) <= view.time_error and one.power_error <= view.power_error)
-                    )
-                    and (not self._unchecked or is_checked(measured, mhz, one.time_s))
-                )
+                or mhz in measured
+                or (self._ratio_error(kind, mhz) <= view.time_error and one.power_error <= view.power_error)
             ]
         return Profile(table, source)
 

@@ -11,14 +11,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATIONS, Choice, choose, trial_time
-from pfo_fs.autotune.earlier_profile import EarlierProfile, contradiction
-from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
 from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
@@ -89,8 +87,6 @@ class ParetoScheduler(FrequencyScheduler):
         self._settings = ModelSettings(costs, blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._beliefs = Beliefs(self._layout)
-        self._earlier = EarlierProfile()
-        self._is_known = False  # whether an earlier job's profile is used
         self._goal = self._present_goal()
         self._model: JobModel | None = None
         self._choice: Choice | None = None
@@ -118,16 +114,12 @@ class ParetoScheduler(FrequencyScheduler):
         if problem:
             yield ScheduleRequest([], "run", problem)
             return
-        if not self._is_known:
-            yield from self._probe()
+        yield from self._probe()
         while True:
             self._decide()
             results = measured_results((yield self._plan_request()))
-            before = self._beliefs.measured_clocks()
             self._use(results)
-            if self._drop_refuted_profile(before):
-                yield from self._probe()
-            elif not self._is_known and self._is_contradicted():
+            if self._is_contradicted():
                 yield from self._refer_again()
 
     def _warm_up(self) -> Windows[str]:
@@ -144,26 +136,7 @@ class ParetoScheduler(FrequencyScheduler):
         if problem := layout.problem() or self._beliefs.problem():
             return problem
         self._beliefs.refer_to_latest()
-        self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
-
-    def _drop_refuted_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
-        """Drops the profile of an earlier job if what was measured does not agree with it; returns whether it did.
-
-        Args:
-            measured_before: The kinds and clocks (MHz) that this job had measured before the window.
-        """
-        profile = self._earlier.merged
-        if profile is None:
-            return False
-        # A plan that was late as soon as it was in force was made with times that are not this job's.
-        odd = "iterations" if self._refuted else contradiction(profile, self._beliefs.latest, measured_before)
-        if odd:
-            self._earlier.take_back(self._beliefs, odd)
-            self._beliefs.curves_changed()
-            self._refuted.clear()
-            self._lost = 0.0  # what plans made with it have taken tells nothing of others
-        return bool(odd)
 
     def _is_contradicted(self) -> bool:
         """Whether the plan in force took another time than the model says, and max clocks may tell why."""
@@ -176,8 +149,7 @@ class ParetoScheduler(FrequencyScheduler):
         """Measures max clocks again, and what is believed of the plan in force beside them.
 
         Either the job has changed since they were measured, or the model is wrong. Other plans were measured beside the
-        old window, so that is forgotten. In a job that began with an earlier job's profile, that one is the likeliest
-        cause: it goes where a measured clock contradicts it, and this is not called.
+        old window, so that is forgotten.
         """
         assert self._choice is not None
         plan, window = self._choice.plan, self._beliefs.windows[-1]
@@ -262,7 +234,7 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _new_model(self) -> JobModel:
         answers = self._model.answers if self._model is not None else None
-        waiting_w = self._settings.blocking_power_w or self._beliefs.blocking_power_w(self._earlier.blocking_power_w)
+        waiting_w = self._settings.blocking_power_w or self._beliefs.blocking_power_w()
         return JobModel(self._beliefs, self._goal, self._settings, waiting_w, answers)
 
     def _plan_request(self) -> ScheduleRequest:
@@ -372,18 +344,6 @@ class ParetoScheduler(FrequencyScheduler):
         blocking = args.get("blocking_power")
         if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
             raise PlanError(f"blocking_power is {blocking!r}; give the power of a waiting GPU, in W")
-
-    @classmethod
-    def check_profile(cls, csv: str, source: str) -> None:
-        """Raises PlanError if the profile of an earlier job cannot be used."""
-        EarlierProfile().load(csv, source)
-
-    def load_profile(self, csv: str, source: str) -> None:
-        """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
-        try:
-            self._earlier.load(csv, source)
-        except PlanError as error:
-            log.warning("%s; this job profiles for itself", error)
 
     def export_profile(self) -> str:
         """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""

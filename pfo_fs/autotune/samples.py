@@ -25,9 +25,6 @@ _USABLE_ERROR = 0.2
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
-_UNCHECKED = 1.25
-"""Until this job has measured an instruction itself, it may take 1.25 times as long as another job's profile says."""
-
 
 @dataclass
 class Point:
@@ -39,7 +36,6 @@ class Point:
         time_weight: Sum of 1 / error2 of the means of batches, in 1/s2.
         weight: Sum of 1 / error2 of the powers, in 1/W2.
         power_w: Weighted mean of the powers; 0 while none is known.
-        borrowed: Whether it is only from the profile of another job: this job has not measured it.
     """
 
     count: int = 0
@@ -47,7 +43,6 @@ class Point:
     time_weight: float = 0.0
     weight: float = 0.0
     power_w: float = 0.0
-    borrowed: bool = False
 
     def add_times(self, count: int, mean_s: float, error_s: float) -> None:
         """Adds a batch of durations, by its count, its mean and the standard error of the mean."""
@@ -169,17 +164,6 @@ class Samples:
         """Returns the point of a kind at a clock, a new one if nothing was measured there."""
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
-    @property
-    def borrows(self) -> bool:
-        """Whether points are from the profile of an earlier job."""
-        return any(point.borrowed for curve in self.points.values() for point in curve.values())
-
-    def drop_borrowed(self) -> None:
-        """Drops the points that are only from the profile of an earlier job."""
-        for curve in self.points.values():
-            for mhz in [mhz for mhz, point in curve.items() if point.borrowed]:
-                del curve[mhz]
-
     def curve(self, kind: Kind) -> dict[int, Point]:
         """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
         return {mhz: point for mhz, point in self.timed(kind).items() if point.weight}
@@ -195,14 +179,3 @@ class Samples:
             for mhz, point in self.curve(kind).items():
                 if max(point.time_error, point.power_error) <= _USABLE_ERROR:
                     yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
-
-
-def is_checked(curve: Mapping[int, Point], mhz: int, time_s: float) -> bool:
-    """Returns whether an instruction cannot take much longer at a clock than is believed, by this job's measurements.
-
-    What another job's profile says, by its points or the shapes of its curves, may be wrong, by mistake or on purpose.
-    Times follow the clock at most, so those that this job has measured at the clocks around this one limit its time.
-    """
-    own = {at: point.time_s for at, point in curve.items() if not point.borrowed}
-    longest_s = [own_s * max(1.0, at / mhz) for at, own_s in own.items()]
-    return min(longest_s, default=math.inf) <= _UNCHECKED * time_s

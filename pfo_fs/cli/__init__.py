@@ -14,7 +14,6 @@ import pfo_fs
 from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.demo import demo
 from pfo_fs.cli.doctor import doctor
-from pfo_fs.cli.end import end
 from pfo_fs.cli.loads import loads as loads_command
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
@@ -85,7 +84,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 for command in (
     *(demo, daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
-    *(off, on, prune, end, reset_clocks),
+    *(off, on, prune, reset_clocks),
 ):
     app.command()(command)
 app.command("power-limit")(power_limit)

@@ -27,13 +27,14 @@ from pfo_fs.cli.terminal import (
 if TYPE_CHECKING:
     from pfo_fs.store.pruning import Left
 
-_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+"""Without m: whoever writes 5m may mean months."""
 
 
 def _duration_s(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([mhdw])", text.strip())
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([hdw])", text.strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is no duration: write 30d, 12h or 8w")
+        raise typer.BadParameter(f"{text!r} is not a time with a unit: write hours, days or weeks as 12h, 30d or 8w")
     return float(match[1]) * _UNITS_S[match[2]]
 
 
@@ -50,7 +51,7 @@ def prune(
     ] = "30d",  # type: ignore[assignment]  # the parser gets it
     measurements: Annotated[
         bool,
-        typer.Option("--measurements", help="Also old profiles and power-limit measurements, from which jobs learn."),
+        typer.Option("--measurements", help="Also old power-limit measurements, from which jobs learn."),
     ] = False,
     all_users: Annotated[
         bool, typer.Option("--all-users", help="Also of other users, as far as this user may remove it.")

@@ -25,6 +25,10 @@ class PolicyLimits:
 
 
 POLICY_LIMITS = PolicyLimits()
+PLAN_LIMITS = PolicyLimits(memory_bytes=256 << 20, cpu_s=60, wall_s=300.0)
+"""What the process may take that reads the largest plan. It needs half of that memory, and a tenth of that time."""
+PLANS_READ_AT_ONCE = 4
+"""So many plans of 256 MiB take as much memory as one policy; further jobs wait for them."""
 MOST_REPLY_BYTES = 64 << 20
 """The largest answer of a policy's process."""
 
@@ -32,8 +36,6 @@ MOST_CLOCKS = 256
 """Different clocks of all GPUs of a job together that a policy gets; of more, it gets some, at even distances."""
 MOST_CLOCK_LISTS = 64
 """Different lists of clocks in a job: one for each kind of GPU, and for each limit of its clocks."""
-MOST_INSTRUCTIONS = 1_000_000
-"""Instructions of all different orders of a job's ranks together."""
 MOST_RESULT_BYTES = 64 << 20
 """Results of one schedule; of more, those of the pipelines with the lowest numbers are used."""
 MOST_REPLAYED = 20_000

@@ -16,15 +16,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from pfo_fs.coordination.iteration_times import IterationTimeReader
-from pfo_fs.coordination.policy_process import PolicyCall
 from pfo_fs.coordination.policy_runner import PolicyRunner
-from pfo_fs.coordination.policy_start import Kind
+from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler
-from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.coordination.site_policy import SitePolicy
 from pfo_fs.coordination.status_publisher import State, StatusPublisher
 from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError

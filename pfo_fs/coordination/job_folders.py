@@ -25,6 +25,8 @@ COMPARE_EVERY_S = 10.0
 """Seconds between two checks for removed folders."""
 LOOK_TAKES_S = 0.1
 """A poll ends after about this time, and the next one goes on a moment later."""
+_CLOCK_HOLDS_S = 60.0
+"""For this time, the file system's clock is taken to go as fast as this host's: one file serves all folders."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 600.0
 
@@ -48,7 +50,6 @@ class Found:
 class _Folder:
     """A folder that does not hold a job yet, or a damaged one."""
 
-    first_seen: float
     looks: int = 0
     problem: str = ""
 
@@ -75,6 +76,7 @@ class JobFolders:
         self._over: SimpleQueue[tuple[str, float]] = SimpleQueue()
         self._listed = self._compared = -math.inf
         self._missing_before: set[str] = set()
+        self._clock = -math.inf, 0.0  # when it was read (monotonic s), and what it said
 
     def over(self, job_id: str, archive_at: float) -> None:
         """Notes that a job has ended, to be archived at `archive_at` (monotonic s)."""
@@ -120,13 +122,13 @@ class JobFolders:
             names = [name for name in names if name not in self._known]
         for name in names:
             self._known.add(name)
-            self._waiting[name] = _Folder(now)
+            self._waiting[name] = _Folder()
             heapq.heappush(self._due, (-math.inf, name))  # before all that were read already
 
     def _examine(self, name: str, now: float, found: Found) -> None:
         """Reads one folder that held no job so far."""
         folder = self._waiting[name]
-        problem = ""
+        problem, is_old = "", False
         try:
             owner = self.shared.job(name).foreign_owner()
             if owner is not None:
@@ -136,7 +138,8 @@ class JobFolders:
             names = self.shared.job(name).names()
             if layout.END in names:
                 del self._waiting[name]
-                heapq.heappush(self._to_archive, (now + self.archive_after_s, name))
+                left_s = self.archive_after_s - self._age_s(f"{layout.job(name)}/{layout.END}")
+                heapq.heappush(self._to_archive, (now + left_s, name))
                 return
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             if layout.JOB in names:
@@ -145,6 +148,7 @@ class JobFolders:
                     del self._waiting[name]
                     found.jobs.append(coordinator)
                     return
+            is_old = self._age_s(layout.job(name)) > self.archive_after_s
         except StoreUnavailable as error:
             problem = f"the shared directory does not answer: {error.args[-1]}"
         except (StoreError, RecordError) as error:
@@ -154,13 +158,31 @@ class JobFolders:
         if problem and problem != folder.problem:
             log.warning("job %s: %s", name, problem)
         folder.problem = problem
-        if not problem and now - folder.first_seen > self.archive_after_s:
+        if not problem and is_old:
             del self._waiting[name]
             heapq.heappush(self._to_archive, (now, name))
             return
         pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(folder.looks, 30), _LONGEST_PAUSE_S)
         folder.looks += 1
         heapq.heappush(self._due, (now + pause_s, name))
+
+    def silent_s(self, job_id: str) -> float:
+        """Returns for how many seconds the processes of a job have written nothing. For use by any thread.
+
+        Raises:
+            StoreError: The directory gives no answer.
+        """
+        return self._now_s() - self.shared.job(job_id).last_sign_s()
+
+    def _age_s(self, path: str) -> float:
+        return max(0.0, self._now_s() - self.shared.files.changed_s(path))
+
+    def _now_s(self) -> float:
+        """Returns the time of the file system's own clock, by which all ages are told: daemons come and go."""
+        read_at, now_s = self._clock
+        if self.monotonic() - read_at >= _CLOCK_HOLDS_S:
+            self._clock = read_at, now_s = self.monotonic(), self.shared.files.now_s()
+        return now_s + self.monotonic() - read_at
 
     def _archive(self, now: float, began: float) -> None:
         while True:

@@ -14,17 +14,18 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 from pfo_fs.coordination.bounds import PolicyLimits
-from pfo_fs.errors import PlanError, plain_text
-from pfo_fs.models import JobInfo, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
-from pfo_fs.settings import PFOSettings
+from pfo_fs.coordination.policy_start import PolicyCall
+from pfo_fs.errors import ConfigError, PlanError, plain_text
+from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule
+from pfo_fs.scheduler import FrequencyScheduler
 
 log = logging.getLogger(__name__)
 
@@ -38,20 +39,6 @@ _ADDRESSES = 4
 """Times the memory. Threads reserve addresses that they do not use; before Linux 4.7, only addresses can be limited."""
 _NICE = 5
 """A policy that plans for minutes leaves the processor to the daemon and to training."""
-
-
-class PolicyCall(NamedTuple):
-    """What a policy is made of: its name for `load_scheduler`, and what its class is called with."""
-
-    name: str
-    job_info: JobInfo
-    rank_infos: Sequence[RankInfo]
-    settings: PFOSettings
-    args: Mapping[str, Any]
-
-    def make(self) -> FrequencyScheduler:
-        """Makes the policy, in this process."""
-        return load_scheduler(self.name)(self.job_info, self.rank_infos, self.settings, **self.args)
 
 
 def main(given: dict[str, int]) -> None:
@@ -159,8 +146,8 @@ def _serve(connection: Connection) -> None:
         except MemoryError:
             connection.send(("memory",))
             return
-        except PlanError as error:
-            data = pickle.dumps(("refused", (str(error), error.line), lines.taken()))
+        except (PlanError, ConfigError) as error:
+            data = pickle.dumps(("refused", (str(error), getattr(error, "line", None)), lines.taken()))
         except BaseException as error:  # a user's scheduler may raise anything, SystemExit too
             log.exception("the scheduler failed")
             text = f"the scheduler failed: {type(error).__name__}: {plain_text(str(error))}"
@@ -206,8 +193,24 @@ class _Policy:
         if method in ("request", "assess"):  # what is said of a request may change with the iterations
             asked = scheduler.request()
             if asked is not self._asked:
-                self._asked = state["_answer"] = asked
+                self._asked, state["_answer"] = asked, replace(asked, schedules=_bounded(asked.schedules))
         return (None if method == "request" else value), state
+
+
+def _bounded(schedules: Iterable[FrequencySchedule]) -> list[FrequencySchedule]:
+    """Returns schedules as the daemon keeps them: equal ones share their lists, and all together are not too long.
+
+    Raises:
+        PlanError: They would take too much memory of the daemon.
+    """
+    known: dict[object, FrequencySchedule] = {}
+    sharing = []
+    for one in schedules:
+        first = known.setdefault((tuple(one.frequencies), one.stages and tuple(one.stages)), one)
+        sharing.append(first if first is one else first.model_copy(update={"rank": one.rank}))
+    if sum(len(one.frequencies) for one in known.values()) > MAX_JOB_INSTRUCTIONS:
+        raise PlanError(f"the schedules have more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that is taken")
+    return sharing
 
 
 def _limit_memory(memory_bytes: int) -> None:

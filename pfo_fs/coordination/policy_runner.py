@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.policy_start import Kind, choose_policy, make_scheduler
-from pfo_fs.coordination.profile_cache import ProfileCache
+from pfo_fs.coordination.policy_start import Kind, MakePolicy, choose_policy, make_scheduler
 from pfo_fs.coordination.rank_registry import RankRegistry
-from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.coordination.replay import keep_in_force, replay, tell
 from pfo_fs.coordination.results import Results, StoredResults
-from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError
+from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
@@ -77,7 +75,7 @@ class PolicyRunner:
         self.policy = choose_policy(self.job, self.settings).policy
         self.results = Results(self.folder, self.ranks)
         self.dump_folder = self.settings.dump_dir / self.folder.job_id if self.settings.dump_data else None
-        self._profile_cache = ProfileCache(self.folder)
+        self._profile = ""  # as it was written last
         self._model: dict[str, float] = {}
         self._losses = 0
 
@@ -166,21 +164,26 @@ class PolicyRunner:
         results = self._hand_over(self.scheduler, number)
         if self.dump_folder is not None:
             save_prof(results, self.dump_folder, number)
-        self._profile_cache.keep(self.scheduler.export_profile(), measuring=self.ask().purpose == "measure")
+        self.ask()
+        self._keep_profile(self.scheduler.export_profile())
         model = self.scheduler.model()
         if model and model != self._model:
             self._model = model
-            self.folder.write_model(bodies.ModelBody(**model, profile=self._profile_cache.path))  # type: ignore[arg-type]
+            self.folder.write_model(bodies.ModelBody(**model))  # type: ignore[arg-type]
         if self.scheduler.done:
             self.close()
 
+    def _keep_profile(self, csv: str) -> None:
+        """Writes what the job has measured, if there is more than its columns; if that fails, the job goes on."""
+        if csv != self._profile and "\n" in csv.strip():
+            try:
+                self.folder.write_profile(csv)
+                self._profile = csv
+            except StoreError as error:
+                log.warning("job %s: its profile cannot be written: %s", self.folder.job_id, error.args[-1])
+
     def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> StoredResults:
         scheduler.orders = self.ranks.orders(scheduler.request().schedules)
-        if not self._profile_cache.consulted:
-            gpus = self.ranks.gpu_names()
-            known = self._profile_cache.known(self.job, scheduler.orders, gpus, scheduler.check_profile)
-            if known is not None:
-                scheduler.load_profile(known.csv, known.source)
         results = self.results.read(number)
         # Noted before the scheduler gets them, so that results on which it fails are not passed to it again.
         self.observed = Observed(number, scheduler.plan_inputs)

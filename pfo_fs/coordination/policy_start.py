@@ -1,7 +1,7 @@
 """Makes a job's scheduler with its arguments, and limits what a job's own files can make a daemon do.
 
 A daemon has its operator's permissions, and the job's user has written `job.json`. So on a job's request a daemon runs
-built-in schedulers only, and reads only files in the shared directory.
+built-in schedulers only, and reads only files in the shared directory, in the process of the job's policy.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pfo_fs.coordination.policy_process import PolicyCall
-from pfo_fs.coordination.remote_policy import MakePolicy
 from pfo_fs.errors import ConfigError, PlanError, StoreError
-from pfo_fs.models import RankInfo
+from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, is_builtin, load_scheduler
 from pfo_fs.scheduler.plan_file import MAX_PLAN_BYTES
 from pfo_fs.settings import PFOSettings
@@ -58,6 +56,39 @@ def choose_policy(job: bodies.JobBody, settings: PFOSettings) -> PolicyChoice:
     return PolicyChoice(settings.scheduler, settings.scheduler_args, from_job=False)
 
 
+class PolicyCall(NamedTuple):
+    """What a policy is made of: its name for `load_scheduler`, and what its class is called with.
+
+    Attributes:
+        copies: The job's folder, and an empty folder for copies of the files that the job's arguments name; None where
+            the arguments are trusted.
+    """
+
+    name: str
+    job_info: JobInfo
+    rank_infos: Sequence[RankInfo]
+    settings: PFOSettings
+    args: Mapping[str, Any]
+    copies: tuple[JobFolder, str] | None = None
+
+    def make(self) -> FrequencyScheduler:
+        """Makes the policy, in this process.
+
+        Raises:
+            ConfigError: The arguments do not fit.
+            PlanError: The scheduler itself finds something wrong with its arguments.
+        """
+        cls = load_scheduler(self.name)
+        copies = nullcontext(self.args) if self.copies is None else _copies_of_files(cls, self.args, *self.copies)
+        with copies as args:
+            check_scheduler_args(cls, args)
+            return cls(self.job_info, self.rank_infos, self.settings, **args)
+
+
+MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
+"""Makes a scheduler: here (`PolicyCall.make`), or in a process of its own (`PolicyProcesses.make`)."""
+
+
 def make_scheduler(
     choice: PolicyChoice,
     kind: Kind,
@@ -84,46 +115,48 @@ def make_scheduler(
             f"the job asks for the scheduler {choice.name!r}; a daemon runs only built-in ones when a job asks, "
             f"others are given to the daemon itself (--scheduler {choice.name})"
         )
-    cls = load_scheduler(choice.name)
-    with nullcontext(choice.args) if is_trusted else _copies_of_files(cls, choice.args, folder) as args:
-        check_scheduler_args(cls, args)
-        return make(PolicyCall(choice.name, job.job_info, infos, settings, args))
+    call = PolicyCall(choice.name, job.job_info, infos, settings, choice.args)
+    if is_trusted:
+        return make(call)
+    with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # here, since the policy's process may be killed
+        return make(call._replace(copies=(folder, place)))
 
 
 @contextmanager
 def _copies_of_files(
-    cls: type[FrequencyScheduler], args: dict[str, Any], folder: JobFolder
-) -> Iterator[dict[str, Any]]:
-    """Returns the arguments, with private copies in place of the files that they name.
+    cls: type[FrequencyScheduler], args: Mapping[str, Any], folder: JobFolder, place: str
+) -> Iterator[Mapping[str, Any]]:
+    """Returns the arguments, with private copies in `place` of the files that they name.
 
     The scheduler gets copies, because a file could be replaced between the check of its path and its opening.
     """
     parameters = inspect.signature(cls).parameters.values()
     names = [one.name for one in parameters if "path" in one.name.lower() or "Path" in str(one.annotation)]
-    with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:
-        copied, shown, foreign = dict(args), {}, False
-        for name in names:
-            if name in args:
-                content, is_own = _read_shared(name, args[name], folder)
-                foreign = foreign or not is_own
-                copy = Path(place) / name / Path(args[name]).name
-                copy.parent.mkdir()
-                copy.write_bytes(content)
-                copied[name], shown[str(copy)] = str(copy), args[name]
-        try:
-            yield copied
-        except (PlanError, ConfigError) as error:
-            if foreign:  # the message may quote the file, and the job's user may not be allowed to read that
-                line = f", line {error.line}" if isinstance(error, PlanError) and error.line else ""
-                files = ", ".join(map(repr, shown.values()))
-                raise PlanError(
-                    f"{files}{line}: is not a plan that fits this job. What is wrong is only shown for a file in the "
-                    f"job's own folder ({folder.path})"
-                ) from None
-            text = str(error)
-            for path, name in shown.items():
-                text = text.replace(path, name)
-            raise PlanError(text, line=getattr(error, "line", None)) from None
+    copied, shown, foreign = dict(args), {}, False
+    for name in names:
+        if name in args:
+            content, is_own = _read_shared(name, args[name], folder)
+            foreign = foreign or not is_own
+            copy = Path(place) / name / Path(args[name]).name
+            copy.parent.mkdir()
+            copy.write_bytes(content)
+            copied[name], shown[str(copy)] = str(copy), args[name]
+    try:
+        yield copied
+    except Exception as error:
+        line = getattr(error, "line", None)
+        if foreign:  # the message may quote the file, and the job's user may not be allowed to read that
+            files = ", ".join(map(repr, shown.values()))
+            raise PlanError(
+                f"{files}{f', line {line}' if line else ''}: is not a plan that fits this job. What is wrong is only "
+                f"shown for a file in the job's own folder ({folder.path})"
+            ) from None
+        if not isinstance(error, (PlanError, ConfigError)):
+            raise
+        text = str(error)
+        for path, name in shown.items():
+            text = text.replace(path, name)
+        raise PlanError(text, line=line) from None
 
 
 def _read_shared(name: str, value: Any, folder: JobFolder) -> tuple[bytes, bool]:

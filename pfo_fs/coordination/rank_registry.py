@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS, MOST_INSTRUCTIONS
+from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS
 from pfo_fs.errors import PlanError, RecordError
-from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
+from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, InstructionOrder, JobInfo, RankInfo
 from pfo_fs.store import JobFolder, bodies
 
 _PAUSE_PER_READING = 2
@@ -37,7 +37,6 @@ class RankRegistry:
     def __post_init__(self) -> None:
         self.by_rank: dict[int, RankInfo] = {info.rank: info for info in self.rank_infos or ()}
         self.longest_poll_s = 0.0
-        self._gpu_names: dict[int, str] = {}
         self._orders: dict[int, InstructionOrder] = {}
         self._clocks: dict[tuple[int, ...], list[int]] = {}
         self._not_before = -math.inf
@@ -99,7 +98,6 @@ class RankRegistry:
         rank = body.rank_info.rank
         known = {"available_frequencies": clocks, "host": body.rank_info.host or body.host}
         self.by_rank[rank] = body.rank_info.model_copy(update=known)
-        self._gpu_names[rank] = body.gpu_name
         self.longest_poll_s = max(self.longest_poll_s, body.poll_s)
 
     def all_known(self, job: JobInfo) -> bool:
@@ -110,15 +108,6 @@ class RankRegistry:
         """Names the ranks that have not registered; empty if all have."""
         missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
         return list_ranks(missing) if missing else ""
-
-    def gpu_names(self) -> dict[int, str]:
-        """Returns product names of GPUs, by rank: for at least one rank of each stage that has registered."""
-        named = {self.by_rank[rank].pp_rank for rank in self._gpu_names}
-        for info in self.infos:
-            if info.pp_rank not in named and (body := self.folder.read_rank(info.rank)) is not None:
-                self._gpu_names[info.rank] = body.gpu_name
-                named.add(info.pp_rank)
-        return self._gpu_names
 
     def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet.
@@ -139,8 +128,8 @@ class RankRegistry:
             body = self.folder.read_order(rank)
             if body is not None:
                 seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
-                if sum(map(len, known)) > MOST_INSTRUCTIONS:
-                    raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
+                if sum(map(len, known)) > MAX_JOB_INSTRUCTIONS:
+                    raise PlanError(f"different orders of ranks have more than {MAX_JOB_INSTRUCTIONS:,} instructions")
         by_stage = {info.pp_rank: seen[info.rank] for info in infos if info.rank in seen}
         # Ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
         shared = {_lists_of(schedule): schedule for schedule in planned}

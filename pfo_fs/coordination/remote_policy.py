@@ -8,24 +8,35 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import Any
 
 from pfo_fs.coordination import policy_process
-from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, POLICY_LIMITS, PolicyLimits
-from pfo_fs.coordination.policy_process import PolicyCall
+from pfo_fs.coordination.bounds import (
+    MOST_REPLY_BYTES,
+    PLAN_LIMITS,
+    PLANS_READ_AT_ONCE,
+    POLICY_LIMITS,
+    PolicyLimits,
+)
+from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.ipc.spawn import start_process, why_no_processes
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest, is_light, load_scheduler
+from pfo_fs.scheduler import (
+    FixedSchedules,
+    FrequencyScheduler,
+    IterationTime,
+    Manual,
+    ScheduleRequest,
+    load_scheduler,
+    only_reads_a_plan,
+)
 from pfo_fs.scheduler.base import ScheduleGenerator
 
 log = logging.getLogger(__name__)
-
-MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
-"""Makes a scheduler: here (`PolicyCall.make`), or in a process of its own (`PolicyProcesses.make`)."""
 
 _STARTS_WITHIN_S = 120.0
 """To import numpy and scipy from a cold file system can take a minute."""
@@ -39,12 +50,24 @@ class PolicyProcesses:
         self._limits = limits
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
+        self._reading = threading.BoundedSemaphore(PLANS_READ_AT_ONCE)
 
     def make(self, call: PolicyCall) -> FrequencyScheduler:
-        """Makes a policy that runs in a process of its own; one that only reads a plan runs here."""
-        if is_light(load_scheduler(call.name)) or why_no_processes():
+        """Makes a policy that runs in a process of its own; a plan is read in one, which ends then."""
+        if load_scheduler(call.name) is Manual or why_no_processes():
             return call.make()
-        policy = RemotePolicy(self._connect(), self._limits, call)
+        if not only_reads_a_plan(call.name):
+            return self._start(call, self._limits)
+        with self._reading:
+            policy = self._start(call, PLAN_LIMITS)
+            try:
+                schedules = policy.request().schedules
+            finally:
+                policy.close()
+        return FixedSchedules(call.job_info, call.rank_infos, call.settings, schedules)
+
+    def _start(self, call: PolicyCall, limits: PolicyLimits) -> RemotePolicy:
+        policy = RemotePolicy(self._connect(), limits, call)
         try:
             policy.make(call)
         except BaseException:
@@ -135,12 +158,6 @@ class RemotePolicy(FrequencyScheduler):
 
     def react(self, plan_inputs: PlanInputs) -> None:
         self._change("react", plan_inputs)
-
-    def load_profile(self, csv: str, source: str) -> None:
-        self._change("load_profile", csv, source)
-
-    def check_profile(self, csv: str, source: str) -> None:  # type: ignore[override]  # pandas takes memory, too
-        self._call("check_profile", csv, source)
 
     def export_profile(self) -> str:
         return str(self._call("export_profile"))

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 AFTER_FAILURE_S = 5.0
 MOST_THREADS = 128
 """At most this many jobs are planned for, or wait for a slow directory, at the same time; others wait for them."""
+_MOST_GRACE_S = 600.0
+"""No job is ended before this daemon has watched it for this time, or for a sixteenth of the time after which it counts
+as idle: after an outage of the file system, living processes write first."""
 
 _EARLY = 0.25
 """When one job is due, others are polled with it up to this share of their pause early: each turn costs CPU time."""
@@ -28,10 +31,11 @@ _FOLDERS = ""
 
 @dataclass
 class _Entry:
-    """One job: when its next poll is due, from when on it may be polled with others (both monotonic s), and whether a
-    poll is running."""
+    """One job: when its next poll is due, from when on it may be polled with others, when to look whether it is idle
+    (all monotonic s), and whether a poll is running."""
 
     coordinator: Coordinator
+    look_at: float
     due: float = -math.inf
     not_before: float = -math.inf
     polling: bool = False
@@ -62,6 +66,7 @@ class ServedJobs:
         self._entries: dict[str, _Entry] = {}
         self._ended: SimpleQueue[tuple[str, float | Found]] = SimpleQueue()  # polls that have ended, and their results
         self._ended_lock = threading.Lock()
+        self._grace_s = min(_MOST_GRACE_S, self.max_idle_s / 16)
         self._workers = Workers(MOST_THREADS)
         self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
         self._folders_due = -math.inf
@@ -115,6 +120,7 @@ class ServedJobs:
         """Restarts the timing of the jobs' silence: during an outage of the file system no activity is seen."""
         for entry in self._entries.values():
             entry.coordinator.last_alive = self.monotonic()
+            entry.look_at = max(entry.look_at, self.monotonic() + self._grace_s)
 
     def close(self) -> None:
         """Ends the threads that are free, and the schedulers; running polls go on, but may not write any more."""
@@ -135,16 +141,18 @@ class ServedJobs:
         finally:
             self._put_ended(_FOLDERS, outcome)
 
-    def _poll_job(self, job_id: str, coordinator: Coordinator) -> None:
-        delay_s = AFTER_FAILURE_S
+    def _poll_job(self, job_id: str, entry: _Entry) -> None:
+        coordinator, delay_s = entry.coordinator, AFTER_FAILURE_S
         try:
             delay_s = coordinator.poll()
-            idle_s = self.monotonic() - coordinator.last_alive
-            if coordinator.state != "ended" and idle_s > self.max_idle_s:
-                coordinator.end("idle", f"no activity for {idle_s:.0f} s")
-                log.warning("job %s: no activity for %.0f s; ended and archived", job_id, idle_s)
-                self.folders.over(job_id, -math.inf)
-                delay_s = -1.0
+            if coordinator.state != "ended" and self.monotonic() >= entry.look_at:
+                idle_s = self.folders.silent_s(job_id)
+                entry.look_at = self.monotonic() + max(0.0, self.max_idle_s - idle_s)
+                if idle_s > self.max_idle_s:
+                    coordinator.end("idle", f"no activity for {idle_s:.0f} s")
+                    log.warning("job %s: no activity for %.0f s; ended and archived", job_id, idle_s)
+                    self.folders.over(job_id, -math.inf)
+                    delay_s = -1.0
         except StoreError as error:
             log.warning("job %s: %s", job_id, error.args[-1])
         finally:
@@ -161,13 +169,13 @@ class ServedJobs:
 
     def _start_poll(self, job_id: str, entry: _Entry) -> None:
         entry.polling, entry.changed = True, False
-        self._workers.start(lambda: self._poll_job(job_id, entry.coordinator))
+        self._workers.start(lambda: self._poll_job(job_id, entry))
 
     def _take_over(self, found: Found, now: float) -> None:
         self._folders_polling = False
         self._folders_due = -math.inf if self._folders_changed else now + found.again_in_s
         for coordinator in found.jobs:
-            self._entries.setdefault(coordinator.folder.job_id, _Entry(coordinator))
+            self._entries.setdefault(coordinator.folder.job_id, _Entry(coordinator, now + self._grace_s))
         for job_id in found.gone:
             entry = self._entries.pop(job_id, None)
             if entry is not None:

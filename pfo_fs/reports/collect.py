@@ -124,7 +124,6 @@ class JobState:
     job: bodies.JobBody
     current: bodies.CurrentBody | None = None
     end: bodies.EndBody | None = None
-    batch_end: bodies.BatchEndBody | None = None
     claim: bodies.ClaimBody | None = None
     model: bodies.ModelBody | None = None
     progress: list[bodies.RankProgress] = field(default_factory=list)
@@ -135,7 +134,7 @@ class JobState:
     def text(self) -> str:
         """The state in a word or two: how the job ended, or what its coordinator says."""
         if self.end is not None:
-            return end_text(self.end, self.batch_end)
+            return end_text(self.end)
         if self.folder.is_archived:
             return "archived"
         return self.current.state if self.current is not None else "waiting"
@@ -253,7 +252,6 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
     state = JobState(folder, job)
     quietly = Quietly(state.unreadable)
     state.current, state.end = quietly(folder.read_current), quietly(folder.read_end)
-    state.batch_end = quietly(folder.read_batch_end) if state.end is not None else None
     state.claim, state.model = quietly(folder.read_coordinator), quietly(folder.read_model)
     for name in folder.progress_names()[:most_hosts]:
         progress = quietly(folder.read_progress, name)
@@ -286,7 +284,7 @@ def collect_job(folder: JobFolder) -> JobData:
             Window(index, following.start_step if following else None, schedules, _measured(data, results))
         )
     data.orders = _orders(data, quietly)
-    data.profile_csv = quietly(_profile_of, data)
+    data.profile_csv = quietly(data.folder.read_profile)
     return data
 
 
@@ -369,8 +367,3 @@ def _orders(data: JobData, quietly: Quietly) -> dict[int, StagedOrder]:
             order = [(name, stage) for (name, _), stage in zip(last.frequencies, stages, strict=True)]
         orders[info.rank] = [(name, info.pp_rank if stage is None else stage) for name, stage in order]
     return orders
-
-
-def _profile_of(data: JobData) -> str | None:
-    """The job's own profile: the one that `model.json` names, or else one in the folder of any key."""
-    return data.folder.profiles.find(data.model.profile if data.model is not None else "")

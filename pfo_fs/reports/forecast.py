@@ -149,7 +149,7 @@ def forecast_of(data: JobData) -> Forecast:
         for _, stage in data.orders[info.rank]
     }
     kinds = sorted({(i.stage, i.name) for i in dag.instructions})
-    curves, source = Curves(Samples(points), kinds, clocks, {}), "the job's profile"
+    curves, source = Curves(Samples(points), kinds, clocks), "the job's profile"
     model = data.model
     problem = Problem(
         dag,
@@ -272,7 +272,7 @@ def points_of_job(data: JobData) -> dict[Kind, dict[int, Point]]:
     """
     if data.profile_csv is None:
         raise PlanError("there is no profile of its instructions, or none was measured on its own")
-    return points_of(data.profile_csv, (data.model and data.model.profile) or "profile")
+    return points_of(data.profile_csv, "profile.csv")
 
 
 def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Iteration]:

@@ -156,7 +156,6 @@ def _about(state: JobState) -> dict[str, Any]:
         row |= {
             "state": "ended",
             "end_reason": end.reason,
-            "batch_end": state.batch_end.model_dump() if state.batch_end is not None else None,
             "end_text": state.text,
             "message": end.message or row.get("message", ""),
         }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfo_fs.store.bodies import BatchEndBody, EndBody, RankProgress
+    from pfo_fs.store.bodies import EndBody, RankProgress
 
 _ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
 _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
@@ -58,15 +58,8 @@ def difference_text(more: float, text_of: Callable[[float, float | None], str], 
     return text if text.startswith("0 ") else f"{text} {'more' if more > 0 else 'less'}"
 
 
-def end_text(end: EndBody, batch_end: BatchEndBody | None) -> str:
-    """Returns how a job ended, in a word or two; "crashed" only where that is known.
-
-    The batch system knows why training got SIGTERM or is gone without a word. That the batch job has finished does not
-    mean that training has.
-    """
-    if batch_end is not None and batch_end.cause != "finished":
-        code = f" (exit code {batch_end.exit_code})" if batch_end.exit_code else ""
-        return f"{batch_end.cause}{code}"
+def end_text(end: EndBody) -> str:
+    """Returns how a job ended, in a word or two; "crashed" only where that is known."""
     return "killed?" if end.reason == "crashed" and ABRUPT in end.message else end.reason
 
 

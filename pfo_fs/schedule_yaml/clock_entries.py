@@ -18,19 +18,18 @@ from typing import TypeAlias
 
 import yaml
 
-from pfo_fs.models import MAX_INSTRUCTIONS
+from pfo_fs.models import MAX_INSTRUCTIONS, MAX_JOB_INSTRUCTIONS
 from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import Problem
 
-MAX_WRITTEN = 1_000_000
-"""The most instructions of all lists of one document together, repetitions counted."""
 _MAX_MHZ = 60_000
 _MAX_NUMBER = 9  # digits
 _MAX_LINE = 4096  # characters
 
 _NAME = r'(?P<name>"(?:[^"\\]|\\.)*"|[^\s,@"]+)(?:@(?P<stage>\S*?))?'
 _KEY = re.compile(_NAME)
-_INSTRUCTION = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^,]*))?(?:,|$)")
+_INSTRUCTION = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^\s,][^,]*)?)?(?:,|$)")
+"""Each blank belongs to one part only: otherwise, time would grow with the square of their number."""
 _REPEAT = re.compile(r"[xX×](?P<count>.*)", re.DOTALL)
 
 
@@ -194,9 +193,10 @@ class ClockEntryReader:
                 return None
             lines.append(repeated)
         self._written += count
-        if self._written > MAX_WRITTEN:
+        if self._written > MAX_JOB_INSTRUCTIONS:
             self._add_problem(
-                line_of(node), f"{who}: up to this line, the document has more than {MAX_WRITTEN:,} instructions"
+                line_of(node),
+                f"{who}: up to this line, the document has more than {MAX_JOB_INSTRUCTIONS:,} instructions",
             )
             self._written = 0
             return None

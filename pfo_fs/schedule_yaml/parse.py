@@ -45,7 +45,7 @@ from pfo_fs.schedule_yaml.resolve import ScheduleDocument
 
 Request = TypeVar("Request", Target, Straggler)
 _EMPTY = "the file is empty; write `all: 0` to leave all clocks alone, or remove the file"
-_RANGE = re.compile(r"\s*(?P<first>[^\s,-]+)\s*(?:-\s*(?P<last>[^\s,-]+))?\s*")
+_RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 
 
 def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
@@ -194,7 +194,7 @@ def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
         raise BadValue(f'expected the number of a {what} as key, such as 3, 0-3 or "0,2,5"')
     ranges = []
     for part in key.split(","):
-        match = _RANGE.fullmatch(part)
+        match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise BadValue(f'{key[:40]!r} is not a {what}; write 3, 0-3 or "0,2,5"')
         first = read_number(match["first"], f"a {what}", MAX_WORLD_SIZE)

@@ -20,6 +20,10 @@ from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, Instruct
 from pfo_fs.schedule_yaml.instruction_checks import clock_problem, describe, order_problem
 from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
 
+_MOST_UNUSED, _MOST_COMPARED = 20, 1000
+"""Names that no rank runs are reported up to 20, and each is compared with 1,000 names, which takes 10 ms."""
+_MOST_RESOLVED = 1_000_000
+"""Instructions of ranks that differ in entry, stage, order or clocks; so many take some 3 s."""
 _WHO = "\0"  # placeholder in a message until all its ranks are known
 
 
@@ -122,13 +126,22 @@ class _Resolver:
         schedules: list[FrequencySchedule] = []
         unknown: dict[int, int] = {}  # rank -> line
         outcomes: dict[object, _Outcome] = {}
+        seen: dict[int, int] = {}  # id of an order -> that of the first equal one
+        resolved = 0
+        equal: dict[tuple[tuple[str, int | None], ...], int] = {}
         for info in self._infos:
             order = self._orders.get(info.rank)
-            frozen = None if order is None else tuple((name, stage) for name, stage in order)
+            if order is not None and id(order) not in seen:
+                seen[id(order)] = equal.setdefault(tuple((name, stage) for name, stage in order), id(order))
             # Ranks of a stage usually share all of this, so 16,384 ranks take little longer than 8.
-            key = (id(rank_entries.get(info.rank)), info.pp_rank, frozen, tuple(info.available_frequencies))
+            first = None if order is None else seen[id(order)]
+            key = (id(rank_entries.get(info.rank)), info.pp_rank, first, tuple(info.available_frequencies))
             if key not in outcomes:
-                outcomes[key] = self._look(info, frozen, rank_entries.get(info.rank), stage_entries)
+                resolved += len(order or ())
+                if resolved > _MOST_RESOLVED:
+                    most = f"the job has more than {_MOST_RESOLVED:,} instructions in all"
+                    raise PlanError(f"too many ranks have an entry of their own, as {most}; write ranges of ranks")
+                outcomes[key] = self._look(info, order, rank_entries.get(info.rank), stage_entries)
             outcome = outcomes[key]
             for line, reason in outcome.problems:
                 self._problems.setdefault((line, reason), []).append(info.rank)
@@ -149,7 +162,7 @@ class _Resolver:
 
     def _stages(self) -> set[int]:
         stages = set(range(self._job.pp_degree))
-        for order in self._orders.values():
+        for order in {id(order): order for order in self._orders.values()}.values():  # ranks share them
             stages.update(stage for _, stage in order or () if stage is not None)
         return stages
 
@@ -271,12 +284,14 @@ class _Resolver:
     def _find_unused_names(self) -> None:
         """Reports names that no rank of their entry runs: they are typing errors."""
         for entry, ranks in self._consulted.values():
-            names = {name for rank in ranks for name, _ in self._orders.get(rank) or ()}
-            for key, (_, line) in entry.clocks.items():
-                if (id(entry), key) in self._used:
-                    continue
-                close = difflib.get_close_matches(key[0], sorted(names), n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(names)[:10])}"
+            unused = [key for key in entry.clocks if (id(entry), key) not in self._used]
+            if not unused or len(self._problems) >= _MOST_UNUSED:
+                continue
+            names = sorted({name for rank in ranks for name, _ in self._orders.get(rank) or ()})[:_MOST_COMPARED]
+            for key in unused[:_MOST_UNUSED]:
+                close = difflib.get_close_matches(key[0], names, n=1, cutoff=0.5)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:10])}"
+                line = entry.clocks[key][1]
                 self._problems[line, f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"] = ranks
 
     def _schedule(self, info: RankInfo, instructions: _RankInstructions) -> FrequencySchedule | None:

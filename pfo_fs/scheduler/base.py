@@ -251,20 +251,8 @@ class FrequencyScheduler(ABC):
     def close(self) -> None:  # noqa: B027  most schedulers hold nothing
         """Frees what the scheduler holds; called when the job has ended."""
 
-    def load_profile(self, csv: str, source: str) -> None:  # noqa: B027  most schedulers measure nothing
-        """Gives the policy what an earlier job of the same kind measured; called once, when all orders are known.
-
-        Args:
-            csv: The text from `export_profile`, read from a file that other users can write to.
-            source: The job that measured it.
-        """
-
-    @classmethod  # noqa: B027  most schedulers measure nothing
-    def check_profile(cls, csv: str, source: str) -> None:
-        """Raises PlanError if `load_profile` cannot use a profile: it is then left out, and another one is tried."""
-
     def export_profile(self) -> str:
-        """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty if nothing was."""
+        """Returns what has been measured, as a profile CSV; empty if nothing was."""
         return ""
 
     def model(self) -> dict[str, float]:

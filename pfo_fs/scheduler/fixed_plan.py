@@ -16,6 +16,23 @@ from pfo_fs.scheduler.plan_file import StagePlan, plan_suffix, read_bounded, rea
 from pfo_fs.settings import PFOSettings
 
 
+class FixedSchedules(FrequencyScheduler):
+    """Runs the same schedules from the first step to the last, as another process has read them from a plan."""
+
+    def __init__(
+        self,
+        job_info: JobInfo,
+        rank_infos: Sequence[RankInfo],
+        pfo_settings: PFOSettings,
+        schedules: list[FrequencySchedule],
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        self.schedules = schedules
+
+    def _run(self) -> ScheduleGenerator:
+        yield self.schedules
+
+
 class Manual(FrequencyScheduler):
     """Leaves all clocks alone; a user can set them with a `schedule.yaml` in the job's folder."""
 

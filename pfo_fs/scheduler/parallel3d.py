@@ -87,11 +87,6 @@ class StageAdapter(FrequencyScheduler):
         """Checks the arguments as the wrapped class does."""
         cls.stage_policy.check_args(**args)
 
-    @classmethod
-    def check_profile(cls, csv: str, source: str) -> None:
-        """Checks a profile as the wrapped class does."""
-        cls.stage_policy.check_profile(csv, source)
-
     @property
     def done(self) -> bool:
         """Whether the wrapped policy is done."""
@@ -134,11 +129,6 @@ class StageAdapter(FrequencyScheduler):
         super().react(plan_inputs)
         self._share_orders()
         self.inner.react(_for_one_pipeline(plan_inputs))
-
-    def load_profile(self, csv: str, source: str) -> None:
-        """Passes the profile on: profiles are by stage."""
-        self._share_orders()
-        self.inner.load_profile(csv, source)
 
     def export_profile(self) -> str:
         """Returns the profile of the wrapped policy."""

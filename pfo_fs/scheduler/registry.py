@@ -30,9 +30,9 @@ def is_builtin(name: str) -> bool:
     return name in BUILTIN
 
 
-def is_light(cls: type[FrequencyScheduler]) -> bool:
-    """Whether a scheduler is one of ours that does not plan, so that a daemon needs no process for it."""
-    return cls in BUILTIN.values()
+def only_reads_a_plan(name: str) -> bool:
+    """Whether the built-in scheduler `name` requests what is in a file, and nothing else later."""
+    return BUILTIN.get(name) in (PointSolution, PointSolution3D)
 
 
 def load_scheduler(name: str) -> type[FrequencyScheduler]:

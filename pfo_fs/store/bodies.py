@@ -6,7 +6,7 @@ limits: a test refuses a bare `int`, `float` or `str`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -20,6 +20,7 @@ from pfo_fs.models import (
     JobInfo,
     Joules,
     LeavesOutDefaults,
+    Many,
     Megahertz,
     PlanInputs,
     PositiveSeconds,
@@ -37,14 +38,13 @@ from pfo_fs.models import (
     Switching,
     Text,
     Watts,
+    sharing_equal,
 )
 from pfo_fs.store.field_types import (
     PlanFileName,
     ProcessId,
-    ProfileText,
     RandomId,
     RankGroup,
-    RelativePath,
     Sha256,
     plain_json,
 )
@@ -71,22 +71,12 @@ class DirectoryBody(_Body):
     host: ShortText = ""
 
 
-class SlurmRun(_Body):
-    """One run of a Slurm job: `restarts` counts how often Slurm has started the job again."""
-
-    job_id: ShortText
-    restarts: Count = 0
-    cluster: ShortText = ""
-
-
-class JobBody(LeavesOutDefaults, _Body):
+class JobBody(_Body):
     """`job.json`: rank 0, once.
 
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
-    `model_key` names what is trained: jobs with the same one share profiles. `slurm` is left out outside of Slurm.
+    `model_key` says what is trained, for people.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset({"slurm"})
 
     job_info: JobInfo
     coordination: Literal["auto", "daemon", "local"]
@@ -97,7 +87,6 @@ class JobBody(LeavesOutDefaults, _Body):
     host: ShortText = ""
     started: ShortText = Field(default="", description="UTC, as text")
     versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
-    slurm: SlurmRun | None = None
 
 
 class RankBody(_WithClockBackend):
@@ -132,7 +121,9 @@ class OrderBody(_Body):
     """`order/<rank>.json`: that rank, once: the instructions of its first complete step, as (name, stage or None)."""
 
     rank: RankNumber
-    instructions: list[tuple[InstructionName, StageNumber | None]] = Field(max_length=MAX_INSTRUCTIONS)
+    instructions: Annotated[Many[tuple[InstructionName, StageNumber | None]], AfterValidator(sharing_equal)] = Field(
+        max_length=MAX_INSTRUCTIONS
+    )
 
 
 class ClaimBody(_Body):
@@ -171,7 +162,7 @@ class IndexBody(_Body):
     start_step: StepNumber
     source: Source
     steps: StepNumber = 0
-    files: dict[RankGroup, PlanFileName] = Field(max_length=1_000_000)
+    files: dict[RankGroup, PlanFileName] = Field(max_length=100_000)
 
     def plan_file(self, rank_info: RankInfo) -> str | None:
         """Returns the name of the plan file of a rank; None: its clock is left alone."""
@@ -189,8 +180,8 @@ class PlanBody(_Body):
     number: ScheduleNumber
     start_step: StepNumber
     steps: StepNumber = 0
-    ranks: list[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
-    frequencies: list[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
+    ranks: Many[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
+    frequencies: Many[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
     stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)
 
     def schedule(self, rank: int) -> FrequencySchedule:
@@ -238,7 +229,7 @@ class ResultBody(_Body):
 class ResultsBody(_Body):
     """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; named after the first."""
 
-    results: list[ResultBody] = Field(min_length=1, max_length=4096)
+    results: Many[ResultBody] = Field(min_length=1, max_length=4096)
 
 
 class RankProgress(_WithClockBackend):
@@ -280,13 +271,6 @@ class IterationTimesBody(_Body):
     throttled: ShortText = ""
 
 
-class CachedProfileBody(_Body):
-    """`cached_profile.json`: the coordinator, once: the profile CSV of earlier jobs, with which this job began."""
-
-    source: ShortText = ""
-    csv: ProfileText = ""
-
-
 _SWITCHING_FIGURES = {
     "driver_time_s",
     "switch_latency_s",
@@ -304,7 +288,7 @@ class ModelBody(LeavesOutDefaults, _Body):
 
     Seconds, joules, watts; `full_*` is an iteration with everything at max clocks, as measured: `full_time_s`
     until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, divided by the
-    power at that measurement. `profile` is the path of the measured profile, below the shared directory.
+    power at that measurement.
 
     What a clock change costs: the GPU stands still for `switch_time_s`; its `switch_calls` calls keep the host's driver
     busy for `driver_time_s`; the clock acts `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s`
@@ -339,7 +323,6 @@ class ModelBody(LeavesOutDefaults, _Body):
     more_time_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     ranks_per_host: Degree = 1
     switch_acts_late_s: Seconds = 0.0
-    profile: RelativePath = ""
 
 
 class ProgressBody(_Body):
@@ -354,23 +337,6 @@ class EndBody(_Body):
 
     reason: Literal["finished", "interrupted", "terminated", "crashed", "idle"]
     message: Text = ""
-
-
-Cause: TypeAlias = Literal[
-    "finished", "failed", "cancelled", "time limit", "out of memory", "preempted", "node lost", "requeued"
-]
-"""Why a batch system ends a job."""
-
-
-class BatchEndBody(_Body):
-    """`batch_end.json`: `pfo-fs end`, called by the batch script or the epilog, once: why the batch job has ended.
-
-    `end.json` holds what the training processes know: that they got SIGTERM, but not why. `exit_code` is that of the
-    batch job, as a shell shows it: 128 and the signal's number after a signal; None where there is none.
-    """
-
-    cause: Cause
-    exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
 
 
 class DaemonBody(_Body):

@@ -13,9 +13,6 @@ ProcessId = Annotated[int, Field(ge=0, le=2**31)]
 PlanFileName = Annotated[str, Field(pattern=r"^(stage|rank)-\d{1,7}\.[0-9a-f]{12}\.json$")]
 RankGroup = Annotated[str, Field(pattern=r"^(stage|rank):\d{1,7}$")]
 Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
-ProfileText = Annotated[str, Field(max_length=6_000_000)]
-"""CSV; only the profile reader parses it."""
-RelativePath = Annotated[str, Field(max_length=600, pattern=r"^[A-Za-z0-9._+=/-]*$")]
 
 
 def plain_json(value: dict[str, Any]) -> dict[str, Any]:

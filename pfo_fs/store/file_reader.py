@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import stat
@@ -175,6 +176,17 @@ class FileReader:
     def all_names(self, path: str) -> list[str]:
         """Lists a folder with unfinished files; a folder that is not there now is empty."""
         return self._retry(path, lambda: self._listing(path)) or []
+
+    def changed_s(self, path: str) -> float:
+        """Returns when a file or folder has changed last, by the file system's own clock; -inf if it is not there."""
+
+        def once() -> float:
+            with self._parent(path) as (folder, name), suppress(FileNotFoundError):
+                if folder is not None:
+                    return self.calls.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+            return -math.inf
+
+        return self._retry(path, once)
 
     def parent_of(self, path: str) -> AbstractContextManager[tuple[int | None, str]]:
         """Returns a descriptor of the folder of a file, None if it is not there now, and the file's name in it."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from pfo_fs.errors import FolderAway, RecordError
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
-from pfo_fs.store.profile_files import ProfileFiles
 from pfo_fs.store.rank_files import RankFiles
 from pfo_fs.store.records import decode
 from pfo_fs.store.schedule_files import ScheduleFiles
 
+_MOST_HOSTS_ASKED = 64
 _MOST_SCHEDULES_CLEANED = 20
 """Only the newest schedules can have been half written by a coordinator that died."""
 
@@ -36,11 +36,6 @@ class JobFolder(ScheduleFiles, RankFiles):
     def is_archived(self) -> bool:
         """Whether the job has ended and was moved to the archive."""
         return self.path.startswith(f"{layout.ARCHIVE}/")
-
-    @property
-    def profiles(self) -> ProfileFiles:
-        """The profiles of this job and of others of its kind."""
-        return ProfileFiles(self.files, self.job_id)
 
     def names(self) -> set[str]:
         """Returns the names in the job's folder now.
@@ -116,15 +111,17 @@ class JobFolder(ScheduleFiles, RankFiles):
         """Reads what the scheduler plans with."""
         return self.read("model", b.ModelBody, layout.MODEL)
 
-    def read_cached_profile(self) -> b.CachedProfileBody | None:
-        """Reads the profile of earlier jobs with which this job began."""
-        return self.read("cached_profile", b.CachedProfileBody, layout.CACHED_PROFILE, layout.PLAN_LIMIT)
+    def write_profile(self, csv: str) -> None:
+        """Replaces what the job has measured."""
+        self.files.publish(f"{self.path}/{layout.PROFILE}", csv.encode())
 
-    def claim_cached_profile(self, body: b.CachedProfileBody) -> b.CachedProfileBody:
-        """Writes that profile, once; returns the one in the file."""
-        return (
-            body if self.claim("cached_profile", body, layout.CACHED_PROFILE) else (self.read_cached_profile() or body)
-        )
+    def read_profile(self) -> str | None:
+        """Reads what the job has measured; None if there is nothing yet."""
+        data = self.files.read(f"{self.path}/{layout.PROFILE}", layout.PROFILE_LIMIT)
+        try:
+            return None if data is None else data.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError(f"{self.location / layout.PROFILE}: is not text: {error}") from None
 
     # ---- progress
 
@@ -188,13 +185,14 @@ class JobFolder(ScheduleFiles, RankFiles):
         """Reads the end of the job; None while it runs."""
         return self.read("end", b.EndBody, layout.END)
 
-    def write_batch_end(self, body: b.BatchEndBody) -> bool:
-        """Writes why the batch system has ended the job, once; returns whether this call has written it."""
-        return self.claim("batch_end", body, layout.BATCH_END)
+    def last_sign_s(self) -> float:
+        """Returns when the job's processes have written something last, by the file system's own clock.
 
-    def read_batch_end(self) -> b.BatchEndBody | None:
-        """Reads why the batch system has ended the job; None where that is not known."""
-        return self.read("batch_end", b.BatchEndBody, layout.BATCH_END)
+        At most 64 hosts are looked at: one that lives is enough.
+        """
+        hosts = self.progress_names()[:_MOST_HOSTS_ASKED]
+        names = [layout.JOB, *layout.OF_PROCESSES, *(layout.of_rank(layout.PROGRESS, host) for host in hosts)]
+        return max(self.files.changed_s(f"{self.path}/{name}") for name in names)
 
     def remove_stale_temporaries(self) -> int:
         """Removes what dead writers have left in the job's folders; returns how many files.

@@ -9,8 +9,6 @@
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
-  profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
-  profiles/<key>/about.json       what the key stands for, once, for users
   doctor/                         while `pfo-fs doctor --peer` runs on several hosts
   power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
     <limit in W>.begun            the first job that began with this limit, once: others measure another one
@@ -29,12 +27,11 @@
                                   after the first of them
     progress/<rank>.json          one helper process per host, replaced, rarely
     iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
-    cached_profile.json           the coordinator, once: what earlier jobs had measured
     model.json                    the coordinator, replaced: what the scheduler plans with
+    profile.csv                   the coordinator, replaced: what the job has measured, for `pfo-fs plan` and reports
     schedule.yaml                 a user (optional, read-only for pfo-fs)
     schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
     end.json                      rank 0, or the daemon when the job is given up, once
-    batch_end.json                `pfo-fs end` in the batch script or the epilog, once: why the batch system ended it
 """
 
 from __future__ import annotations
@@ -47,9 +44,7 @@ RECORD_LIMIT = 256 * 1024
 PLAN_LIMIT = 8 * 1024 * 1024
 """Bytes of the largest plan, index or result that is read."""
 PROFILE_LIMIT = 2 * 1024 * 1024
-"""Bytes of the largest profile of another job that is read."""
-ABOUT_LIMIT = 256 * 1024
-"""Bytes of the largest description of a kind of jobs that is read."""
+"""Bytes of the largest profile that is read."""
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
 SITE_LIMIT = 16 * 1024
@@ -62,7 +57,6 @@ DAEMON_LOCK = "daemon.lock"
 LEADERS = "leaders"
 JOBS = "jobs"
 ARCHIVE = "archive"
-PROFILES = "profiles"
 POWER_LIMIT = "power-limit"
 DOCTOR = "doctor"
 OFF = "off"
@@ -78,13 +72,14 @@ SCHEDULES = "sched"
 RESULTS = "prof"
 PROGRESS = "progress"
 ITERATION_TIMES = "iteration_times"
-CACHED_PROFILE = "cached_profile.json"
 MODEL = "model.json"
+PROFILE = "profile.csv"
 YAML = "schedule.yaml"
 YAML_STATUS = "schedule.status.yaml"
 END = "end.json"
-BATCH_END = "batch_end.json"
-JOB_FOLDERS = (RANKS, ORDER, SCHEDULES, RESULTS, PROGRESS, ITERATION_TIMES)
+OF_PROCESSES = (RANKS, ORDER, RESULTS, PROGRESS, ITERATION_TIMES)
+"""The folders into which only the job's own processes write."""
+JOB_FOLDERS = (*OF_PROCESSES, SCHEDULES)
 
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
@@ -105,16 +100,6 @@ def off(name: str) -> str:
 def leader(generation: int) -> str:
     """The record of the daemon that leads in a generation."""
     return f"{LEADERS}/{generation}.json"
-
-
-def profile(key: str, job_id: str) -> str:
-    """The profile of one job among those of its kind."""
-    return f"{PROFILES}/{key}/{job_id}.csv"
-
-
-def profile_about(key: str) -> str:
-    """The file that says what the key of a kind of jobs stands for."""
-    return f"{PROFILES}/{key}/about.json"
 
 
 def power_limit(key: str) -> str:

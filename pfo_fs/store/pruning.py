@@ -75,7 +75,7 @@ class Pruning:
 
         Args:
             older_than_s: The time, in s; at least an hour counts.
-            measurements: Also profiles and power-limit measurements, from which later jobs learn.
+            measurements: Also power-limit measurements, from which later jobs learn.
 
         Raises:
             StoreError: The directory gives no answer, or cannot be written.
@@ -110,10 +110,9 @@ class Pruning:
             if name not in (layout.EVERY_JOB, *jobs):
                 yield layout.off(name), "switch"
         if measurements:
-            for folder_name, kind in ((layout.PROFILES, "profile"), (layout.POWER_LIMIT, "power limit")):
-                for name in self._files.names(folder_name):
-                    yield f"{folder_name}/{name}", kind
-        for folder_name in (layout.JOBS, layout.ARCHIVE, layout.OFF, layout.PROFILES, layout.POWER_LIMIT):
+            for name in self._files.names(layout.POWER_LIMIT):
+                yield f"{layout.POWER_LIMIT}/{name}", "power limit"
+        for folder_name in (layout.JOBS, layout.ARCHIVE, layout.OFF, layout.POWER_LIMIT):
             for name in self._files.all_names(folder_name):
                 if name.startswith(_HALF_REMOVED):
                     yield f"{folder_name}/{name}", "half removed"

@@ -26,6 +26,10 @@ _MOST_LISTS = 300_000
 """Lists and objects in one record: 8 MB of empty ones would take 250 MB of memory."""
 _MOST_VALUES = 1_000_000
 """Values in one record, as counted by their commas."""
+_MOST_KEYS = 100_000
+"""Keys in one record. Each wrong one is a problem of its own, and a million of them would take 1 GB and ten seconds."""
+_MOST_NAMED = 1000
+"""Of more problems, none is named: all would have to be written first."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -133,6 +137,8 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
         raise RecordError("the record belongs to another training attempt")
     if payload.count(b"[") + payload.count(b"{") > _MOST_LISTS or payload.count(b",") > _MOST_VALUES:
         raise RecordError(f"the record has more than {_MOST_LISTS:,} lists, or more than {_MOST_VALUES:,} values")
+    if payload.count(b'":') > _MOST_KEYS:
+        raise RecordError(f"the record has more than {_MOST_KEYS:,} keys")
     try:
         body = model.model_validate_json(payload)
     except ValidationError as error:
@@ -143,6 +149,8 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
 
 
 def _first_problem(error: ValidationError) -> str:
+    if error.error_count() > _MOST_NAMED:
+        return f"{error.error_count():,} values are wrong"
     first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pfo_fs.errors import RecordError, StoreError
-from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, RankInfo
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.record_folder import RecordFolder
@@ -139,13 +139,18 @@ class ScheduleFiles(RecordFolder):
         """Reads the schedules of all ranks that have one, each plan file once.
 
         Raises:
-            RecordError: A plan file is missing or not valid.
+            RecordError: A plan file is missing or not valid, or they are very long.
         """
         found: dict[str | None, FrequencySchedule | None] = {}
+        instructions = 0
         for info in rank_infos:
             name = index.plan_file(info)
             if name not in found:
-                found[name] = self.read_schedule(index, info)
+                found[name] = plan = self.read_schedule(index, info)
+                instructions += len(plan.frequencies) if plan is not None else 0
+            if instructions > MAX_JOB_INSTRUCTIONS:
+                where = self.location / layout.index(index.number)
+                raise RecordError(f"{where}: its plans have more than {MAX_JOB_INSTRUCTIONS:,} instructions")
         plans = ((info.rank, found[index.plan_file(info)]) for info in rank_infos)
         return [plan.model_copy(update={"rank": rank}) for rank, plan in plans if plan is not None]
 

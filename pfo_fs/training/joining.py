@@ -238,7 +238,6 @@ class JobJoiner:
             "host": plain_text(socket.gethostname()),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0], **_torch_version()},
-            "slurm": _slurm_run(),
         }
 
     def _connect(self, token: str) -> HelperClient:
@@ -345,19 +344,6 @@ class JobJoiner:
 def _address(token: str) -> str:
     """The abstract address of the helper, the same on all hosts."""
     return f"pfo-fs-{token[:12]}"
-
-
-def _slurm_run() -> dict[str, Any] | None:
-    """Returns the Slurm job that this process runs in (a `SlurmRun`), by which `pfo-fs end` finds the job's folder."""
-    job_id, cluster = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_CLUSTER_NAME", "")
-    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
-    if not job_id.isdecimal():
-        return None
-    return {
-        "job_id": job_id[:20],
-        "restarts": int(restarts[:9]) if restarts.isdecimal() else 0,
-        "cluster": plain_text(cluster, 64),
-    }
 
 
 def _say(text: str) -> None:

@@ -78,9 +78,8 @@ class PFOFileOptimizer(InTraining):
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device: CUDA device index of this process; the current device if None.
         job_metadata: Text that describes the job; part of its folder's name.
-        model_key: What is trained, as precisely as it matters for time and power (model, micro-batch size, sequence
-            length, precision): later jobs with the same key, on the same GPUs, start with this one's profile.
-            `job_metadata` if None.
+        model_key: What is trained (model, micro-batch size, sequence length, precision), for people: it stands in
+            `job.json`, beside the profile.
         coordination: `daemon`, `local` (rank 0 schedules and broadcasts by `torch.distributed`), or `auto`: a daemon if
             one answers, otherwise local.
         scheduler, scheduler_args: The scheduler that this job requests; by default the daemon's, or that of `PFO_FS_*`.

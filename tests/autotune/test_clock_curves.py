@@ -15,10 +15,8 @@ from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.samples import Point
 
 
-def fitted(
-    points: dict[Kind, dict[int, Point]], earlier_job: dict[Kind, dict[int, Point]] | None = None
-) -> dict[Kind, dict[int, Estimate]]:
-    groups = fit_curves(points, dict.fromkeys(points, CLOCKS), earlier_job)
+def fitted(points: dict[Kind, dict[int, Point]]) -> dict[Kind, dict[int, Estimate]]:
+    groups = fit_curves(points, dict.fromkeys(points, CLOCKS))
     return {kind: rows for group in groups for kind, rows in group.table().items()}
 
 
@@ -110,15 +108,6 @@ def test_a_highest_clock_that_is_slower_than_a_lower_one_stays_slower() -> None:
 
     table = fitted(points_of(truth, {(0, "forward"): [1410, 1350, 1290, 1200, 1050]}))[0, "forward"]
     assert table[1350].time_s < 0.985 * table[1410].time_s
-
-
-def test_another_job_on_equal_gpus_tells_of_the_clocks_that_were_not_measured() -> None:
-    here, there = follows(0.7), follows(0.75)
-    points = points_of(here, {(0, "forward"): [1410, 1350], (1, "forward"): [1410, 1320]})
-    earlier_job = points_of(there, {(stage, "forward"): CLOCKS[::3] for stage in range(4)})
-    alone, helped = (distances(fitted(points, other), here) for other in (None, earlier_job))
-    assert rms([error for error, _ in helped]) < 0.01
-    assert rms([stated for _, stated in helped]) < 0.3 * rms([stated for _, stated in alone])
 
 
 def test_very_many_points_are_fitted_instruction_by_instruction() -> None:

@@ -1,4 +1,4 @@
-"""What a job has measured survives the CSV that later jobs and reports read."""
+"""What a job has measured survives the CSV that reports read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.earlier_profile import EarlierProfile
-from pfo_fs.autotune.profile_exchange import (
-    blocking_power_of,
-    plausible_table,
-    points_of,
-    profile_csv,
-    thinned,
-)
+from pfo_fs.autotune.profile_exchange import points_of, profile_csv
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
-from pfo_fs.planner.profile_csv import parse_table
 
 
 def measured() -> Samples:
@@ -47,17 +39,6 @@ def test_a_point_whose_power_is_hardly_known_is_not_in_the_profile_and_does_not_
     point.add_times(4, 0.13, 0.004)
     point.add_power(30.0, 50.0)
     assert set(points_of(profile_csv(samples), "p.csv")[0, "forward"]) == {1410, 1395}
-    EarlierProfile().load(profile_csv(samples), "other")
-
-
-def test_the_waiting_power_is_kept() -> None:
-    assert blocking_power_of(parse_table(profile_csv(measured()), "p.csv")) == pytest.approx(83.64)
-
-
-@pytest.mark.parametrize("watts", ["", "-5", "nan", "1e9"])
-def test_an_implausible_waiting_power_is_none(watts: str) -> None:
-    text = profile_csv(measured()).replace("83.64", watts)
-    assert blocking_power_of(parse_table(text, "p.csv")) == 0.0
 
 
 def test_a_profile_without_errors_is_taken_with_two_samples() -> None:
@@ -68,19 +49,6 @@ def test_a_profile_without_errors_is_taken_with_two_samples() -> None:
 def test_a_wrong_row_is_a_plan_error_with_its_number() -> None:
     with pytest.raises(PlanError, match="row 2, column time"):
         points_of("stage,instruction,frequency,time,energy\n0,forward,1410,x,20\n", "p.csv")
-
-
-def test_few_points_of_another_job_are_used_from_its_highest_to_low_clocks() -> None:
-    points = {(stage, "forward"): {mhz: Point() for mhz in range(300, 1411, 15)} for stage in range(64)}
-    kept = thinned(points, {"forward"}, [1410, 1200, 300])
-    assert len(kept) == 8
-    assert all(len(curve) <= 12 and max(curve) == 1410 and min(curve) < 500 for curve in kept.values())
-
-
-def test_of_another_job_only_clocks_and_instructions_are_used_that_this_job_may_have() -> None:
-    names = [f"name {number}" for number in range(1000)]
-    points = {(0, name): {mhz: Point() for mhz in (20_000, 1410, 900, 50)} for name in ["forward", *names]}
-    assert thinned(points, {"forward"}, [1410, 210]) == {(0, "forward"): {1410: Point(), 900: Point()}}
 
 
 # ---- profiles that another user has invented
@@ -106,11 +74,11 @@ ODD_ROWS = {
 @pytest.mark.parametrize(
     "others", ["", "0,forward,1200,0.11,20\n0,backward,1410,0.2,40\n"], ids=["alone", "with others"]
 )
-def test_a_profile_that_no_gpu_can_have_is_refused_with_the_job_that_left_it(row: str, others: str) -> None:
+def test_a_profile_that_no_gpu_can_have_is_refused_with_its_name(row: str, others: str) -> None:
     if row.startswith("7") and others:
         return  # then stage 0 is there
-    with pytest.raises(PlanError, match="profile of job evil"):
-        EarlierProfile().load(f"{HEADER}{row}\n{others}", "evil")
+    with pytest.raises(PlanError, match="evil"):
+        points_of(f"{HEADER}{row}\n{others}", "evil")
 
 
 @given(
@@ -123,10 +91,10 @@ def test_whatever_a_profile_holds_it_is_used_or_refused(rows: list[tuple[object,
     lines += [",".join(map(str, row)) for row in rows]
     for text in (columns + "\n".join(lines), HEADER + "\n".join(lines)):
         with contextlib.suppress(PlanError):
-            EarlierProfile().load(text, "evil")
+            points_of(text, "evil")
 
 
 def test_a_profile_of_very_many_rows_is_refused() -> None:
     rows = "".join(f"0,forward,{mhz},0.1,20\n" for mhz in range(300, 1300)) * 60
     with pytest.raises(PlanError, match="60,000 rows"):
-        plausible_table(HEADER + rows, "evil")
+        points_of(HEADER + rows, "evil")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -156,10 +157,37 @@ def test_a_job_that_is_over_is_archived_after_its_time_and_not_served(root: Path
     assert (root / "archive" / job.job_id).exists()
 
 
-def test_a_folder_that_never_held_a_job_is_archived_like_one_that_is_over(root: Path, clock: Clock) -> None:
-    (root / "jobs" / "empty").mkdir()
-    look(folders_in(root, clock, archive_after_s=3600), clock, 3 * 3600)
-    assert not (root / "jobs" / "empty").exists()
+def aged(path: Path, seconds: float) -> None:
+    for one in (path, *path.rglob("*")):
+        os.utime(one, (one.stat().st_atime, one.stat().st_mtime - seconds))
+
+
+def test_ended_jobs_and_folders_without_a_job_are_archived_by_their_own_age_whoever_has_watched_them(
+    root: Path, clock: Clock
+) -> None:
+    young, old, empty = make_job(root, 1), make_job(root, 1, attempt="b"), root / "jobs" / "empty"
+    empty.mkdir()
+    for job in (young, old):
+        job.write_end(bodies.EndBody(reason="finished"))
+    for path, age_s in ((root / young.path, 80), (root / old.path, 110), (empty, 110)):
+        aged(path, age_s)
+    folders = folders_in(root, clock, archive_after_s=100)
+    look(folders, clock, 5)
+    assert [path.name for path in (root / "jobs").iterdir()] == [young.job_id]
+    look(folders, clock, 20)
+    assert not list((root / "jobs").iterdir())
+
+
+def test_a_job_is_silent_since_the_last_file_of_its_own_processes(root: Path, clock: Clock) -> None:
+    job = make_job(root, 1)
+    job.write_progress(bodies.ProgressBody(ranks=[]), 0)
+    aged(root / job.path, 1000)
+    folders = folders_in(root, clock)
+    job.write_current(bodies.CurrentBody(generation=1, number=-1, start_step=0, state="running"))
+    aged(root / job.path / "current.json", -2000)
+    assert 1000 <= folders.silent_s(job.job_id) < 1100
+    job.write_progress(bodies.ProgressBody(ranks=[]), 0)
+    assert folders.silent_s(job.job_id) < 100
 
 
 def test_a_job_that_cannot_be_archived_is_tried_again_rarely(

@@ -13,7 +13,7 @@ import pytest
 from scheduler_jobs import make_job, result_of
 
 from pfo_fs.coordination.bounds import PolicyLimits
-from pfo_fs.coordination.policy_process import PolicyCall
+from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.coordination.remote_policy import PolicyProcesses, RemotePolicy
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.models import FrequencySchedule, PlanInputs, Target
@@ -107,9 +107,46 @@ def test_a_policy_gets_plan_inputs_and_goes_on_from_a_revision(start: Callable[.
     assert there.plan_inputs.target == Target(slowdown=1.1)
 
 
-def test_a_policy_that_only_reads_a_plan_needs_no_process(processes: PolicyProcesses) -> None:
+def test_a_policy_without_a_plan_needs_no_process(processes: PolicyProcesses) -> None:
     made = processes.make(PolicyCall("Manual", JOB, INFOS, PFOSettings(), {}))
     assert not isinstance(made, RemotePolicy)
+
+
+def point_solution(path: Path, text: str) -> PolicyCall:
+    path.write_text(text)
+    return PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {"solution_path": str(path)})
+
+
+def test_a_plan_is_read_in_another_process_and_then_needs_none(
+    processes: PolicyProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = point_solution(tmp_path / "plan.py", "[[('forward', 1200)], [('forward', 900)]]")
+    monkeypatch.setattr("pfo_fs.scheduler.fixed_plan.read_plan", lambda path: pytest.fail("read here"))
+    made = processes.make(call)
+    assert [one.frequencies for one in made.request().schedules] == [[("forward", 1200)], [("forward", 900)]]
+    assert not isinstance(made, RemotePolicy)
+
+
+def test_a_mistake_in_a_plan_is_named_with_its_line(processes: PolicyProcesses, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"plan\.py, line 2: 'exit") as caught:
+        processes.make(point_solution(tmp_path / "plan.py", "[\nexit()]"))
+    assert caught.value.line == 2
+
+
+def test_arguments_that_do_not_fit_are_named(processes: PolicyProcesses) -> None:
+    with pytest.raises(PlanError, match="missing solution_path"):
+        processes.make(PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {}))
+
+
+def test_equal_schedules_take_the_memory_of_one(start: Callable[..., RemotePolicy]) -> None:
+    first, second = start("schedulers:ThreeSteps").request().schedules
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.frequencies is second.frequencies
+
+
+def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: Callable[..., RemotePolicy]) -> None:
+    with pytest.raises(PlanError, match="more than 400,000 instructions"):
+        start("schedulers:LongSchedules").request()
 
 
 def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:

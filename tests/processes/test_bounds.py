@@ -46,6 +46,12 @@ def memory_mb(process: subprocess.Popen[str]) -> float:
     return sum(peaks)
 
 
+def record_of(body: bytes, kind: str = "results", attempt: str = "a") -> bytes:
+    head = {"schema": "pfo-fs/3", "kind": kind, "attempt": attempt, "writer": "w", "sequence": 0}
+    head |= {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    return json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + body + b"}\n"
+
+
 def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
     degrees = {"pp_degree": len(infos), "dp_degree": 1, "tp_degree": 1, "world_size": len(infos)}
     info = {**degrees, "job_id": f"job-{metadata.replace(' ', '-') or 'good'}", "job_metadata": metadata}
@@ -136,10 +142,7 @@ def test_results_that_wait_for_a_rank_take_little_memory_of_a_daemon(
     lists, values = ",".join(["[0]"] * 250_000), ",".join(["0.12345"] * 700_000)
     for rank in range(5):
         result = f'"rank":{rank},"iter_time":[1],"iter_energy":[1],"time_breakdown":{{"a":[{lists}],"b":[[{values}]]}}'
-        body = f'{{"results":[{{"result":{{{result}}}}}]}}'.encode()
-        head = {"schema": "pfo-fs/3", "kind": "results", "attempt": folder.attempt, "writer": "w", "sequence": 0}
-        head |= {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-        data = json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + body + b"}\n"
+        data = record_of(f'{{"results":[{{"result":{{{result}}}}}]}}'.encode(), attempt=folder.attempt)
         folder.files.make_folder(f"{folder.path}/prof/0")
         assert folder.files.claim(f"{folder.path}/prof/0/{rank}.json", data)
     other = make_job(tmp_path, 1, attempt="other")
@@ -181,6 +184,21 @@ def test_a_record_of_very_many_lists_or_values_is_refused_before_it_is_parsed() 
     assert len(data) < 8 << 20
     with pytest.raises(RecordError, match="300,000 lists"):
         decode(data, "results", bodies.ResultsBody)
+
+
+@pytest.mark.parametrize("wrong", [b'"x",' * 900_000, b'["x"],' * 200_000])
+def test_a_record_of_very_many_wrong_values_is_refused_at_the_first(wrong: bytes) -> None:
+    results = b'{"results":[{"result":{"rank":0,"iter_time":[1],"iter_energy":[1],"time_breakdown":{"a":[['
+    with pytest.raises(RecordError, match=r"time_breakdown\.a\.0\.0") as caught:
+        decode(record_of(results + wrong[:-1] + b"]]}}}]}"), "results", bodies.ResultsBody)
+    assert "more)" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("keys", "said"), [(200_000, "more than 100,000 keys"), (9_000, "9,004 values are wrong")])
+def test_of_very_many_wrong_keys_none_is_named(keys: int, said: str) -> None:
+    files = b",".join(b'"stage:%d":1' % stage for stage in range(keys))
+    with pytest.raises(RecordError, match=said):
+        decode(record_of(b'{"files":{' + files + b"}}", "index"), "index", bodies.IndexBody)
 
 
 def registry_of(folder: JobFolder, infos: list[RankInfo]) -> RankRegistry:
@@ -251,7 +269,7 @@ def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refuse
 def test_ranks_with_millions_of_different_instructions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pfo_fs.coordination.rank_registry.MOST_INSTRUCTIONS", 50)
+    monkeypatch.setattr("pfo_fs.coordination.rank_registry.MAX_JOB_INSTRUCTIONS", 50)
     folder, infos = make_job(tmp_path, 8), rank_infos(8)
     registry = registry_of(folder, infos)
     for info in infos[:4]:  # equal ones count once

@@ -17,7 +17,7 @@ from pfo_fs.reports.savings import Savings, savings_of, total_of
 from pfo_fs.reports.summary import headline_section, messages, missed_target
 from pfo_fs.reports.wording import duration_text, end_text, energy_text, less_or_more, percent, signed_percent
 from pfo_fs.store import Files, SharedDirectory
-from pfo_fs.store.bodies import BatchEndBody, EndBody
+from pfo_fs.store.bodies import EndBody
 
 UNITS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "kWh": 3.6e6, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -48,16 +48,9 @@ def test_an_amount_has_a_unit_in_which_it_is_not_zero(amount: float) -> None:
 
 def test_only_a_known_crash_is_called_a_crash() -> None:
     gone = "the training process of rank 0 ended without closing the optimizer"
-    assert end_text(EndBody(reason="crashed", message=gone), None) == "killed?"
-    assert end_text(EndBody(reason="crashed", message="ValueError: 3"), None) == "crashed"
-    assert end_text(EndBody(reason="terminated"), None) == "terminated"
-
-
-def test_what_the_batch_system_says_of_an_early_end_counts_more_than_that_training_got_sigterm() -> None:
-    terminated = EndBody(reason="terminated")
-    assert end_text(terminated, BatchEndBody(cause="time limit")) == "time limit"
-    assert end_text(terminated, BatchEndBody(cause="failed", exit_code=3)) == "failed (exit code 3)"
-    assert end_text(EndBody(reason="crashed"), BatchEndBody(cause="finished")) == "crashed"
+    assert end_text(EndBody(reason="crashed", message=gone)) == "killed?"
+    assert end_text(EndBody(reason="crashed", message="ValueError: 3")) == "crashed"
+    assert end_text(EndBody(reason="terminated")) == "terminated"
 
 
 def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_max_clocks(data: JobData) -> None:

@@ -274,6 +274,9 @@ SIZE = 256 * 1024
         "all: [" + "f 1," * 30_000 + "]",
         "all: {" + "a," * 50_000 + "}",
         "all: ['f 1 a" + " " * 200_000 + "b']",
+        "all: 'f 1" + " " * 200_000 + ",x'",
+        "ranks:\n  ? '1" + " " * 200_000 + "b'\n  : 3",
+        "ranks:\n  ? '1 -" + " " * 200_000 + "2 b'\n  : 3",
         "all: ['" + " " * 200_000 + "b']",
         "all: ['" + '"' * 200_000 + "']",
         "all: ['" + '"' + "\\\\" * 2000 + "']",
@@ -296,8 +299,8 @@ def test_no_file_keeps_the_parser_busy_without_bounds(text: str) -> None:
 
 
 def test_the_instructions_of_all_lists_together_are_bounded() -> None:
-    problems = problems_of("ranks:\n" + "".join(f"  {i}: [f 1 x65535]\n" for i in range(16)))
-    assert problems == [(17, "rank 15: up to this line, the document has more than 1,000,000 instructions")]
+    problems = problems_of("ranks:\n" + "".join(f"  {i}: [f 1 x65535]\n" for i in range(7)))
+    assert problems == [(8, "rank 6: up to this line, the document has more than 400,000 instructions")]
 
 
 # ---- anything

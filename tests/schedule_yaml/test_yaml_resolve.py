@@ -7,6 +7,7 @@ import pickle
 import pytest
 from scheduler_jobs import Order, make_job, misfits_of, one_f_one_b, order_of, unknown_of
 
+from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.scheduler import check_schedules
@@ -228,3 +229,17 @@ def test_16384_ranks_are_resolved_in_seconds() -> None:
     orders = {info.rank: order_of(one_f_one_b(info.pp_rank, 8, 96)) for info in infos}
     document = parse_schedule_yaml("all: 1200\nstages: {0-3: {forward: 900}}\nranks: {77: 1305}")
     assert len(document.resolve(job, infos, orders)) == 16_384
+
+
+def test_entries_of_their_own_for_very_many_ranks_are_refused_before_they_take_minutes() -> None:
+    job, infos = make_job(pp=1, dp=200)
+    order = order_of([f"name {number}" for number in range(10_000)])
+    orders = dict.fromkeys(range(200), order)
+    assert len(resolve("ranks: {0-199: 900}", orders, (job, infos))) == 200
+    with pytest.raises(PlanError, match="write ranges of ranks"):
+        resolve("ranks:\n" + "".join(f" {rank}: 900\n" for rank in range(200)), orders, (job, infos))
+
+
+def test_of_very_many_names_that_no_rank_runs_some_are_reported() -> None:
+    names = ", ".join(f"other{number}: 900" for number in range(5000))
+    assert 1 <= len(misfits_of(f"all: {{{names}}}", JOB, INFOS, ORDERS)) <= 40

@@ -264,9 +264,6 @@ class Everything(FrequencyScheduler):
         super().react(plan_inputs)
         self.told.append(plan_inputs)
 
-    def load_profile(self, csv: str, source: str) -> None:
-        self.told.append((csv, source, dict(self.orders)))
-
     def export_profile(self) -> str:
         return "a profile"
 
@@ -373,8 +370,8 @@ def test_an_instruction_whose_power_one_rank_does_not_know_has_none() -> None:
 def test_the_wrapped_class_knows_the_orders_by_stage() -> None:
     scheduler = make(cls=Everything)
     scheduler.orders = {4: [("backward", None)], 0: [("forward", None)]}
-    scheduler.load_profile("csv", "job")
-    assert scheduler.inner.told == [("csv", "job", {0: [("forward", None)], 1: [("backward", None)]})]
+    scheduler.react(PlanInputs())
+    assert scheduler.inner.orders == {0: [("forward", None)], 1: [("backward", None)]}
 
 
 def test_the_slowest_pipeline_gives_its_times_and_slow_pipelines_keep_their_numbers() -> None:
@@ -407,13 +404,3 @@ def test_the_wrapped_class_counts_as_a_class_above_it() -> None:
     assert issubclass(wrapped, PerStage)
     assert isinstance(make(cls=PerStage), PerStage)
     assert not issubclass(wrapped, Everything)
-
-
-def test_a_profile_is_checked_by_the_wrapped_class() -> None:
-    class Refuses(PerStage):
-        @classmethod
-        def check_profile(cls, csv: str, source: str) -> None:
-            raise PlanError(source)
-
-    with pytest.raises(PlanError, match="job"):
-        make_3d_parallel(Refuses).check_profile("", "job")

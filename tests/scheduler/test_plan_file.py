@@ -95,6 +95,15 @@ def test_bombs_are_refused(bomb: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "unit",
+    ["\\'", "'\\", "\\\"\\'", "'a\\", "' ", "'a',", "[1,", "('f', ", "(", "#", "#\n", " ", "0", "0.", "-", "('f',1),"],
+)
+def test_a_file_full_of_the_same_is_read_in_time_that_grows_with_its_length(unit: str) -> None:
+    """Where time grows with the square, this ends by the time limit of all tests."""
+    failure_of((unit * 2**22)[: 2**22])
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[]", "plan.py: has no stages"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -76,13 +75,6 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     directory = tmp_path_factory.mktemp("planned")
     play = Play(cluster(), directory, SETTINGS)
     return Planned(directory, play, converged(play))
-
-
-@pytest.fixture
-def known_profile(planned: Planned, tmp_path: Path) -> Path:
-    """The profile that a job of this kind has left in the directory `tmp_path`."""
-    shutil.copytree(planned.directory, tmp_path, dirs_exist_ok=True)
-    return next((tmp_path / "profiles").rglob("*.csv"))
 
 
 def schedules_of(play: Play) -> list[list[dict[int, object]]]:
@@ -157,40 +149,12 @@ def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedule
 
 
 @pytest.mark.slow
-def test_training_that_is_restarted_goes_on_with_the_profile_that_was_begun(tmp_path: Path) -> None:
-    first = Play(small(), tmp_path, SETTINGS)
-    for _ in first.run(18):
-        pass
+def test_a_job_begins_with_its_own_measurements_whatever_an_earlier_job_has_left(tmp_path: Path) -> None:
+    list(Play(small(), tmp_path, SETTINGS).run(18))
     second, fresh = Play(small(1), tmp_path, SETTINGS), Play(small(1), tmp_path / "elsewhere", SETTINGS)
     for play in (second, fresh):
         list(play.run(18))
-    assert second.first_plan is not None
-    assert fresh.first_plan is not None
-    assert second.first_plan < fresh.first_plan
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("known_profile")
-def test_a_job_of_a_known_kind_is_planned_after_its_first_window(tmp_path: Path) -> None:
-    again = Play(cluster(1), tmp_path, SETTINGS)
-    summary = summarize(again, list(again.run(20)))
-    assert again.first_plan == 1
-    assert summary.energy_saved > 0.05
-    assert summary.slowdown < 0.002
-
-
-@pytest.mark.slow
-def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
-    tmp_path: Path, known_profile: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [line.split(",") for line in known_profile.read_text().splitlines()]
-    for row in rows[1:]:
-        row[3] = str(float(row[3]) * 1.2)
-    known_profile.write_text("\n".join(",".join(row) for row in rows) + "\n")
-    other = Play(cluster(1), tmp_path, SETTINGS)
-    list(other.run(18))
-    assert other.first_plan == 2, "as without a profile"
-    assert "does not agree" in caplog.text
+    assert schedules_of(second) == schedules_of(fresh)
 
 
 @pytest.mark.slow
@@ -236,12 +200,11 @@ def test_a_straggler_that_comes_while_plans_are_measured_is_let_go_when_it_is_he
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("known_profile")
 def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
-    before = list(play.run(14))[-1]
+    before = list(play.run(20))[-1]
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"straggler: {slowdown: 1.15, pipeline: 1}\n")
-    after = list(play.run(8))[-1]
+    after = list(play.run(14))[-1]
     assert after.spans_s[0] == pytest.approx(1.15 * before.spans_s[0], rel=0.015)
     assert after.spans_s[1] == pytest.approx(before.spans_s[1], rel=0.015)
     (tmp_path / play.folder.path / "schedule.yaml").unlink()
@@ -250,14 +213,13 @@ def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("known_profile")
 def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    before = list(play.run(12))[-1]
+    before = list(play.run(20))[-1]
     cap_w = 0.85 * before.energy_j / before.time_s
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
     after = list(play.run(40))[-8:]
-    assert sum(i.energy_j for i in after) / sum(i.time_s for i in after) == pytest.approx(cap_w, rel=0.015)
+    assert 0.975 < sum(i.energy_j for i in after) / sum(i.time_s for i in after) / cap_w < 1.01
     assert after[-1].time_s > before.time_s
 
 
@@ -286,13 +248,12 @@ def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("known_profile")
 @pytest.mark.parametrize(("target", "words"), [("power: 10", " W is the least"), ("deadline: 0.5", "max clocks take ")])
 def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_nearest_possible_value(
     tmp_path: Path, target: str, words: str
 ) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    list(play.run(9))
+    list(play.run(20))
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{{target}}}\n".encode())
     last = list(play.run(8))[-1]
     assert "impossible" in last.status_text
@@ -303,11 +264,10 @@ def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_neare
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("known_profile")
 def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
     settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"slowdown": 1.1})
     play = Play(cluster(), tmp_path, settings)
-    summary = summarize(play, list(play.run(40)))
+    summary = summarize(play, list(play.run(60)))
     assert 1.09 < 1 + summary.slowdown < 1.103
     assert summary.energy_saved > 0.1
 
@@ -419,29 +379,6 @@ def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changed",
-    [lambda time_s, top_s: time_s / 1.5, lambda time_s, top_s: top_s + 0.3 * (time_s - top_s)],
-    ids=["faster than at the highest clock", "follows the clock less"],
-)
-def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(
-    tmp_path: Path, known_profile: Path, changed: Callable[[float, float], float]
-) -> None:
-    """The profile comes from GPUs with another cooling or firmware, or was changed on purpose."""
-    rows = [line.split(",") for line in known_profile.read_text().splitlines()]
-    tops_s = {(row[0], row[1]): float(row[3]) for row in rows if row[2] == "1410"}
-    for row in rows[1:]:
-        if row[2] != "1410":
-            row[3] = str(changed(float(row[3]), tops_s[row[0], row[1]]))
-    known_profile.write_text("\n".join(",".join(row) for row in rows) + "\n")
-    play = Play(cluster(1), tmp_path, SETTINGS)
-    played = list(play.run(60))
-    assert late(played[-10:]) < 0.004
-    assert saved(played[-10:]) > 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("known_profile")
 def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2, episodes=[Episode(1.3, 20, 40, 1)]), tmp_path, SETTINGS)
     played = []

@@ -72,7 +72,7 @@ def running_site(root: Path, tracking: str) -> Iterator[Site]:
     ours = {"pfo_fs": str(cluster_root / "bin" / "pfo-fs")}
     hooks = {
         "prolog.sh": with_settings((EXAMPLES / "prolog.sh").read_text(), **ours),
-        "epilog.sh": with_settings((EXAMPLES / "epilog.sh").read_text(), **ours, shared=str(shared)),
+        "epilog.sh": with_settings((EXAMPLES / "epilog.sh").read_text(), **ours),
     }
     cluster = Cluster(cluster_root, len(NAMES[tracking]) + 1, tracking, hooks)
     path = f"{cluster_root}/bin:{cluster.environment['PATH']}:/usr/sbin"

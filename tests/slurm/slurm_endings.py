@@ -13,7 +13,7 @@ from slurm_cluster import Cluster, end_processes, processes_of
 
 from pfo_fs.errors import PfoError
 from pfo_fs.store import JobFolder, SharedDirectory
-from pfo_fs.store.bodies import BatchEndBody, EndBody
+from pfo_fs.store.bodies import EndBody
 
 LOWERED = "all: 900\n"
 
@@ -25,12 +25,7 @@ class Ended:
     state: str
     processes: list[int]
     ends: list[EndBody | None]
-    batch_ends: list[BatchEndBody | None]
     clocks: list[str]
-
-    @property
-    def causes(self) -> list[str]:
-        return [end.cause if end is not None else "unknown" for end in self.batch_ends]
 
     @property
     def reasons(self) -> list[str]:
@@ -82,10 +77,10 @@ class Site:
         try:
             shared = SharedDirectory.open(self.shared_dir)
             folders = [shared.job(job_id) for job_id in shared.job_ids()]
-            slurm = [(body.slurm, folder) for folder in folders if (body := folder.read_job()) is not None]
+            read = [(folder.read_job(), folder) for folder in folders]
         except PfoError:
             return []
-        return [folder for run, folder in slurm if run is not None and run.job_id == job]
+        return [folder for body, folder in read if body is not None and body.job_info.job_metadata == job]
 
     def acts(self, folder: JobFolder) -> list[list[str]]:
         """What each simulated GPU of a run was told, in order."""
@@ -112,17 +107,13 @@ class Site:
         """Waits for the job's end, and for the records and processes that follow it by a little."""
         state = self.cluster.wait_for_state(job, *states, timeout_s=timeout_s)["JobState"]
 
-        def is_over() -> bool:
-            return not processes_of(self.cluster, job) and all(folder.read_batch_end() for folder in self.folders(job))
-
         with suppress(AssertionError):  # the test says what is left
-            self.cluster.wait(is_over, 45, "the last process")
+            self.cluster.wait(lambda: not processes_of(self.cluster, job), 45, "the last process")
         folders = self.folders(job)
         return Ended(
             state,
             processes_of(self.cluster, job),
             [folder.read_end() for folder in folders],
-            [folder.read_batch_end() for folder in folders],
             [acts[-1] for folder in folders for acts in self.acts(folder)],
         )
 
@@ -212,7 +203,6 @@ def array(site: Site, node: str) -> Ended:
         f"{first.state} {second.state}",
         first.processes + second.processes,
         first.ends + second.ends,
-        first.batch_ends + second.batch_ends,
         first.clocks + second.clocks,
     )
 
@@ -240,7 +230,7 @@ def daemon(site: Site, node: str) -> Ended:
     site.cluster.run("scancel", job)
     state = site.cluster.wait_for_state(job, "CANCELLED")["JobState"]
     site.cluster.wait(lambda: not processes_of(site.cluster, job), 20, "the last process of the daemon")
-    return Ended(state, processes_of(site.cluster, job), [], [], [])
+    return Ended(state, processes_of(site.cluster, job), [], [])
 
 
 ENDINGS: dict[str, Callable[[Site, str], Ended]] = {

@@ -26,7 +26,6 @@ from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.leaders import Leaders
 from pfo_fs.store.power_limit_folder import PowerLimitFolder, PowerLimitMeasurement
-from pfo_fs.store.profile_files import ProfileFiles
 from pfo_fs.store.system_calls import SystemCalls
 
 CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
@@ -259,9 +258,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda folder: folder.write_current(current(1)), lambda folder: folder.write_current(current(0))
     ),
     "JobFolder.write_model": in_job(lambda folder: folder.write_model(model())),
-    "JobFolder.claim_cached_profile": in_job(
-        lambda folder: folder.claim_cached_profile(bodies.CachedProfileBody(csv="x"))
-    ),
+    "JobFolder.write_profile": in_job(lambda folder: folder.write_profile("csv")),
     "JobFolder.write_results": in_job(lambda folder: folder.write_results(0, [result(1.0)])),
     "JobFolder.write_results of two": in_job(lambda folder: folder.write_results(0, [result(1.0), result(1.0, 1)])),
     "JobFolder.write_progress": in_job(
@@ -277,7 +274,6 @@ OPERATIONS: dict[str, Operation] = {
         lambda folder: folder.remove_yaml(), lambda folder: folder.write_yaml(b"all: 900\n")
     ),
     "JobFolder.write_yaml_status": in_job(lambda folder: folder.write_yaml_status("state: applied\n")),
-    "JobFolder.write_batch_end": in_job(lambda folder: folder.write_batch_end(bodies.BatchEndBody(cause="failed"))),
     "JobFolder.write_end": in_job(lambda folder: folder.write_end(bodies.EndBody(reason="finished"))),
     "JobFolder.write_schedule": in_job(
         lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
@@ -289,7 +285,6 @@ OPERATIONS: dict[str, Operation] = {
     "JobFolder.remove_stale_temporaries": in_job(
         lambda folder: folder.remove_stale_temporaries(), lambda folder: stale(folder.files, folder.path)
     ),
-    "ProfileFiles.write": in_job(lambda folder: folder.profiles.write("key", "csv", "{}")),
     "PowerLimitFolder.__init__": Operation(limits),
     "PowerLimitFolder.announce": Operation(lambda shared: limits(shared).announce(100), limits),
     "PowerLimitFolder.publish": Operation(
@@ -301,21 +296,21 @@ COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock",
 `now_s` makes a temporary file as `publish` does, and removes it."""
 ONLY_READ = set(
     """
+    Files.changed_s JobFolder.last_sign_s
     Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon SharedDirectory.try_leader_lock Leaders.poll
     SharedDirectory.read_valid_daemon
-    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_ranks
+    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_ranks
     JobFolder.read_results JobFolder.result_names
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.read_coordinator JobFolder.registered_ranks
     JobFolder.read_rank JobFolder.ranks_with_order JobFolder.read_order JobFolder.read_current JobFolder.read_model
-    JobFolder.read_cached_profile JobFolder.read_progress
+    JobFolder.read_profile JobFolder.read_progress
     JobFolder.progress_names JobFolder.read_iteration_times JobFolder.ranks_with_iteration_times JobFolder.read_yaml
     JobFolder.read_end JobFolder.schedule_numbers JobFolder.read_index JobFolder.read_schedule
     JobFolder.read_schedules
-    ProfileFiles.path ProfileFiles.read_own ProfileFiles.read_others ProfileFiles.all_keys ProfileFiles.read_about
-    ProfileFiles.find PowerLimitFolder.updates
+    PowerLimitFolder.updates
     """.split()
 )
 
@@ -448,7 +443,7 @@ def test_each_public_method_is_known() -> None:
     """A new operation needs a crash test, or a line in `ONLY_READ`."""
     found = {
         f"{kind.__name__}.{name}"
-        for kind in (Files, SharedDirectory, Leaders, JobFolder, ProfileFiles, PowerLimitFolder)
+        for kind in (Files, SharedDirectory, Leaders, JobFolder, PowerLimitFolder)
         for name, _ in inspect.getmembers(kind, callable)
         if not name.startswith("_")
     }
@@ -473,7 +468,6 @@ def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
         shared,
         shared.leaders,
         job(shared),
-        job(shared).profiles,
         limits(opened(tmp_path, calls)),
     ):
         for name in sorted(vars(type(owner))):

@@ -88,7 +88,7 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
     yield from (shared.directory_id, shared.read_daemon, shared.leaders.poll)
     yield from (shared.job_ids, shared.newest_job_ids, shared.archived_job_ids)
     yield from (folder.read_job, folder.names, folder.read_coordinator, folder.read_current, folder.read_model)
-    yield from (folder.read_cached_profile, folder.read_end, folder.read_yaml, folder.schedule_numbers)
+    yield from (folder.read_profile, folder.read_end, folder.read_yaml, folder.schedule_numbers)
     yield from (folder.registered_ranks, folder.ranks_with_order, folder.progress_names)
     for rank in (0, 1):
         yield from (lambda rank=rank: folder.read_rank(rank), lambda rank=rank: folder.read_order(rank))  # type: ignore[misc]
@@ -97,7 +97,6 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
     for info in rank_infos(2):
         yield lambda info=info: read_schedule(folder, info)  # type: ignore[misc]
     yield lambda: folder.write_rank_files(0, rank_infos(2))
-    yield lambda: folder.profiles.find(getattr(folder.read_model(), "profile", ""))
 
 
 def read_schedule(folder: JobFolder, info: RankInfo) -> None:

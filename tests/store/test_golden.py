@@ -25,10 +25,8 @@ MODELS = {
     "results": bodies.ResultsBody,
     "progress": bodies.ProgressBody,
     "iteration_times": bodies.IterationTimesBody,
-    "cached_profile": bodies.CachedProfileBody,
     "model": bodies.ModelBody,
     "end": bodies.EndBody,
-    "batch_end": bodies.BatchEndBody,
 }
 
 
