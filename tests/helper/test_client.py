@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clock import Clock
+from clock import Clock, replace_time
 
 from pfo_fs.errors import CoordinationError
 from pfo_fs.helper import client as client_module
@@ -100,7 +100,7 @@ def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
     client = make(0)
     die([client], wait_for)
     started_s: list[float] = []
-    monkeypatch.setattr(client_module.time, "monotonic", clock)
+    replace_time(monkeypatch, client_module.__name__, monotonic=clock)
     monkeypatch.setattr(client_module, "start_process", lambda *_, **__: started_s.append(clock()))
     client.process = None
     for _ in range(600):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from clock import replace_time
 from planner_problems import small_problems
 
 from pfo_fs.errors import Impossible
@@ -126,9 +127,13 @@ def test_a_plan_does_not_depend_on_how_fast_the_machine_is(costs: SwitchCosts, m
     problem = replace(pipeline_with_slack(), switch_costs=costs)
     deadline_s = all_maximum(problem).iteration_time_s
     usual = Planner(problem).at(deadline=deadline_s)
-    for clock in ("perf_counter", "monotonic", "time"):
-        real = getattr(time, clock)
-        monkeypatch.setattr(time, clock, lambda real=real: 100 * real())
+    replace_time(
+        monkeypatch,
+        "pfo_fs.planner",
+        perf_counter=lambda: 100 * time.perf_counter(),
+        monotonic=lambda: 100 * time.monotonic(),
+        time=lambda: 100 * time.time(),
+    )
     slow = Planner(problem).at(deadline=deadline_s)
     assert slow.frequencies_mhz == usual.frequencies_mhz
     assert slow.lower_bound_j == usual.lower_bound_j
