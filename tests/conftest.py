@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from clock import Clock
 from gluster_volume import gluster_volume
 from hypothesis import settings
-from running import Gluster, Processes, wait_for
+from running import Gluster, Processes, children, wait_for
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -25,6 +27,9 @@ settings.register_profile("pfo-fs", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pfo-fs"))
 
+_ENDS_WITHIN_S = 20.0
+"""What a test has told to end may take so long; it must not need anything else."""
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -35,6 +40,21 @@ def _folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         for variable in ("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """A test leaves no thread and no process: what still runs takes time from other tests, and sees what they replace."""
+    threads, processes = set(threading.enumerate()), set(children())
+    yield
+    until_s = time.monotonic() + _ENDS_WITHIN_S
+    while left := [
+        *(f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads),
+        *(f"process {pid}: {command}" for pid, command in children().items() if pid not in processes),
+    ]:
+        if time.monotonic() > until_s:
+            pytest.fail(f"the test has left {', '.join(left)}")
+        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+HANGS_AFTER_S = 120.0
+"""What takes this long hangs. Nothing else is said by a deadline in a test: the machine may have other work."""
+
 
 class Processes:
     """Starts processes for a test and ends all that are left, by pid."""
@@ -59,20 +62,39 @@ def pids_with(variable: str, value: str) -> list[int]:
     return found
 
 
-def wait_for_end(variable: str, value: str, within_s: float = 20.0) -> None:
+def children() -> dict[int, str]:
+    """The child processes that run, with their command lines."""
+    with suppress(ChildProcessError):  # there is none: `/proc` need not be read
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return {pid: command_line(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_child(pid)}
+    return {}
+
+
+def is_child(pid: int) -> bool:
+    """Whether a process is a child of this one, and has not ended."""
+    with suppress(OSError):
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return int(parent) == os.getpid() and state != "Z"
+    return False
+
+
+def command_line(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:500]
+    return ""
+
+
+def wait_for_end(variable: str, value: str, within_s: float = HANGS_AFTER_S) -> None:
     """Waits until no other process has an environment variable with this value; fails with those that are left."""
     deadline = time.monotonic() + within_s
     while left := set(pids_with(variable, value)) - {os.getpid()}:
         if time.monotonic() > deadline:
-            lines = []
-            for pid in sorted(left):
-                with suppress(OSError):
-                    lines.append(f"{pid}: " + Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:500])
+            lines = [f"{pid}: {command_line(pid)}" for pid in sorted(left)]
             raise AssertionError("these processes have not ended:\n" + "\n".join(lines))
         time.sleep(0.01)
 
 
-def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:
+def wait_for(condition: Callable[[], T], timeout_s: float = HANGS_AFTER_S, what: str = "the condition") -> T:
     """Returns the first true value of `condition`, looking often; fails after the deadline."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
