@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from fake_nvml import UUIDS
+from running import HANGS_AFTER_S
 
 TESTS = Path(__file__).parent
 
@@ -125,7 +126,7 @@ class Zeusd:
         self.most_at_once = max(self.most_at_once, self.under_way)
         with self._driver:  # a request also runs if its client has given up
             if self.hangs_on in ("", call):
-                self.runs.wait(30)
+                self.runs.wait(HANGS_AFTER_S)
             values = {name: int(query[name]) for name in self._VALUES[call]}
             self.done += [(int(number), call, values) for number in query["gpu_ids"].split(",")]
             self.under_way -= 1

@@ -13,7 +13,7 @@ import pytest
 from clock import Clock
 from gluster_volume import gluster_volume
 from hypothesis import settings
-from running import Gluster, Processes, children, wait_for
+from running import HANGS_AFTER_S, Gluster, Processes, children, wait_for
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -44,7 +44,7 @@ def _folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """A test leaves no thread and no process: what still runs takes time from other tests, and sees what they replace."""
+    """A test leaves no thread and no process: they would take time from other tests, and see what these replace."""
     threads, processes = set(threading.enumerate()), set(children())
     yield
     until_s = time.monotonic() + _ENDS_WITHIN_S
@@ -95,7 +95,7 @@ def processes() -> Iterator[Processes]:
     for process in started.started:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(HANGS_AFTER_S)
         if process.stdout:
             process.stdout.close()
 

@@ -205,7 +205,7 @@ def test_the_command_prints_what_each_line_means(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     command = [sys.executable, "-m", "pfo_fs", "doctor", str(tmp_path)]
     environment = {**os.environ, "PFO_FS_GPU": "none", "COLUMNS": "200"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout
     assert "Only processes of this host see it" in done.stdout
     assert "run `pfo-fs doctor DIR --peer 2`" in done.stdout

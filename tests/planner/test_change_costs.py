@@ -8,9 +8,9 @@ import time
 from dataclasses import replace
 
 import pytest
+from clock import replace_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from clock import replace_time
 from planner_problems import small_problems
 
 from pfo_fs.errors import Impossible

@@ -193,7 +193,7 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
 ) -> None:
     """As on a mount that does not answer."""
     program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setattr("pfo_fs.power_limit.file_client._FIRST_LOOK_S", 0.1)
@@ -230,7 +230,7 @@ def test_after_a_helper_was_killed_another_one_watches_the_switch(
     assert files._link.client.process is not None
     os.kill(files._link.client.process.pid, signal.SIGKILL)
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
-    wait_for(lambda: (files.poll(), files.is_off)[1], 30)
+    wait_for(lambda: (files.poll(), files.is_off)[1])
     assert not files.shares
     files.close()
 
@@ -242,11 +242,9 @@ def test_without_files_there_is_no_helper() -> None:
 # ---- the shared directory
 
 
-def finish(*jobs: pl.GlobalPowerLimitOptimizer, timeout_s: float = 10.0) -> None:
+def finish(*jobs: pl.GlobalPowerLimitOptimizer) -> None:
     """Runs steps until all jobs have chosen."""
-    deadline_s = time.monotonic() + timeout_s
     while not all(isinstance(job.state, pl.Done) for job in jobs):
-        assert time.monotonic() < deadline_s, [job.state for job in jobs]
         for job in jobs:
             job.on_step_begin()
             time.sleep(0.001)  # a step takes some time
@@ -444,9 +442,7 @@ JOB = textwrap.dedent("""
         monitor, Energy(), warmup_steps=1, profile_steps=4, pl_step=50, shared_dir=sys.argv[2]
     ) as optimizer:
         windows = 0
-        deadline = time.monotonic() + 60
         while not isinstance(optimizer.state, Done):
-            assert time.monotonic() < deadline, optimizer.state
             known = optimizer.state
             optimizer.on_step_begin()
             windows += type(known).__name__ == "Profiling" and optimizer.state is not known
@@ -463,10 +459,10 @@ def test_real_jobs_share_and_do_not_wait_for_one_that_is_killed(tmp_path: Path, 
     victim, *jobs = (processes.python("-c", JOB, name, str(tmp_path / "shared")) for name in "abc")
     victim.stdout.readline()
     victim.kill()
-    results = [json.loads(job.communicate(timeout=90)[0].splitlines()[-1]) for job in jobs]
+    results = [json.loads(job.communicate()[0].splitlines()[-1]) for job in jobs]
     assert len({level for level, _ in results}) == 1
     later = processes.python("-c", JOB, "d", str(tmp_path / "shared"))
-    level, windows = json.loads(later.communicate(timeout=90)[0].splitlines()[-1])
+    level, windows = json.loads(later.communicate()[0].splitlines()[-1])
     assert (level, windows <= 2) == (results[0][0], True), "it measures that level and the highest one"
     folder = next((tmp_path / "shared" / "power-limit").iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
