@@ -7,7 +7,6 @@ import json
 import os
 import random
 import secrets
-import shutil
 import signal
 import stat
 import textwrap
@@ -209,14 +208,18 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     helper.wait()
 
 
-def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_helper_that_dies_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pfo_fs.helper.link._REVIVE_EVERY_S", 0.1)
     files = FileClient(None, tmp_path / "shared", "key", secrets.token_hex(16))
     assert files._link.client is not None
     assert files._link.client.process is not None
     os.kill(files._link.client.process.pid, signal.SIGKILL)
     wait_for(lambda: (files.poll(), caplog.records)[1])
     files.publish(pl.PowerLimitMeasurement(power_limit=1, energy=1, time=1))
-    files.poll()
+    client = files._link.client
+    wait_for(lambda: (files.poll(), not client.lost)[1], "the next helper")
     files.close()
     assert len(caplog.records) == 1
 
@@ -339,10 +342,9 @@ def slower_below(gpu: FakeGpu, levels: list[int]) -> Callable[[], tuple[float, f
 def test_a_limit_that_another_user_has_invented_stays_for_one_window(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, selector: pl.OptimumSelector, search: str
 ) -> None:
-    first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=selector, search=search)
-    key = next((tmp_path / "shared" / "power-limit").iterdir()).name
+    first, _ = make(monkeypatch, shared_dir=tmp_path / "first", optimum_selector=selector, search=search)
+    key = next((tmp_path / "first" / "power-limit").iterdir()).name
     first.close()
-    shutil.rmtree(tmp_path / "shared" / "power-limit")
     evil = PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
     for level in (300, 250, 200, 150, 100):
         evil.publish(pl.PowerLimitMeasurement(power_limit=level, energy=float(level), time=1.0))
