@@ -29,3 +29,18 @@ def replace_time(patch: pytest.MonkeyPatch, package: str, **functions: Callable[
                     patch.setattr(module, function, replacement)
             if vars(module).get("time") is time:
                 patch.setattr(module, "time", SimpleNamespace(**{**vars(time), **functions}))
+
+
+class VirtualTime:
+    """The time of a package: it passes where that sleeps, and by 1 us whenever that looks at it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, package: str) -> None:
+        self.now_ns = 10**9
+        replace_time(patch, package, monotonic_ns=self.look, monotonic=lambda: self.look() / 1e9, sleep=self.sleep)
+
+    def look(self) -> int:
+        self.now_ns += 1000
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += max(1000, round(seconds * 1e9))

@@ -18,7 +18,7 @@ from pkgutil import walk_packages
 from typing import Any, NamedTuple
 
 import pytest
-from clock import replace_time
+from clock import VirtualTime
 from fake_nvml import UUIDS, FakeNvml, NVMLError
 
 from pfo_fs import device
@@ -116,20 +116,17 @@ class Bench:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *faults: Fault) -> None:
-        self._ns = 10**9
-        self._began_ns = self._ns
         for module in walk_packages(device.__path__, "pfo_fs.device."):
             import_module(module.name)  # what is imported later would have the real time
-        replace_time(
-            patch, "pfo_fs", monotonic_ns=self._now_ns, monotonic=lambda: self._now_ns() / 1e9, sleep=self._sleep
-        )
+        self._time = VirtualTime(patch, "pfo_fs")
+        self._began_ns = self._time.now_ns
         patch.setattr(select, "epoll", lambda: self)
         patch.setattr(clock_process, "raise_priority", lambda: None)
         for variable in ("PFO_FS_RUN_DIR", "PFO_FS_SIM_DIR"):
             patch.setenv(variable, str(folder))
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.folder = folder
-        self.nvml = FaultyNvml(lambda: (self._ns - self._began_ns) / 1e9, *faults)
+        self.nvml = FaultyNvml(lambda: self.now_s, *faults)
         patch.setitem(sys.modules, "pynvml", self.nvml)
         self.page = SharedPage.create()
         self.words = self.page.words
@@ -145,14 +142,7 @@ class Bench:
     @property
     def now_s(self) -> float:
         """Virtual seconds since the start."""
-        return (self._ns - self._began_ns) / 1e9
-
-    def _now_ns(self) -> int:
-        self._ns += 1000
-        return self._ns
-
-    def _sleep(self, seconds: float) -> None:
-        self._ns += max(1000, round(seconds * 1e9))
+        return (self._time.now_ns - self._began_ns) / 1e9
 
     # ---- in place of epoll
 
@@ -162,7 +152,7 @@ class Bench:
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         """Lets time pass until the next event of the script."""
         until_s = min(self.now_s + max(1e-5, timeout_s), self._events[0][0] if self._events else float("inf"))
-        self._ns += max(1000, round((until_s - self.now_s) * 1e9))
+        self._time.sleep(until_s - self.now_s)
         if self._events and self.now_s >= self._events[0][0]:
             self._events.pop(0)[1]()
         if self.now_s >= self._next_metrics_s:
