@@ -29,7 +29,8 @@ time.sleep(600)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(host_driver, "_PATIENCE_NS", HANGS_AFTER_S * 1e9)
     return str(tmp_path / "driver")
 
 
