@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socketserver
+import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -13,7 +15,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from fake_nvml import UUIDS
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, children
 
 TESTS = Path(__file__).parent
 
@@ -236,6 +238,14 @@ class GeopmService:
         package.mkdir()
         for name, text in (("__init__", ""), ("topo", _TOPO), ("pio", _PIO)):
             (package / f"{name}.py").write_text(text)
+
+    def close(self) -> None:
+        """Ends the relay, which would wait for more clock processes, and forgets the package."""
+        for pid, command in children().items():
+            if "geopm_relay" in command:
+                os.kill(pid, signal.SIGKILL)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "geopmdpy"]:
+            del sys.modules[name]
 
     @property
     def calls(self) -> list[list[Any]]:

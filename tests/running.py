@@ -63,10 +63,11 @@ def pids_with(variable: str, value: str) -> list[int]:
 
 
 def children() -> dict[int, str]:
-    """The child processes that run, with their command lines."""
+    """The child processes that run, with their command lines; not the one that `multiprocessing` keeps for good."""
     with suppress(ChildProcessError):  # there is none: `/proc` need not be read
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return {pid: command_line(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_child(pid)}
+        found = {pid: command_line(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_child(pid)}
+        return {pid: command for pid, command in found.items() if "multiprocessing.resource_tracker" not in command}
     return {}
 
 

@@ -626,7 +626,7 @@ def run_ahead(clocks: ClockProcess, kernels: SimulatedKernels, mode: str, steps:
         wrong.setdefault(name, []).append(clocks.words[shared_page.CLOCK_MHZ] != mhz)
 
     all_launched = threading.Event()
-    kernels.stream.launch("forward")
+    kernels.stream.launch("forward", work=20)
     kernels.stream.call(lambda: all_launched.wait(HANGS_AFTER_S) and None)
     for step in range(steps):
         tracker.step_begin(step, 0)

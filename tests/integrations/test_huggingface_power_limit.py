@@ -188,11 +188,13 @@ def test_it_is_a_trainer_callback_and_so_is_a_subclass_of_it() -> None:
         pass
 
     for kind in (HFGlobalPowerLimitOptimizer, Mine):
-        with kind(EnergyMonitor(specs=["simulated:a"]), ZeusCost(1)) as callback:
+        monitor = EnergyMonitor(specs=["simulated:a"])
+        with kind(monitor, ZeusCost(1)) as callback:
             assert isinstance(callback, TrainerCallback)
             assert isinstance(callback, kind)
-            assert type(callback) is type(kind(EnergyMonitor(specs=["none"])))
+            assert type(callback) is type(kind(monitor))
             assert isinstance(callback.optimizer.state, Ready)
+        monitor.close()
 
 
 def test_without_transformers_there_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_knobs_share_neither_profiles_nor_folders(monkeypatch: pytest.MonkeyPatc
 
 
 def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, wait_for: WaitFor) -> None:
-    chosen: list[object] = []
+    chosen: list[int] = []
     for name in ("a", "b"):
         monitor = pl.EnergyMonitor(specs=[f"simulated:{name}"], knob="clock")
         with pl.GlobalPowerLimitOptimizer(monitor, pl.Energy(), shared_dir=tmp_path, **OPTIONS) as optimizer:
@@ -122,9 +122,9 @@ def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, 
                 return isinstance(optimizer.state, pl.Done)
 
             wait_for(trained)
-            chosen.append(optimizer.state)
+            chosen.append(optimizer.state.level)  # type: ignore[union-attr]
         monitor.close()
-    assert chosen[0] == chosen[1]
+    assert set(clocks_set(sim_dir, "b")) <= {1410, chosen[0], 0}, "the second job measures no other clock"
     (folder,) = (tmp_path / "power-limit").iterdir()
     assert "-clock-" in folder.name
 

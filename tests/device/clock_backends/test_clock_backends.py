@@ -227,6 +227,7 @@ class GeopmBench(Bench):
         self.hang(False)
         for backend in self.opened:
             backend.close()
+        self.service.close()
 
 
 def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:

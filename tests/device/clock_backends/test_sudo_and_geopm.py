@@ -90,12 +90,13 @@ def test_a_program_that_is_not_installed_is_a_reason(sudo: Sudo, monkeypatch: py
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GeopmService:
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GeopmService]:
     stand_in = GeopmService(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(tmp_path))
-    return stand_in
+    yield stand_in
+    stand_in.close()
 
 
 @pytest.fixture
