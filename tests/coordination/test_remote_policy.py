@@ -30,9 +30,7 @@ pytestmark = pytest.mark.xdist_group("remote policies")
 @pytest.fixture(scope="module")
 def processes() -> Iterator[PolicyProcesses]:
     made = PolicyProcesses(SMALL)
-    made.make(
-        PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {})
-    ).close()
+    made.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {})).close()
     yield made
     made.close()
 
