@@ -124,7 +124,7 @@ def test_a_helper_puts_back_the_directorys_id_that_a_purge_has_taken(host: Host,
     shared = SharedDirectory(Files(host.root))
     directory_id = shared.directory_id()
     (host.root / "directory.json").unlink()
-    wait_for(lambda: shared.directory_id() == directory_id, 30, "the id")
+    wait_for(lambda: shared.directory_id() == directory_id, "the id")
 
 
 def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_more(
