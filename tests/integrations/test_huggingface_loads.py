@@ -102,7 +102,7 @@ def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Pa
         ({"cu_seq_lens_q": [0, 3, 5], "position_ids": [[0] * 5]}, (5.0, 13.0)),
         ({"seq_lens": [[3, 2], [4]], "input_ids": [[0] * 5]}, (9.0, 29.0)),
         ({"position_ids": [[0, 1, 2, 0, 1]], "attention_mask": None}, (5.0, 13.0)),
-        ({"attention_mask": [[1, 1, 0], [1, 0, 0]], "input_ids": [[0] * 3] * 2}, (3.0, 5.0)),
+        ({"attention_mask": [[1, 1, 0], [1, 0, 0]], "input_ids": [[0] * 3] * 2}, (3.0, 5.0, 6.0, 18.0)),
         ({"input_ids": [[0] * 3] * 2}, (6.0, 18.0)),
     ],
 )
