@@ -22,7 +22,7 @@ Load = tuple[float, ...]
 _NO_WEIGHT = -100.0
 """A mask that is added to scores drops what it makes lower by this: e to this power is no normal 32-bit number."""
 _AXES = (3, 4)
-"""Positions of tokens of pictures have three numbers, time, height and width; some models put that in the text first."""
+"""The numbers of a position where pictures are seen: time, height and width; some models put that in the text first."""
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -232,7 +232,7 @@ def _of_documents(documents: Array) -> Load:
     is_new_row = rows[1:] != rows[:-1]
     if ((numbers[1:] < numbers[:-1]) & ~is_new_row).any():
         raise ConfigError("its numbers of documents fall in a row")
-    begins = np.flatnonzero(is_new_row | (numbers[1:] != numbers[:-1])) + 1
+    begins: Array = np.flatnonzero(is_new_row | (numbers[1:] != numbers[:-1])) + 1
     return _load(np.diff([0, *begins, len(numbers)]).tolist())
 
 
