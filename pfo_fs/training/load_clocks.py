@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _WORK = "work"
 """The one instruction of a step, for `schedule.yaml`, reports and profiles."""
+WAITS_IN_BACKWARDS = (
+    "ranks wait for each other in the backward of each micro-batch, where gradients are reduced, so that loads of a "
+    "step explain little: use no_sync() for all backwards of a step but the last one; with DeepSpeed, ZeRO stage 1"
+)
 _UNMARKED = 10
 """After ten steps whose end the program has not marked, there is a warning."""
 
@@ -179,8 +183,7 @@ class LoadClocks(InTraining):
             return
         with self._guard:
             if self._in_step:
-                waits = bool(getattr(module, "require_backward_grad_sync", False))
-                if _watch_backward(output, partial(self._on_gradient, waits=waits)):
+                if _watch_backward(output, partial(self._on_gradient, waits=_reduces_in_backward(module))):
                     self._parameters = []
             elif self._by_backward and _watch_backward(output):
                 self._by_backward = False
@@ -207,10 +210,7 @@ class LoadClocks(InTraining):
         self._in_backward = False
         self._backwards_left -= 1
         if self._backwards_left > 0 and waits:
-            self.warn(
-                "ranks wait for each other after each micro-batch's backward, so loads of whole steps explain little: "
-                "use the model's no_sync() for all backwards of a step but the last one"
-            )
+            self.warn(WAITS_IN_BACKWARDS)
         if self._backwards_left <= 0:
             self._by_backward = self._in_step
             self.work_ended()
@@ -270,6 +270,12 @@ def _is_recorded() -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _reduces_in_backward(module: Any) -> bool:
+    """Returns whether the next backward of a DistributedDataParallel or a DeepSpeed engine reduces gradients."""
+    stage = getattr(module, "zero_optimization_stage", None)
+    return bool(getattr(module, "require_backward_grad_sync", False)) or (callable(stage) and stage() >= 2)
 
 
 def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> bool:
