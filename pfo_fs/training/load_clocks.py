@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.errors import PfoError, plain_text
 from pfo_fs.guard import Guard, InTraining
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.training.load_joining import join_loads
@@ -154,10 +155,15 @@ class LoadClocks(InTraining):
         try:
             return None if values is None else list(values)
         except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
-            if not self._has_misread:  # the next error may name another shape
-                self._has_misread = True
-                self.warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
+            self.misread(error)
             return None
+
+    def misread(self, error: Exception) -> None:
+        """Warns once that the loads of a step cannot be read; the next error may name another shape."""
+        if not self._has_misread:
+            self._has_misread = True
+            why = str(error) if isinstance(error, PfoError) else f"{type(error).__name__}: {error}"
+            self.warn(plain_text(f"such steps have default clocks, whose loads cannot be read: {why}"))
 
     def warn(self, text: str) -> None:
         """Warns once of each text, here and in the job's status."""
