@@ -195,7 +195,7 @@ def test_a_batch_of_any_type_is_what_its_collator_has_made(tmp_path: Path, kind:
     assert clocks.steps == [[size_of(batch)] for batch in batches]  # type: ignore[attr-defined]
 
 
-class OwnLoader(Trainer):
+class MakesItsLoader(Trainer):
     def get_train_dataloader(self) -> Any:
         return torch.utils.data.DataLoader(self.train_dataset, 2, collate_fn=as_dict)
 
@@ -208,7 +208,7 @@ class OwnLoader(Trainer):
         {"gradient_accumulation_steps": 2, "dataloader_num_workers": 1, "dataloader_persistent_workers": True},
         {"data": Stream([*range(1, 22)]), "max_steps": 9, "accelerator_config": {"dispatch_batches": True}},
         {"data": Stream([*range(1, 22)]), "max_steps": 9, "accelerator_config": {"dispatch_batches": False}},
-        {"kind": OwnLoader, "gradient_accumulation_steps": 2},
+        {"kind": MakesItsLoader, "gradient_accumulation_steps": 2},
     ],
 )
 def test_each_step_has_the_loads_of_its_batches_in_a_training_that_stops_and_goes_on(
