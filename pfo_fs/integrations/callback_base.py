@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
@@ -123,11 +123,21 @@ class LoadClocksCallback(FrameworkCallback):
         strict = bool(options.get("strict"))
         self._guard = Guard(lambda _: self.close(), strict=strict, what="clocks from loads")
         self.clocks = LoadClocks.nothing()
+        self._model: Any = None  # that of `clocks`, until they are closed
 
     def start(self, model: Any) -> None:
-        """Makes the `LoadClocks` of a model; a collective call of all ranks."""
-        options = {name: value for name, value in self._options.items() if name != "loads"}
-        self.clocks = LoadClocks(model=model, **options)
+        """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
+        if model is not self._model:
+            self.clocks.close()
+            options = {name: value for name, value in self._options.items() if name != "loads"}
+            self.clocks, self._model = LoadClocks(model=model, **options), model
+
+    def _load(self, batch: Any) -> Any:
+        """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
+        try:
+            return self._options["loads"](batch)
+        except Exception as error:  # noqa: BLE001  `LoadClocks` warns of it
+            return error
 
     def metrics(self) -> dict[str, float]:
         """See `LoadClocks`."""
@@ -135,12 +145,22 @@ class LoadClocksCallback(FrameworkCallback):
 
     def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
         """Training ends: default clocks."""
+        self._model = None
         self.clocks.close()
 
     def close(self) -> None:
         """Resets the clocks, and takes everything off the trainer."""
         super().close()
+        self._model = None
         self.clocks.close()
+
+
+def given(loads: Iterable[Any]) -> Iterator[Any]:
+    """Returns the loads of a step for `LoadClocks.step`, and raises the error of one that could not be read."""
+    for load in loads:
+        if isinstance(load, Exception):
+            raise load
+        yield load
 
 
 def _unstarted(kind: type[FrameworkCallback], options: dict[str, Any]) -> FrameworkCallback:
