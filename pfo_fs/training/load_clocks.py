@@ -160,10 +160,10 @@ class LoadClocks(InTraining):
 
     def misread(self, error: Exception) -> None:
         """Warns once that the loads of a step cannot be read; the next error may name another shape."""
-        if not self._has_misread:
+        if not self._has_misread and self._loads is not None:
             self._has_misread = True
             why = str(error) if isinstance(error, PfoError) else f"{type(error).__name__}: {error}"
-            self.warn(plain_text(f"such steps have default clocks, whose loads cannot be read: {why}"))
+            self._loads.misread(plain_text(f"such steps have default clocks, whose loads cannot be read: {why}"))
 
     def warn(self, text: str) -> None:
         """Warns once of each text, here and in the job's status."""
