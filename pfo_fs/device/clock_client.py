@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 import weakref
@@ -89,12 +88,16 @@ class ClockProcess:
             self._close_doorbell.atexit = False
             if waiting != self._doorbell:
                 only_the_childs.callback(os.close, waiting)
+            lifeline, ours = os.pipe()
+            only_the_childs.callback(os.close, lifeline)
+            self._lifeline = OwnFile(ours)
+            weakref.finalize(self, self._lifeline.close).atexit = False
             self._socket, theirs = socket.socketpair()
             only_the_childs.enter_context(theirs)
             self._fd = self._socket.fileno()
             self._own_socket = OwnFile(self._fd)
             weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
-            fds = {"page_fd": self._page.fd, "doorbell_fd": waiting, "socket_fd": theirs.fileno()}
+            fds = {"page_fd": self._page.fd, "doorbell_fd": waiting, "lifeline_fd": lifeline, "socket_fd": theirs.fileno()}
             try:
                 self._process = self._start(fds, trainer_pid=os.getpid())
             except Exception as error:  # noqa: BLE001  also what subprocess raises where a container refuses its calls
@@ -193,7 +196,7 @@ class ClockProcess:
 
     @property
     def pid(self) -> int | None:
-        """The clock process's id; None if it could not be started."""
+        """The clock process's id; None if it is not known yet, or the process could not be started."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -211,8 +214,8 @@ class ClockProcess:
         """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
             self._forget()  # the clock process ends when its socket closes
-            if self._process is not None and is_stopped(self._process.pid):
-                self._process.send_signal(signal.SIGCONT)
+            if self.pid is not None and is_stopped(self.pid):
+                os.kill(self.pid, signal.SIGCONT)
             self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -220,10 +223,12 @@ class ClockProcess:
         self.leave()
         deadline_s = time.monotonic() + timeout_s
         try:
-            if self._process is not None and self._process.wait(timeout_s) and not self._lost:
-                self._died()  # after the last `check`
-                self._process.wait(max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
+            if self._process is not None:
+                self._process.wait(timeout_s)
+                if not self._lost and not self.words[shared_page.ALL_BACK]:
+                    self._died()  # after the last `check`
+                    self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError:
             log.warning(
                 "the clock process has not ended yet at the end of training: the GPU's driver hangs, or refuses to put "
                 "the clock or the power limit back; the clock process goes on trying for two minutes"
@@ -241,11 +246,13 @@ class ClockProcess:
             self._close_doorbell()
             self._doorbell = -1
             self._page_file.close()
+            self._lifeline.close()
 
     def _wait_for_hello(self) -> ClockInfo:
         if self._lost or self._closed:
             return ClockInfo("none", "", [], "the clock process is gone")
         hello = self.receive_answer(self._deadline_s - time.monotonic())
+        self.alive()  # the process has left its starter, which is waited for
         if hello is not None:
             return ClockInfo(**hello)
         return self._info or self._fail("the clock process did not get ready in time; clocks are left alone")
@@ -271,11 +278,11 @@ class ClockProcess:
             _dying.append(self._process)
         if not self.spec.startswith("none"):
             with suppress(OSError):
-                self._process = self._start({}, reset_only=True, power_limit_w=self.power_limit_before_w, died=self.pid)
+                self._process = self._start({}, reset_only=True, power_limit_w=self.power_limit_before_w)
 
     def _start(self, fds: dict[str, int], **given: Any) -> Child:
         arguments = {"spec": self.spec, "options": self._options._asdict(), **given}
-        return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec)
+        return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec, outlives=True)
 
 
 def _completed(options: ClockOptions, measured: MeasuredSwitching | None) -> ClockOptions:

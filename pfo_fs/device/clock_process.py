@@ -129,9 +129,14 @@ class ClockLoop:
         self._poll.register(self._stops.fd, select.EPOLLIN)
         self._parent = -1
 
-    def watch_process(self, pid: int) -> None:
-        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds."""
-        self._stops.watch(pid)
+    def watch_process(self, pid: int, lifeline: int) -> None:
+        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds.
+
+        Args:
+            pid: The trainer's id.
+            lifeline: The reading end of a pipe of which the trainer has the other end.
+        """
+        self._stops.watch(pid, lifeline)
         with suppress(AttributeError, OSError):
             self._parent = os.pidfd_open(pid)
             self._poll.register(self._parent, select.EPOLLIN)
@@ -164,6 +169,7 @@ class ClockLoop:
         done = finish(self._undos, UNDO_FOR_S, self._measuring.report)
         message = "" if done else f"{self._undo().problem}; given up after {UNDO_FOR_S:g} s: {LEFT_TO}"
         self._measuring.report(message, released=not self._setter.undo.owed)
+        self._words[shared_page.ALL_BACK] = int(done)
         return done
 
     def _undo(self) -> UndoState:
@@ -342,7 +348,7 @@ def main(given: dict[str, Any]) -> int:
     raise_priority()
     if not options.tries_only:
         loop.take_over()
-    loop.watch_process(given["trainer_pid"])
+    loop.watch_process(given["trainer_pid"], given["lifeline_fd"])
     try:
         loop.serve()
         return 0 if loop.finish() else 1

@@ -137,7 +137,7 @@ class HelperClient:
                 return
             with server:
                 fds = {"server_fd": server.fileno()}
-                self.process = start_process("pfo_fs.helper.process", self._starting, fds=fds)
+                self.process = start_process("pfo_fs.helper.process", self._starting, fds=fds, outlives=True)
             return
 
     def _probe_address(self, name: str) -> bool:

@@ -13,12 +13,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 from running import Processes, modules_loaded_by
 
@@ -35,6 +36,7 @@ from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.process_state import start_of
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
@@ -109,8 +111,7 @@ def gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "Z"  # dead, and its parent has not yet waited for it
+    return start_of(pid) == ""  # dead, and its parent has not yet waited for it
 
 
 # ---- clocks
@@ -297,6 +298,36 @@ def test_clocks_are_reset_within_a_second_of_the_trainers_death(
             os.kill(child, signal.SIGKILL)
 
 
+def processes_where(number_of: Callable[[int], int], number: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            found += [process] if number_of(process.pid) == number else []
+    return found
+
+
+LAUNCHERS: dict[str, Callable[[psutil.Process], list[psutil.Process]]] = {
+    "Ray, vLLM: children and theirs": lambda trainer: trainer.children(recursive=True),
+    "torchrun: the process group": lambda trainer: processes_where(os.getpgid, trainer.pid),
+    "a terminal: the session": lambda trainer: processes_where(os.getsid, trainer.pid),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_process_that_resets_the_clocks(
+    sim_dir: Path, wait_for: WaitFor, processes: Processes, launcher: str
+) -> None:
+    trainer = processes.python("-c", TRAINER, "alone", start_new_session=True)
+    assert trainer.stdout is not None
+    clock_pid = int(trainer.stdout.readline().split()[0])
+    its_own = LAUNCHERS[launcher](psutil.Process(trainer.pid))
+    assert clock_pid not in {process.pid for process in its_own}
+    for process in its_own:
+        process.kill()
+    trainer.kill()
+    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="the reset")
+
+
 def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
     """Where the kernel has no pidfds, the end of the socket alone must show the end of the trainer."""
 
@@ -388,8 +419,8 @@ def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wa
     before = len(os.listdir("/proc/self/fd"))
     clocks = ClockProcess("simulated:a")
     assert clocks.alive()
-    pid = clocks.pid
-    assert pid is not None
+    assert clocks.message == ""
+    pid = pid_of(clocks)
     del clocks
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -425,7 +456,7 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     begin = time.monotonic()
@@ -433,7 +464,7 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
     assert "in time" in clocks.message
     clocks.close(0.1)
     assert time.monotonic() - begin < 5
-    os.kill(pid_of(clocks), signal.SIGKILL)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 # ---- measuring
