@@ -113,7 +113,7 @@ def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
 def test_the_end_of_a_helper_is_known_to_the_process_that_started_it(make: Make, wait_for: WaitFor) -> None:
     client = make(0)
     die([client], wait_for)
-    assert client.how_it_ended() == " (ended by signal 9)"
+    assert client.how_it_ended() == " (without a word, as after SIGKILL)"
 
 
 def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
