@@ -26,6 +26,7 @@ from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.process_state import is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
+from pfo_fs.ipc.transport import refusals_named
 
 if TYPE_CHECKING:
     from pfo_fs.switching_file import MeasuredSwitching
@@ -92,12 +93,18 @@ class ClockProcess:
             only_the_childs.callback(os.close, lifeline)
             self._lifeline = OwnFile(ours)
             weakref.finalize(self, self._lifeline.close).atexit = False
-            self._socket, theirs = socket.socketpair()
+            with refusals_named("socketpair"):
+                self._socket, theirs = socket.socketpair()
             only_the_childs.enter_context(theirs)
             self._fd = self._socket.fileno()
             self._own_socket = OwnFile(self._fd)
             weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
-            fds = {"page_fd": self._page.fd, "doorbell_fd": waiting, "lifeline_fd": lifeline, "socket_fd": theirs.fileno()}
+            fds = {
+                "page_fd": self._page.fd,
+                "doorbell_fd": waiting,
+                "lifeline_fd": lifeline,
+                "socket_fd": theirs.fileno(),
+            }
             try:
                 self._process = self._start(fds, trainer_pid=os.getpid())
             except Exception as error:  # noqa: BLE001  also what subprocess raises where a container refuses its calls
@@ -166,7 +173,7 @@ class ClockProcess:
     def _receive(self) -> None:
         """Keeps answers for `receive_answer`, and logs what the clock process says."""
         piece = b""
-        with suppress(ConnectionError):
+        with refusals_named("recvfrom"), suppress(ConnectionError):
             piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
         if not piece and self._info is None:
             ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)

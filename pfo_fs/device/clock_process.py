@@ -50,6 +50,7 @@ from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.started import OwnOutput
+from pfo_fs.ipc.transport import refusals_named
 
 _MODES = ("launch", "device", "sync", "device")
 """What the word `FOLLOWS` of the page means."""
@@ -343,7 +344,7 @@ def main(given: dict[str, Any]) -> int:
     loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, reporter, options, why_clocks_stay, OwnOutput())
     clocks_mhz = [] if why_clocks_stay else gpu.supported_clocks_mhz()
     hello = ClockInfo(gpu.name, gpu.uuid, clocks_mhz, why_clocks_stay, gpu.clock_backend)
-    with suppress(OSError):
+    with refusals_named("sendto"), suppress(ConnectionError):
         trainer.send(json.dumps(hello._asdict()).encode() + b"\n", socket.MSG_NOSIGNAL)
     raise_priority()
     if not options.tries_only:

@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import time
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
@@ -47,6 +48,7 @@ class HelperClient:
 
     Raises:
         CoordinationError: No helper could be reached in time.
+        OSError: No helper can be started, or this host does not allow to reach one.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class HelperClient:
     def _connect(self) -> bool:
         try:
             connection = transport.connect_to_helper(self._names)
+        except transport.CallRefused:
+            raise
         except OSError:
             return False
         self._socket = connection
@@ -95,7 +99,8 @@ class HelperClient:
         self._connected_s = time.monotonic()
         self._fd = connection.fileno()
         self.lost = False
-        self.send(self._hello)
+        with transport.refusals_named("sendto"), suppress(ConnectionError):
+            connection.send(transport.encode(self._hello), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return True
 
     def revive(self, joining: list[Message]) -> bool:

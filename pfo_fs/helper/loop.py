@@ -169,8 +169,11 @@ class HelperLoop:
 
     def _accept(self, server: socket.socket) -> None:
         try:
-            connection, _ = server.accept()
+            with transport.refusals_named("accept4"):
+                connection, _ = server.accept()
             transport.check_peer(connection)
+        except transport.CallRefused:
+            raise  # the helper ends, and training reads why
         except OSError as error:
             log.debug("a connection was refused: %s", error)
             return

@@ -6,13 +6,14 @@ which operations on the shared directory are needed; it never waits for either.
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from typing import Literal
 
 from pydantic import ValidationError
 
-from pfo_fs.errors import PfoError
+from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
@@ -322,6 +323,8 @@ class HelperState:
                 self._on_folder()
                 self._switch.learn(op.SwitchFound(registered.off), self._now_s)
                 self._hold()
+            elif waits and isinstance(error, StoreError) and error.errno == errno.ENOENT:
+                self._switch.learn(op.SwitchFound(gone=str(error)), self._now_s)  # no look at the switch comes before
             if self._held or write.again:  # after a helper that has died, a rank may be held although nothing is off
                 self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):

@@ -104,7 +104,7 @@ class Child:
             return False
         if not self._file.is_open():  # the program has closed it
             return self._pid is not None and self._began != "" and start_of(self._pid) == self._began
-        with suppress(OSError):
+        with suppress(AttributeError, OSError):
             lock = fcntl.fcntl(self.output, fcntl.F_GETLK, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             kind, _, _, _, pid = struct.unpack(FLOCK, lock)
             if kind != fcntl.F_UNLCK:

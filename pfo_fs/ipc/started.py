@@ -58,7 +58,7 @@ def _leave_starter() -> None:
     hook of the site's packages has started others, or no process can be forked, this one goes on as it is.
     """
     ready = -1
-    with suppress(OSError):
+    with suppress(AttributeError, OSError):
         if len(os.listdir("/proc/self/task")) == 1:
             waiting, ready = os.pipe()
             if os.fork():
@@ -67,7 +67,7 @@ def _leave_starter() -> None:
                 os._exit(0)
             os.close(waiting)
             os.setsid()
-    with suppress(OSError):
+    with suppress(AttributeError, OSError):
         fcntl.lockf(2, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with suppress(OSError):
         os.close(ready)

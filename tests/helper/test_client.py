@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import socket
@@ -125,6 +126,16 @@ def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkey
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
     assert time.monotonic() - began < 3
+
+
+def test_a_call_that_this_host_does_not_allow_is_not_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> socket.socket:
+        with transport.refusals_named("connect"):
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(transport, "connect", refused)
+    with pytest.raises(transport.CallRefused, match=r"connect\(\) is not allowed"):
+        make(0, deadline_s=math.inf)
 
 
 # ---- other users

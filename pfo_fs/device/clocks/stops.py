@@ -60,7 +60,7 @@ class Stops:
                 this process go on, should it be stopped.
         """
         self._trainer_pid = trainer_pid
-        with suppress(OSError):
+        with suppress(AttributeError, OSError):
             fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
             fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGCONT)
             fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
