@@ -74,7 +74,7 @@ class ClockProcess:
                 "no process is left to reset clocks and power limits; start it with an init (docker run --init)"
             )
         self._info: ClockInfo | None = None
-        self._lost = False
+        self._lost = self._resetting = False
         self.how_it_ended = ""  # in brackets, for a message
         self._closed = False
         self._answers = b""
@@ -129,12 +129,13 @@ class ClockProcess:
         return {} if self._closed else {"page_fd": self._page.fd, "doorbell_fd": self._doorbell}
 
     def check(self) -> bool:
-        """If the clock process has died, warns once and has the clocks reset. About 1 us; keeps the interpreter lock.
+        """If the clock process has died, warns, has the GPU reset, and says so once it is. About 1 us; keeps the lock.
 
         Returns:
             Whether `receive_answer` has something to return.
         """
         if self._lost or self._closed:
+            self._tell_reset()
             return False
         size = held_calls.recv(self._fd, self._peek, 1, self._peeks)
         if size == 0 or (size < 0 and ctypes.get_errno() in _NO_SOCKET):  # the program has closed all its files
@@ -235,14 +236,16 @@ class ClockProcess:
                 if not self._lost and not self.words[shared_page.ALL_BACK]:
                     self._died()  # after the last `check`
                     self._process.wait(max(0.0, deadline_s - time.monotonic()))
+                self._tell_reset()
         except TimeoutError:
             log.warning(
                 "the clock process has not ended yet at the end of training: the GPU's driver hangs, or refuses to put "
                 "the clock or the power limit back; the clock process goes on trying for two minutes"
             )
+        self._page_file.close()
 
     def _forget(self) -> None:
-        """Closes the socket, the doorbell and the page's file.
+        """Closes the socket, the doorbell and the lifeline.
 
         In a forked child they are copies: the clock process belongs to the parent, and takes the end of the socket for
         the end of training.
@@ -252,7 +255,6 @@ class ClockProcess:
             self._own_socket.close_socket(self._socket)
             self._close_doorbell()
             self._doorbell = -1
-            self._page_file.close()
             self._lifeline.close()
 
     def _wait_for_hello(self) -> ClockInfo:
@@ -272,20 +274,31 @@ class ClockProcess:
     def _died(self) -> None:
         """Warns, and starts another process that resets the clock or power limit that the dead one may have left."""
         self._lost = True
-        self.words[shared_page.SLEEPING] = 0
-        what = (
-            "the power limit goes back to what it was"
-            if self._options.leave_clocks
-            else "the clock goes back to its default"
-        )
+        self.words[shared_page.SLEEPING] = self.words[shared_page.ALL_BACK] = 0
         self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
-        log.warning("the clock process has died%s; %s and stays there", self.how_it_ended, what)
+        log.warning("the clock process has died%s; it is not replaced, and nothing is set any more", self.how_it_ended)
         _dying[:] = [process for process in _dying if process.poll() is None]
         if self._process is not None and self._process.poll() is None:
             _dying.append(self._process)
         if not self.spec.startswith("none"):
+            fds = {"page_fd": self._page.fd} if self._page_file.is_open() else {}
             with suppress(OSError):
-                self._process = self._start({}, reset_only=True, power_limit_w=self.power_limit_before_w)
+                self._process = self._start(fds, reset_only=True, power_limit_w=self.power_limit_before_w)
+                self._resetting = True
+
+    def _tell_reset(self) -> None:
+        """Says whether the process that was to reset the GPU has done so, once it has ended."""
+        if not self._resetting or self._process is None or self._process.poll() is None:
+            return
+        self._resetting = False
+        what = "power limit is what it was before" if self._options.leave_clocks else "clock is back at its default"
+        if self.words[shared_page.ALL_BACK]:
+            log.info("the %s", what)
+        else:
+            log.warning(
+                "it is not known whether the GPU's %s: the process that was to reset it has ended%s; "
+                "`pfo-fs reset-clocks` resets it", what, self._process.how_it_ended(),
+            )  # fmt: skip
 
     def _start(self, fds: dict[str, int], **given: Any) -> Child:
         arguments = {"spec": self.spec, "options": self._options._asdict(), **given}

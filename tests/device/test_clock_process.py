@@ -523,7 +523,9 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
         clocks.close()
         last = helper.wait(messages.ProgressReport, lambda m: m.step == 12)
         helper.wait(messages.ClocksReleased)
-    assert helper.messages[0] == messages.Hello(rank=5, role="clocks", token="secret", gpu_spec=clocks.spec)
+    assert helper.messages[0] == messages.Hello(
+        rank=5, role="clocks", token="secret", gpu=messages.GpuToReset(clocks.spec)
+    )
     assert (measured.number, measured.first_step, measured.result["rank"]) == (2, 11, 5)
     result = measured.result
     for i in range(2):
