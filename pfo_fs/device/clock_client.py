@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import logging
 import os
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pfo_fs")
 
-_NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 _ONE = (1).to_bytes(8, sys.byteorder)
 
 _dying: list[Child] = []
@@ -85,7 +83,8 @@ class ClockProcess:
             self._page_file = OwnFile(self._page.fd)
             weakref.finalize(self, self._page_file.close).atexit = False
             self._doorbell, waiting = open_doorbell()
-            self._close_doorbell = weakref.finalize(self, OwnFile(self._doorbell).close)
+            self._own_doorbell = OwnFile(self._doorbell)
+            self._close_doorbell = weakref.finalize(self, self._own_doorbell.close)
             self._close_doorbell.atexit = False
             if waiting != self._doorbell:
                 only_the_childs.callback(os.close, waiting)
@@ -120,7 +119,7 @@ class ClockProcess:
     def ring_doorbell(self) -> None:
         """Wakes the clock process; needed only while `SLEEPING` is set. Keeps the interpreter lock; about 5 us."""
         self.words[shared_page.SLEEPING] = 0
-        if self._doorbell >= 0:
+        if self._doorbell >= 0 and self._own_doorbell.seems_open():
             held_calls.write(self._doorbell, _ONE, 8)
 
     @property
@@ -134,11 +133,11 @@ class ClockProcess:
         Returns:
             Whether `receive_answer` has something to return.
         """
-        if self._lost or self._closed:
+        if not self._is_connected():
             self._tell_reset()
             return False
         size = held_calls.recv(self._fd, self._peek, 1, self._peeks)
-        if size == 0 or (size < 0 and ctypes.get_errno() in _NO_SOCKET):  # the program has closed all its files
+        if size == 0:
             self._died()
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # left unread, it would hide the end of the socket
@@ -148,20 +147,27 @@ class ClockProcess:
             return bool(size == 1) or b"\n" in self._answers
         return b"\n" in self._answers
 
+    def _is_connected(self) -> bool:
+        """Returns whether the socket can be used: a program that closes all its files may have its number in use."""
+        if not self._lost and not self._closed and not self._own_socket.seems_open():
+            self._died()
+        return not self._lost and not self._closed
+
     # ---- requests about power limits and energy, which the clock process answers in order
 
     def send_request(self, request: dict[str, Any]) -> None:
         """Sends a request (see `power_limits.py`) without waiting; `receive_answer` returns its result."""
         _ = self.info  # the first message of the clock process is not an answer
-        with suppress(OSError):
-            self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        if self._is_connected():
+            with suppress(OSError):
+                self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def receive_answer(self, timeout_s: float) -> dict[str, Any] | None:
         """Returns the next answer; None if none comes within `timeout_s` seconds, or the clock process has died."""
         deadline_s = time.monotonic() + timeout_s
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
-        while not self._lost and not self._closed:
+        while self._is_connected():
             line, end, rest = self._answers.partition(b"\n")
             if end:
                 self._answers = rest
@@ -274,7 +280,7 @@ class ClockProcess:
     def _died(self) -> None:
         """Warns, and starts another process that resets the clock or power limit that the dead one may have left."""
         self._lost = True
-        self.words[shared_page.SLEEPING] = self.words[shared_page.ALL_BACK] = 0
+        self.words[shared_page.SLEEPING] = 0
         self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
         log.warning("the clock process has died%s; it is not replaced, and nothing is set any more", self.how_it_ended)
         _dying[:] = [process for process in _dying if process.poll() is None]

@@ -196,7 +196,7 @@ class HelperClient:
             if isinstance(message, kinds):
                 del self._inbox[position]
                 return cast("Reply | messages.Refused", message)
-        while not self.lost and (left_s := deadline - time.monotonic()) > 0:
+        while self._is_connected() and (left_s := deadline - time.monotonic()) > 0:
             self._socket.settimeout(left_s)
             try:
                 packet = transport.receive(self._socket)
@@ -218,7 +218,7 @@ class HelperClient:
         """Returns the next message if one is there, without waiting and without giving up the interpreter lock."""
         if self._inbox:
             return self._inbox.pop(0)
-        if self.lost:
+        if not self._is_connected():
             return None
         size = held_calls.recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
         if size > 0:
@@ -226,6 +226,11 @@ class HelperClient:
         elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):
             self.lost = True
         return None
+
+    def _is_connected(self) -> bool:
+        """Returns whether the socket can be used: a program that closes all its files may have its number in use."""
+        self.lost = self.lost or not self._own_socket.seems_open()
+        return not self.lost
 
     def _decode(self, packet: bytes) -> ToTraining | None:
         """Returns the message in a packet; None, and one warning, if it is not within the limits of `messages`."""
@@ -240,7 +245,7 @@ class HelperClient:
 
     def send(self, message: Message) -> bool:
         """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
-        if self.lost:
+        if not self._is_connected():
             return False
         try:
             self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -160,7 +160,7 @@ class Child:
         code, words = self.poll(), self.last_words()
         known = [f"ended by signal {-code}" if code < 0 else f"exit status {code}"] if code else []
         known += [f"its last words: {words}"] if words else []
-        if code is not None and not known and self._outlives:
+        if code is not None and not known and self._outlives and self._file.is_open():
             known = ["without a word, as after SIGKILL"]
         return f" ({'; '.join(known)})" if known else ""
 

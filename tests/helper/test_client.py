@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clock import Clock
+from running import open_fds
 
 from pfo_fs.errors import CoordinationError
 from pfo_fs.helper import client as client_module
@@ -136,6 +138,29 @@ def test_a_call_that_this_host_does_not_allow_is_not_tried_again(make: Make, mon
     monkeypatch.setattr(transport, "connect", refused)
     with pytest.raises(transport.CallRefused, match=r"connect\(\) is not allowed"):
         make(0, deadline_s=math.inf)
+
+
+def test_a_socket_that_the_program_opens_where_it_had_closed_ours_is_neither_read_nor_written(make: Make) -> None:
+    before = open_fds()
+    client = make(0)
+    opened = open_fds() - before
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        for fd in opened:
+            with suppress(OSError):  # the folder's own descriptor
+                os.fstat(fd)
+                os.dup2(ours.fileno(), fd)
+        theirs.send(b"the program's")
+        assert client.poll() is None
+        assert not client.send(messages.WatchSwitch())
+        assert client.wait_for(messages.ClocksHeld, math.inf) is None
+        assert ours.recv(100, socket.MSG_DONTWAIT) == b"the program's"
+        client.close()
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100, socket.MSG_DONTWAIT)
+        for fd in opened:
+            with suppress(OSError):
+                os.close(fd)
 
 
 # ---- other users
