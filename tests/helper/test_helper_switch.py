@@ -67,7 +67,7 @@ def test_a_rank_that_joins_while_all_jobs_are_off_hears_that_before_anything_els
 
 def test_clock_processes_are_held_too_also_one_that_connects_later(host: Host, wait_for: Wait) -> None:
     joined(host, "daemon")
-    early, late = (Reporter(host.address, 0, host.token, "simulated:a") for _ in range(2))
+    early, late = (Reporter(host.address, 0, host.token, m.GpuToReset("simulated:a")) for _ in range(2))
     assert early.send_waiting()
     (host.root / "off" / "all").touch()
     wait_for(lambda: early.why_held() == "off")

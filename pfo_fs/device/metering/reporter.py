@@ -45,6 +45,10 @@ class Reporter:
         self._progress_at_s = 0.0
         self._reported: tuple[object, ...] = ()
 
+    def start(self, address: str, rank: int, token: str) -> None:
+        """Begins to report, where training knows its helper only later; the arguments are those of the class."""
+        self._address, self._rank, self._token = address, rank, token
+
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
         """Queues a result; leaves out its later iterations if it does not fit into one packet.
 
