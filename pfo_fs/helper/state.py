@@ -99,8 +99,7 @@ class HelperState:
             case e.GpuReset():
                 self._actions += self._resets.ended(event, again=bool(self._clients))
             case e.Logged(level, text):
-                lowest = min(self._clients.ranks(), default=-1)
-                self._tell_rank(lowest, m.LogLine(level=level, message=text))
+                self._tell_rank(min(self._clients.ranks(), default=-1), m.LogLine(level=level, message=text))
             case e.CoordinatorAlive(lease_s):
                 for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
                     self._tell_training(told)

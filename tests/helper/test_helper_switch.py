@@ -126,6 +126,23 @@ def test_a_helper_puts_back_the_directorys_id_that_a_purge_has_taken(host: Host,
     wait_for(lambda: shared.directory_id() == directory_id, 30, "the id")
 
 
+@pytest.mark.slow
+def test_a_helper_that_replaces_a_dead_one_after_the_directory_was_removed_ends_with_its_last_rank(
+    host: Host, wait_for: Wait
+) -> None:
+    host.root.rmdir()
+    client, (info,) = host.client(0), rank_infos(1)
+    body = {"rank_info": info.model_dump(), "nonce": "n"}
+    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body, helper_name=0)
+    client.send(join)
+    hears(client, "removed", wait_for)
+    client.send(m.Goodbye(reason="finished"))
+    client.close()
+    host.thread.join(10)
+    assert not host.thread.is_alive()
+
+
+@pytest.mark.slow
 def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_more(
     host: Host, wait_for: Wait
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pfo_fs.ipc.process_state import is_stopped, start_of
 
 _MAX_BYTES = 4096
-_MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
+MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
 
 
 def _folders() -> list[str]:
@@ -30,8 +30,8 @@ def _folders() -> list[str]:
     given = os.environ.get("PFO_FS_RUN_DIR")
     found = [given] if given else []
     with suppress(OSError):
-        names = [] if given else os.listdir(_MEMORY)
-        found += [os.path.join(_MEMORY, name) for name in names if f"{name}-".startswith(f"{_own_name()}-")]
+        names = [] if given else os.listdir(MEMORY)
+        found += [os.path.join(MEMORY, name) for name in names if f"{name}-".startswith(f"{_own_name()}-")]
     return sorted(filter(_is_own, found))
 
 
@@ -42,11 +42,11 @@ def _new_folder() -> str:
         OSError: It cannot be made, or, with `PFO_FS_RUN_DIR`, is there and is not this user's alone.
     """
     given = os.environ.get("PFO_FS_RUN_DIR")
-    folder = given or os.path.join(_MEMORY, _own_name())
+    folder = given or os.path.join(MEMORY, _own_name())
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     if not given and not _is_own(folder):
-        folder = tempfile.mkdtemp(prefix=f"{_own_name()}-", dir=_MEMORY)  # another user has taken the name
+        folder = tempfile.mkdtemp(prefix=f"{_own_name()}-", dir=MEMORY)  # another user has taken the name
     if not _is_own(folder):
         raise PermissionError(f"{folder} is not a folder of this user alone")
     return folder
