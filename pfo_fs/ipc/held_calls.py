@@ -30,9 +30,9 @@ _fcntl.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int)
 def mark(fd: int) -> int:
     """Marks an open file by the signal that its owner would get, if it had one; returns the mark, 0 if it has none."""
     _fcntl(fd, _F_SETSIG, _MARK)
-    return max(0, _fcntl(fd, _F_GETSIG, 0))
+    return max(0, int(_fcntl(fd, _F_GETSIG, 0)))
 
 
 def has_mark(fd: int, marked: int) -> bool:
     """Returns whether a descriptor is still that of a marked file, and not that of one that the program has opened."""
-    return not marked or _fcntl(fd, _F_GETSIG, 0) == marked
+    return not marked or bool(_fcntl(fd, _F_GETSIG, 0) == marked)
