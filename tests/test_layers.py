@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "device": {"ipc"},
     "autotune": {"scheduler", "planner"},
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
-    "helper": {"ipc", "store", "coordination"},
+    "helper": {"ipc", "store", "device", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
     "power_limit": {"ipc", "device", "store", "helper", "loads"},
     "integrations": {"ipc", "planner", "loads", "training", "power_limit"},

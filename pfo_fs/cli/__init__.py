@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import io
+import signal
 import sys
 from typing import Annotated
 
@@ -31,6 +32,9 @@ from pfo_fs.errors import PfoError
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
 """Errors without a file's name that come from printing, for example onto a full disk."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
+"""What ends a command, also one that was started by a process that blocks signals (JVM, .NET): exec keeps the mask."""
 
 app = typer.Typer(
     help="Save energy in pipeline-parallel training: plan, schedule and watch GPU clocks through a shared directory.",
@@ -60,6 +64,7 @@ def daemon_app() -> typer.Typer:
 
 
 def _run(program: typer.Typer) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # under another encoding than UTF-8, what it lacks becomes "?"
             stream.reconfigure(errors="replace")

@@ -34,18 +34,31 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="ty
 # ---- from training to the host's helper
 
 
+class GpuToReset(msgspec.Struct, frozen=True):
+    """The GPU that a clock process sets, for the helper, which resets the GPU if that process dies.
+
+    Attributes:
+        spec: The GPU.
+        clock_backend: The way to set it.
+        leave_clocks: Whether only the power limit is put back.
+    """
+
+    spec: str
+    clock_backend: str = "auto"
+    leave_clocks: bool = False
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
-    A clock process that controls the clocks of a GPU names the GPU, and after an @ the way to set its clocks if the job
-    asks for one: if the clock process dies, the helper resets the clocks. Training names the file descriptor of its
-    trace of SIGTERM (`sigterm_trace.py`), or -1.
+    A clock process names the GPU that it sets, if it sets one. Training names the file descriptor of its trace of
+    SIGTERM (`sigterm_trace.py`), or -1.
     """
 
     rank: int
     role: Literal["training", "clocks"]
     token: str
-    gpu_spec: str = ""
+    gpu: GpuToReset | None = None
     sigterm_trace: int = -1
 
 
@@ -167,7 +180,7 @@ class MeasurementReport(Message, frozen=True, kw_only=True):
 
 
 class ClocksReleased(Message, frozen=True, kw_only=True):
-    """The clock process has reset the clocks, and is about to end."""
+    """The clock process has put clock and power limit back, and is about to end."""
 
 
 # ---- between a power-limit optimizer and the host's helper

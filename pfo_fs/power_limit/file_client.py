@@ -51,6 +51,7 @@ class FileClient:
         measurements: The measurements of other jobs, by level.
         begun: Levels that a job has begun to measure.
         shares: Whether there is a shared directory that can be used.
+        helper: The address of this host's helper; empty if there is none.
         is_off: Whether all jobs of the shared directory are switched off.
     """
 
@@ -79,11 +80,13 @@ class FileClient:
         self._look_at_s = 0.0  # infinite until the last look has an answer
         self._warn = WarnOnce(logging.WARNING if rank == 0 else logging.DEBUG)
         self._link = HelperLink(self._warn, log_line=self._log_line)
+        self.helper = ""
         if profile_path is None and shared_dir is None:
             return
+        self.helper = f"pfo-fs-power-limit-{token[:12]}"
         shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         try:
-            self._link.client = helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", shared, token, rank, {})
+            self._link.client = helper = HelperClient(self.helper, shared, token, rank, {})
             deadline_s = time.monotonic() + timeout_s
             if self._path is not None:
                 self._read_profile(helper.request(m.ReadProfile(path=self._path), m.ProfileRead, timeout_s))

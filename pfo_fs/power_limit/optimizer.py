@@ -161,6 +161,9 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         decision, token = self._ranks.from_rank_0((decision, token))
         if self._ranks.rank != 0:
             self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
+        if self._files.helper:
+            for gpu in self._gpus.gpus:
+                gpu.report_to(self._files.helper, self._ranks.rank, token)
         self._gpus.hold(self._files.is_off)
         assert decision is not None
         return decision

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _MOST_JOBS_PER_S = 5
 """About five jobs are read per second, however short the interval: each takes some ten file operations."""
+_READ_AFTER_END = 2
+"""What a job owes is told some seconds after its end at the latest, so before the second reading."""
 MOST_JOBS = 200
 """The 200 newest running jobs have figures of their own; the others are only counted."""
 
@@ -107,6 +109,7 @@ class FigureReader:
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
+        self._ended: Counter[str] = Counter()  # how often an ended job owed nothing
         self._counted: dict[str, tuple[float, float]] = {}  # of each job: its last step, and its energy from loads in J
         self._energy_j = self._saved_j = self._added_j = 0.0
 
@@ -122,6 +125,9 @@ class FigureReader:
                     found.states["not_read"] += 1
                 elif layout.JOB in names:
                     job = _job(folder)
+                    if layout.END in names and not job.figures.get("undo_owed"):
+                        self._ended[folder.job_id] += 1
+                        continue
                     found.jobs.append(job)
                     found.states[job.state] += 1
             found.reachable = True
@@ -133,11 +139,11 @@ class FigureReader:
         return found
 
     def _running(self, ids: list[str]) -> Iterator[tuple[JobFolder, set[str]]]:
+        """Yields the jobs that run, or may have left a GPU that is not reset."""
         for job_id in ids:
-            folder = self._shared.job(job_id)
-            names = folder.names()
-            if layout.END not in names:
-                yield folder, names
+            if self._ended[job_id] < _READ_AFTER_END:
+                folder = self._shared.job(job_id)
+                yield folder, folder.names()
 
     def _add_energies(self, jobs: list[JobFigures]) -> None:
         counted: dict[str, tuple[float, float]] = {}

@@ -239,7 +239,7 @@ class PFOFileOptimizer(InTraining):
     def _begin_step(self, step: int, iter_time_s: float | None) -> None:
         self._parts.metrics.step_begins()
         if self._clocks.lost and self._warn.note("clock process lost"):  # `self._clocks` has logged it
-            text = f"there is no clock process any more{self._clocks.how_it_ended}; the clock stays at its default"
+            text = f"there is no clock process any more{self._clocks.how_it_ended}; no clock is set any more"
             self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
             self._parts.switching.stop_marks()
         self._feed.step_begin(step, iter_time_s, self._link.poll())

@@ -53,7 +53,7 @@ def client(files: HangingFiles) -> Iterator[HelperClient]:
     token = secrets.token_hex(8)
     address = f"pfo-fs-test-{token}"
     state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
-    loop = HelperLoop(state, files, lambda _: Mock(), lambda _: None)
+    loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
     client = HelperClient(address, "", token, 0, {}, deadline_s=5)

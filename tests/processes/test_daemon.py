@@ -127,6 +127,19 @@ def test_a_signal_stops_a_daemon_cleanly_and_hands_over_at_once(
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_daemon_ends_by_a_signal_that_its_starter_blocks(
+    tmp_path: Path, processes: Processes, wait_for: Wait, number: signal.Signals
+) -> None:
+    blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
+    starter = f"import os, signal, sys; {blocks}; os.execv(sys.executable, sys.argv[1:])"
+    command = (sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path))
+    daemon = processes.python("-c", starter, *command)
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    daemon.send_signal(number)
+    assert daemon.wait(20) == 0
+
+
 def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     processes.daemon(tmp_path, "--scheduler", "schedulers:Broken", env=ENVIRONMENT)
     infos = rank_infos(1)

@@ -114,6 +114,15 @@ def test_an_ended_job_leaves_the_file(tmp_path: Path) -> None:
     assert reader.read(leads=True).jobs == []
 
 
+def test_an_ended_job_stays_while_a_gpu_of_it_is_not_reset(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    reader = FigureReader(SharedDirectory(folder.files, "test"))
+    folder.write_end(bodies.EndBody(reason="finished"))
+    for owed in (0, 1, 1, 1, 0):
+        folder.write_progress(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]), 0)
+        assert [job.figures["undo_owed"] for job in reader.read(leads=True).jobs] == owed * [1.0]
+
+
 def test_the_file_says_that_a_directory_hangs(tmp_path: Path) -> None:
     answers = threading.Event()
 

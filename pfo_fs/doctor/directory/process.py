@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ from pfo_fs.doctor.directory.names import check_create, check_links, check_locks
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import StoreError
-from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.spawn import Child, start_process
 from pfo_fs.ipc.started import on_sigterm
 from pfo_fs.store import Files, mount_of
 
@@ -208,13 +208,10 @@ def _read(fd: int, told: SimpleQueue[dict[str, Any]]) -> None:
     told.put({})
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: Child) -> None:
     """Ends the process; does not wait for one that no signal can end, because it hangs in the file system."""
-    with suppress(OSError):
-        process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-        return
-    process.kill()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(0.2)
+    for number, within_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, 0.2)):
+        process.send_signal(number)
+        with suppress(TimeoutError):
+            process.wait(within_s)
+            return
