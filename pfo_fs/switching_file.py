@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfo_fs.errors import PlanError, plain_text
+from pfo_fs.errors import PlanError, first_problem
 from pfo_fs.models import Megahertz
 
 VARIABLE = "PFO_FS_SWITCHING_FILE"
@@ -74,11 +74,9 @@ def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:
     try:
         return MeasuredSwitching.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise PlanError(
-            f"{path}: {plain_text(where)}: {plain_text(first['msg'])}; measure again with pfo-fs doctor --switching"
-        ) from error
+        where, wrong = first_problem(error)
+        place = where or "the document"
+        raise PlanError(f"{path}: {place} {wrong}; measure again with pfo-fs doctor --switching") from None
 
 
 def given_switching() -> MeasuredSwitching | None:

@@ -27,9 +27,9 @@ ROOMS: dict[str, set[str]] = {
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
     "power_limit": {"ipc", "device", "store", "helper", "loads"},
     "integrations": {"ipc", "planner", "loads", "training", "power_limit"},
-    "doctor": {"ipc", "store", "device", "helper", "training"},
+    "doctor": {"ipc", "store", "coordination", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
-    "reports": {"store", "planner", "loads", "autotune"},
+    "reports": {"store", "coordination", "planner", "loads", "autotune"},
 }
 ROOMS["cli"] = set(ROOMS)
 # The vocabulary, and the two files that only name things.

@@ -128,7 +128,7 @@ def simulate(
     from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
-    from pfo_fs.settings import PFOSettings
+    from pfo_fs.settings import load_settings
     from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
@@ -179,7 +179,9 @@ def simulate(
     cluster = job.cluster(seed, [_episode(text, job.pipelines) for text in straggler or ()])
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
-        settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps)
+        settings = load_settings(
+            of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps
+        )
         play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile or trace, gpu, generated)}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)
