@@ -10,6 +10,7 @@ import typer
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say
+from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -101,10 +102,11 @@ def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
 
 def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     if file is not None:
-        try:
-            return str(file), sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        except OSError as error:
-            fail(f"{file}: {error.strerror}")
+        from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
+
+        if str(file) == "-":
+            return "-", sys.stdin.buffer.read(MAX_YAML_BYTES + 1)
+        return str(file), read_user_file(file, MAX_YAML_BYTES, "a schedule")
     content = folder.read_yaml()
     if content is None:
         fail(f"job {folder.job_id} has no schedule.yaml")
