@@ -23,6 +23,8 @@ from pfo_fs.errors import PlanError, plain_text
 MOST_CSV_CHARS = 128 * 2**20
 """The largest table that is expected, a trace of two million rows, has 100 million characters. A compressed file has up
 to 1,000 times as many characters as bytes, so they are counted when they are decompressed."""
+MOST_ROWS = 2_000_000
+"""A day of sampled iterations of a large job; a larger table would fill the memory of a laptop."""
 _MOST_ROW_CHARS = 4096
 """A row has about 50 characters; a file without line ends must not be read whole."""
 _MOST_COLUMNS = 64
@@ -124,10 +126,14 @@ class CsvTable:
             raise PlanError(f"{self._source}: {text}", line=self._reader.line_num) from None
 
     def __iter__(self) -> Iterator[list[str]]:
+        count = 0
         for cells in self._rows():
             self.line = self._reader.line_num
             if not any(map(str.strip, cells)):
                 continue
+            count += 1
+            if count > MOST_ROWS:
+                raise PlanError(f"{self._source}: has more than {MOST_ROWS:,} rows; give {self._what} of fewer steps")
             if any(cells[self._columns :]):
                 text = f"row {self.line} has {len(cells)} cells under {self._columns} columns"
                 raise PlanError(f"{self._source}: {text}", line=self.line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say
+from pfo_fs.cli.terminal import JsonFlag, PlainCommand, SharedDirOption, err, fail, print_json, say
 from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 schedule_app = typer.Typer(help="Show, check and set the schedule of a running job.", no_args_is_help=True)
 
 
-@schedule_app.command("show")
+@schedule_app.command("show", cls=PlainCommand)
 def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag = False) -> None:
     """Print the schedule in force, as YAML that can be edited and then set."""
     from pfo_fs.schedule_yaml import format_schedule_yaml
@@ -44,7 +44,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     print(format_schedule_yaml(schedules, infos, job_body.job_info, comment=comment), end="")  # noqa: T201
 
 
-@schedule_app.command("check")
+@schedule_app.command("check", cls=PlainCommand)
 def schedule_check(
     job: Job,
     file: Annotated[
@@ -68,7 +68,7 @@ def schedule_check(
     sys.exit(1 if problems else 0)
 
 
-@schedule_app.command("set")
+@schedule_app.command("set", cls=PlainCommand)
 def schedule_set(
     job: Job,
     file: Annotated[Path, typer.Argument(help="YAML file to put in force; - for standard input.")],

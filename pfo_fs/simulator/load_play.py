@@ -25,7 +25,6 @@ Array = Any
 _SHOWN = 10
 """The trace's own loads are the direction in which the durations of the first ten steps vary most: those that are
 played before loads choose clocks."""
-_MAX_LOADS = 2_000_000
 _MOST_LOAD = 1e18
 """The square of the longest sequence that is expected, of a billion tokens."""
 _LOAD_COLUMNS = ("step", "dp_rank", "micro_batch", "load")
@@ -137,8 +136,6 @@ def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
     found: dict[tuple[int, int, int], tuple[float, int]] = {}
     with csv_table(path, _LOAD_COLUMNS, "a table of loads") as table:
         for *place, load in table:
-            if len(found) == _MAX_LOADS:
-                raise PlanError(f"{path}: there are more than {_MAX_LOADS:,} loads")
             step, dp_rank, micro_batch = map(table.whole, _LOAD_COLUMNS, place)
             now = table.number("load", load, 0, _MOST_LOAD), table.line
             first = found.setdefault((step, dp_rank, micro_batch), now)

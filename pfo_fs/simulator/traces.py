@@ -33,8 +33,6 @@ from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
-MAX_ROWS = 2_000_000
-"""A day of sampled iterations of a large job; a larger file would fill the memory of a laptop."""
 _TIMES_S = 1e-9, 1e6
 """Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
 SLOW_WORKER = 1.15
@@ -179,8 +177,6 @@ def _read_rows(path: Path) -> list[_Row]:
     rows: list[_Row] = []
     with csv_table(path, COLUMNS, "a trace") as table:
         for step, dp_rank, stage, instruction, micro_batch, time_s in table:
-            if len(rows) == MAX_ROWS:
-                raise PlanError(f"{path}: the trace has more than {MAX_ROWS:,} rows")
             rows.append(
                 _Row(
                     table.line,

@@ -30,7 +30,7 @@ MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
 _COLUMNS = ("step", "dp_rank", "micro_batch", "length")
-_MOST_LENGTHS, _LONGEST = 5_000_000, 1_000_000_000
+_LONGEST = 1_000_000_000
 
 Step = list[list[list[int]]]
 """The lengths of the sequences of each micro-batch of each rank."""
@@ -44,11 +44,9 @@ def read_lengths(path: Path) -> list[Step]:
     """
     found: dict[int, dict[int, dict[int, list[int]]]] = {}
     with csv_table(path, _COLUMNS, "a table of lengths") as table:
-        for number, cells in enumerate(table):
-            if number == _MOST_LENGTHS:
-                raise PlanError(f"{path}: there are more than {_MOST_LENGTHS:,} sequences")
-            step, rank, micro_batch = map(table.whole, _COLUMNS, cells[:3])
-            length = table.whole("length", cells[3], _LONGEST)
+        for *place, cell in table:
+            step, rank, micro_batch = map(table.whole, _COLUMNS, place)
+            length = table.whole("length", cell, _LONGEST)
             found.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
     ranks = sorted({rank for by_rank in found.values() for rank in by_rank})
     for step, by_rank in found.items():
