@@ -82,12 +82,10 @@ def _run(program: typer.Typer) -> None:
         sys.exit(130)
     except MemoryError:
         fail("there is not enough memory for this")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  a traceback tells a user nothing
         place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(place.filename)}:{place.lineno}"
-        fail(
-            f"this is a fault of pfo-fs {pfo_fs.__version__}, please report it: {type(error).__name__} at {where}: {error}"
-        )
+        where = f"{type(error).__name__} in {os.path.basename(place.filename)}, line {place.lineno}"
+        fail(f"this is a fault of pfo-fs {pfo_fs.__version__}; please report it: {where}: {error}")
 
 
 @app.callback(invoke_without_command=True)
