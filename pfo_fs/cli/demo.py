@@ -51,7 +51,7 @@ def demo(
         ),
     ] = False,
     minutes: Annotated[
-        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0)
+        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0, max=1440.0)
     ] = 10.0,
     shared_dir: Annotated[
         Path | None,

@@ -73,7 +73,7 @@ def simulate(
         Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
     ] = "A100",
     stages: Annotated[
-        int, typer.Option(help="Stages of a pipeline; with --profile or --trace, those of the file.", min=1)
+        int, typer.Option(help="Stages of a pipeline; with --profile or --trace, those of the file.", min=1, max=4096)
     ] = 8,
     schedule: Annotated[PipelineSchedule, typer.Option(help="Order of the instructions of a pipeline.")] = "1f1b",
     num_ranks: Annotated[
@@ -82,10 +82,12 @@ def simulate(
     pipelines: Annotated[
         int | None,
         typer.Option(
-            help="Number of pipelines (data-parallel degree); default: 1, with --trace all of the trace.", min=1
+            help="Number of pipelines (data-parallel degree); default: 1, with --trace all of the trace.",
+            min=1,
+            max=4096,
         ),
     ] = None,
-    iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1)] = 150,
+    iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1, max=1_000_000)] = 150,
     straggler: Annotated[
         list[str] | None,
         typer.Option(

@@ -19,6 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -35,6 +36,8 @@ from pfo_fs.user_files import csv_table
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 _TIMES_S = 1e-9, 1e6
 """Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
+_MOST_TIMES = 1_000_000
+"""A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
 SLOW_WORKER = 1.15
 """A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is slow for good: healthy ones
 of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
@@ -52,6 +55,9 @@ class _Row(NamedTuple):
     instruction: str
     micro_batch: int
     time_s: float
+
+
+_time_of = attrgetter("time_s")
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,12 @@ def read_trace(
     rows = _read_rows(path)
     if not rows:
         raise PlanError(f"{path}: the trace has no rows")
+    shortest, longest = min(rows, key=_time_of), max(rows, key=_time_of)
+    if longest.time_s > _MOST_TIMES * shortest.time_s:
+        raise PlanError(
+            f"{path}: row {longest.number} has {longest.time_s:g} s, more than {_MOST_TIMES:,} times the "
+            f"{shortest.time_s:g} s of row {shortest.number}; all times are in seconds"
+        )
     left_out = [] if slow_workers else _slow_workers(rows)
     dp_ranks = sorted({row.dp_rank for row in rows}.difference(left_out))
     if pipelines is not None and pipelines > len(dp_ranks):

@@ -29,6 +29,8 @@ MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "
 """layers x width / parameters of usual models (Llama 3)."""
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
+_FIRST = 10
+"""The mean of this many steps takes the time of a step that was asked for."""
 _COLUMNS = ("step", "dp_rank", "micro_batch", "length")
 _LONGEST = 1_000_000_000
 
@@ -55,7 +57,10 @@ def read_lengths(path: Path) -> list[Step]:
             raise PlanError(f"{path}: step {step} has no sequence of dp_rank {absent[0]}")
     if len(ranks) < 2:
         raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
-    return [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
+    steps = [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
+    if not any(any(map(any, rank)) for step in steps[:_FIRST] for rank in step):
+        raise PlanError(f"{path}: all lengths of the first {_FIRST} steps are 0")
+    return steps
 
 
 def drawn_steps(
@@ -111,7 +116,7 @@ def play(
     import numpy as np
 
     rng = np.random.default_rng(seed)
-    first = [_works(step_of(number), squares) for number in range(10)]
+    first = [_works(step_of(number), squares) for number in range(_FIRST)]
     scale = step_s / float(np.mean([works.max() for works in first]))
     top, one = gpu.clocks_mhz[0], gpu.coefficients("backward")
     slower = {mhz: one.time_s(mhz) / one.time_s(top) for mhz in gpu.clocks_mhz}

@@ -67,6 +67,7 @@ def test_lengths_are_read_by_step_rank_and_micro_batch(lengths: Path) -> None:
         ("step,dp_rank,micro_batch,length\n0,0,0,-1", "row 2, column length: '-1' is not a whole number from 0"),
         ("step,dp_rank,micro_batch,length\n0,0,0,5\n0,1,0,5\n1,0,0,5", "step 1 has no sequence of dp_rank 1"),
         ("step,dp_rank,micro_batch,length\n0,0,0,5", "1 rank"),
+        ("step,dp_rank,micro_batch,length\n0,0,0,0\n0,1,0,0", "lengths.csv: all lengths of the first 10 steps are 0"),
     ],
 )
 def test_a_file_that_cannot_be_played_says_where_it_is_wrong(tmp_path: Path, text: str, message: str) -> None:
