@@ -101,6 +101,7 @@ NEEDED = {
     "daemon": ["missing/pfo"],
     "demo": ["--ranks", "0"],
     "doctor": ["missing"],
+    "profile-p2p": ["--seconds", "0"],  # else it measures
     **{name: ["latest", "-d", "pfo"] for name in ("report", "trace", "target", "straggler")},
     "status": ["pfo"],
 }
