@@ -11,6 +11,7 @@ from rich.table import Table
 from pfo_fs.cli.terminal import JsonFlag, fail, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import ConfigError
 from pfo_fs.reports.wording import percent
+from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,11 +52,7 @@ def power_limit(
         chooser = _selector(selector, factor, eta_knob, world_size)
     except ConfigError as error:
         wrong_usage(str(error))
-    try:
-        with profile.open("rb") as file:
-            text = file.read(MAX_PROFILE_BYTES + 1)
-    except OSError as error:
-        fail(f"{profile}: {error.strerror}")
+    text = read_user_file(profile, MAX_PROFILE_BYTES, "a profile of power limits")
     measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.level)
     knob, unit = measurements[0].knob, measurements[0].unit
     bent = _bent(measurements, unit)

@@ -34,7 +34,7 @@ def loop_for(given: dict[str, Any]) -> HelperLoop:
     Args:
         given: `shared_dir`, the job's `token`, and `settings` for scheduling where no daemon does.
     """
-    settings = load_settings(**given.get("settings", {}))
+    settings = load_settings(of_job=True, **given.get("settings", {}))
     operations = DirectoryOperations(given["shared_dir"], f"{socket.gethostname()}:{os.getpid()}", settings.scheduler)
     state = HelperState(given["token"], poll_interval_s=settings.poll_interval, now_s=time.monotonic())
     return HelperLoop(

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from pfo_fs.errors import PfoError, StoreError
+from pfo_fs.errors import PfoError, StoreError, first_problem
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
@@ -133,8 +133,9 @@ class HelperState:
             return
         try:
             self._on_known_message(number, client, message)
-        except (ValueError, ValidationError) as error:
-            text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {error}"
+        except ValueError as error:
+            wrong = " ".join(first_problem(error)) if isinstance(error, ValidationError) else error
+            text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {wrong}"
             log.warning("%s", text)
             if isinstance(message, (m.CreateJob, m.JoinJob)):
                 self._actions.append(e.Send(number, m.Refused(message=text)))

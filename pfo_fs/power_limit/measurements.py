@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from pfo_fs.errors import PlanError
+from pfo_fs.errors import PlanError, first_problem
 from pfo_fs.store.power_limit_folder import (
     MAX_PROFILE_BYTES,
     ClockMeasurement,
@@ -51,10 +51,9 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
     except ValidationError as error:
         with suppress(ValidationError):
             return _checked(_Clocks.model_validate_json(text).measurements, name)
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "content"
+        where, wrong = first_problem(error)
         raise PlanError(
-            f"{name} is not a profile of power limits: {where}: {first['msg']}; it should look like "
+            f"{name} is not a profile of power limits: {where or 'content'} {wrong}; it should look like "
             f'{{"measurements": [{{"power_limit": 300, "energy": 1234.5, "time": 6.7}}]}}'
         ) from None
     return _checked(measurements, name)

@@ -138,16 +138,22 @@ class Pruning:
             return Left(path, kind, found.st_uid, sum(inodes.values()), count, now_s - newest_s)
 
     def remove(self, left: Left) -> bool:
-        """Removes a folder or file; returns whether all of it is gone. What is wrong is added to `problems`."""
+        """Removes a folder or file; returns whether all of it is gone. What is wrong is added to `problems`.
+
+        A folder of which this user may not remove all keeps its name and its content.
+        """
         calls = self._files.calls
         try:
             with self._files.parent_of(left.path) as (folder, name):
                 if folder is None:
                     return False
                 hidden = name if left.kind == "half removed" else f"{_HALF_REMOVED}{secrets.token_hex(6)}"
+                found = calls.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode):
+                    for parent, inside, about in self._walk(folder, name, found.st_dev):
+                        _require_removable(parent, inside, about)
                 if hidden != name:
                     calls.rename(name, hidden, src_dir_fd=folder, dst_dir_fd=folder)
-                found = calls.stat(hidden, dir_fd=folder, follow_symlinks=False)
                 if not stat.S_ISDIR(found.st_mode):
                     calls.unlink(hidden, dir_fd=folder)
                     return True
@@ -188,3 +194,11 @@ class Pruning:
                 yield fd, inside, about
         finally:
             calls.close(fd)
+
+
+def _require_removable(parent: int, name: str, about: os.stat_result) -> None:
+    """Raises an error if this user may not remove what is in a folder, by the folder's mode and owner."""
+    user, folder = os.geteuid(), os.stat(parent)
+    kept = folder.st_mode & stat.S_ISVTX and user not in (0, about.st_uid, folder.st_uid)
+    if kept or not os.access(".", os.W_OK | os.X_OK, dir_fd=parent, effective_ids=True):
+        raise OSError(errno.EACCES, f"this user may not remove {name} in it; all of it stays")

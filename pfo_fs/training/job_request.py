@@ -110,7 +110,9 @@ def checked_settings(
     """
     if coordination not in ("auto", "daemon", "local"):
         raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")
-    settings = load_settings(scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps)
+    settings = load_settings(
+        of_job=True, scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps
+    )
     if settings.scheduler_args:
         settings.scheduler_args = _with_whole_paths(settings.scheduler_args)
     if scheduler is not None or coordination == "local":

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -101,6 +102,31 @@ def test_jobs_of_other_users_stay_unless_they_are_asked_for(tmp_path: Path, monk
     assert folder.location.exists()
     assert len(prune(tmp_path, "--all-users")["removed"]) == 1
     assert not folder.location.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of two other users")
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_job_of_which_a_user_may_not_remove_all_keeps_its_name_and_content(mode: int) -> None:
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        root = Path(place) / "pfo"
+        folder = job(root, ended=True, days=40)
+        foreign = folder.location / "prof"
+        (foreign / "0.json").write_text("{}")
+        for path in (root, *root.rglob("*")):
+            os.chown(path, 20002 if foreign in (path, path.parent) else 20001, 20000)
+            path.chmod(mode if path == foreign else 0o2770 if path.is_dir() else 0o660)
+        aged(folder.location, 40)
+        before = sorted(root.rglob("*"))
+        os.setegid(20000)
+        os.seteuid(20001)
+        try:
+            found = prune(root, "--all-users", code=1)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+        assert "all of it stays" in found["problems"][0]
+        assert sorted(root.rglob("*")) == before
 
 
 def test_what_is_no_job_goes_when_it_is_old(tmp_path: Path) -> None:

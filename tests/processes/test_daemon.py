@@ -343,6 +343,14 @@ def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
         wait_for(lambda: number_of(folder) == 0, what="a schedule")
 
 
+def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_key(
+    tmp_path: Path, start_daemon: Callable[..., Daemon], wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
+    start_daemon(tmp_path)
+    wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
+
+
 def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))

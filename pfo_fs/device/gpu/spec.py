@@ -54,7 +54,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     else:
         raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
     if os.environ.get("PFO_FS_DRY_RUN", "") not in ("", "0"):
-        return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG"))
+        return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG") or None)
     return gpu
 
 
