@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pfo_fs.power_limit import OptimumSelector
-    from pfo_fs.store.power_limit_folder import KnobMeasurement
+    from pfo_fs.power_limit.measurements import KnobMeasurement
 
 
 Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
@@ -45,8 +45,8 @@ def power_limit(
     json_: JsonFlag = False,
 ) -> None:
     """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
+    from pfo_fs.ipc.messages import MAX_PROFILE_BYTES
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
-    from pfo_fs.store.power_limit_folder import MAX_PROFILE_BYTES
 
     try:
         chooser = _selector(selector, factor, eta_knob, world_size)

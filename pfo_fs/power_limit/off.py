@@ -11,11 +11,10 @@ from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.guard import Guard, InTraining
 from pfo_fs.power_limit.choosing import Chooser
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import saving
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, Off, State
-from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 log = logging.getLogger("pfo_fs")
 
@@ -37,7 +36,7 @@ class OffOptimizer(InTraining):
         self._metrics = StepMetrics([])
         self.profile_path: str | None = None
         self._drift_watch: DriftWatch | None = None
-        self._files = FileClient(None, None, "", "")
+        self._files = FileClient(None, None, "")
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
 

@@ -17,6 +17,7 @@ from pfo_fs.guard import WarnOnce, guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.file_client import FileClient
+from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
@@ -24,7 +25,6 @@ from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, Warmup, too_short
-from pfo_fs.store.power_limit_folder import KNOBS, Knob, folder_key
 
 log = logging.getLogger("pfo_fs")
 
@@ -45,8 +45,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                     plo.on_step_end()
                 plo.on_epoch_end()
 
-    A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States, selectors,
-    profiles and shared directory are the same for both; profiles and choices of one are never used for the other.
+    A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States and
+    selectors are the same for both; profiles of one are never used for the other.
 
     If levels cannot be set, or not any more, or after any other error, the optimizer logs one warning, its state
     becomes `Off`, and training goes on. A copy of the optimizer is `Off`, also in another process. The earlier levels
@@ -62,9 +62,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         pl_step: Watts between two limits, from the highest that the GPU accepts downwards. Without effect on clocks.
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
-        shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
-            one after the other; give each kind of load a directory of its own. A job that chooses by what others have
-            measured measures that level and the highest one before it keeps to it.
+        shared_dir: The directory whose switch (`pfo-fs off --all`) holds this optimizer, too; without one, no switch
+            does.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`search.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
@@ -148,10 +147,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         decision: Decision | None = None
         token = secrets.token_hex(16)
         if self._ranks.rank == 0:
-            names, steps = agreed.gpu_names, self.profile_steps
-            key = folder_key(names[0], agreed.levels, steps, len(names), self.knob) if shared_dir is not None else ""
             try:
-                self._files = FileClient(self.profile_path, shared_dir, key, token, knob=self.knob)
+                self._files = FileClient(self.profile_path, shared_dir, token)
                 self._chooser = Chooser(
                     self._files, self.optimum_selector, self._search, agreed, self.profile_steps, self.knob
                 )
@@ -160,7 +157,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 decision = Decision([], problem=reason_of(error))
         decision, token = self._ranks.from_rank_0((decision, token))
         if self._ranks.rank != 0:
-            self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
+            self._files = FileClient(None, shared_dir, token, self._ranks.rank)
         if self._files.helper:
             for gpu in self._gpus.gpus:
                 gpu.report_to(self._files.helper, self._ranks.rank, token)

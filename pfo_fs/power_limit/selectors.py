@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.models import MOST_STRAGGLING, implausible
-from pfo_fs.store.power_limit_folder import KnobMeasurement, PowerLimitMeasurement
+from pfo_fs.power_limit.measurements import KnobMeasurement, PowerLimitMeasurement
 
 
 class OptimumSelector(ABC):
-    """Chooses a level: a power limit, or a clock; make a subclass for another way to choose.
-
-    A choice must depend only on the measurements: so jobs that share measurements choose alike.
-    """
+    """Chooses a level: a power limit, or a clock; make a subclass for another way to choose."""
 
     @abstractmethod
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
