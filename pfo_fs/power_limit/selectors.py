@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.models import MOST_STRAGGLING, implausible
 from pfo_fs.power_limit.measurements import KnobMeasurement, PowerLimitMeasurement
 
 
@@ -95,8 +94,6 @@ class MaxSlowdownConstraint(OptimumSelector):
     def __post_init__(self) -> None:
         if not self.factor >= 1:
             raise ConfigError(f"factor is {self.factor}; 1 allows no slowdown, 1.05 allows 5 %, and less is impossible")
-        if problem := implausible(self.factor, MOST_STRAGGLING):
-            raise ConfigError(f"factor: {problem}")
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
         """Returns the level: W, or MHz."""
