@@ -60,6 +60,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
         "combined": {"profile_path": str(folder / "profile.json"), "factor": 1.15},
         "known": {"profile_path": str(folder / "cached_profile.json")},
         "malformed": {"profile_path": str(folder / "malformed.json"), "strict": True},
+        "refused": {"profile_steps": 0},
         "forgiven": {"profile_path": str(folder / "malformed.json")},
         "one_rank_fails": {"env": {"1": {"PFO_FS_GPU": "nonsense"}}},
         "ranges": {"env": {"1": {"PFO_FS_SIM_MODEL": "A40"}}, "strict": True},
@@ -111,6 +112,11 @@ def test_a_profile_is_read_by_rank_0_for_all(job: tuple[Path, Results]) -> None:
 def test_a_malformed_profile_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
     for result in job[1]:
         assert result["malformed"]["error"].startswith("PlanError")
+
+
+def test_a_number_that_is_too_low_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        assert result["refused"]["error"] == "InvalidArgument: rank 0: profile_steps is 0; give at least 1"
 
 
 @pytest.mark.parametrize("name", ["forgiven", "one_rank_fails"])
