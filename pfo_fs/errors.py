@@ -2,6 +2,7 @@
 
     PfoError
     +- ConfigError (ValueError)      a value that the user gave is not valid: degrees, settings, scheduler arguments
+    |  +- InvalidArgument            a value for which Zeus's class raises ValueError: raised also without `strict`
     +- PlanError (ValueError)        a plan, profile or schedule is malformed or does not fit the job
     +- RecordError (ValueError)      a file in the shared directory is not a valid record
     +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
@@ -93,6 +94,10 @@ class PfoError(Exception):
 
 class ConfigError(PfoError, ValueError):
     """A setting or argument is not valid."""
+
+
+class InvalidArgument(ConfigError):
+    """An argument of a power-limit optimizer for which Zeus's class raises ValueError; training has not begun."""
 
 
 class PlanError(PfoError, ValueError):

@@ -25,11 +25,11 @@ ROOMS: dict[str, set[str]] = {
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "device", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
-    "power_limit": {"ipc", "device", "store", "helper", "loads"},
+    "power_limit": {"ipc", "device", "helper", "loads"},
     "integrations": {"ipc", "planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "coordination", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
-    "reports": {"store", "coordination", "planner", "loads", "autotune"},
+    "reports": {"store", "coordination", "planner", "loads", "autotune", "power_limit"},
 }
 ROOMS["cli"] = set(ROOMS)
 # The vocabulary, and the two files that only name things.

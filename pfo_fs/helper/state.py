@@ -172,7 +172,7 @@ class HelperState:
                 self._on_measured(rank, message)
             case m.ClocksReleased():
                 client.gpu = None
-            case m.ReadProfile() | m.SaveProfile() | m.ShareLevels():
+            case m.ReadProfile() | m.SaveProfile() | m.MakeDirectory():
                 self._add(message)
             case m.WatchSwitch():
                 self._switch.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from inspect import Parameter, signature
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +14,7 @@ from pfo_fs.guard import Guard
 from pfo_fs.integrations.pipeline_marks import ObjectWraps
 from pfo_fs.loads import from_batch
 from pfo_fs.power_limit.monitor import EnergyMonitor
+from pfo_fs.power_limit.off import check_numbers
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.training.load_clocks import LoadClocks
 
@@ -74,6 +76,18 @@ class PowerLimitCallback(FrameworkCallback):
     Attributes:
         optimizer: The optimizer; before it is started, one that does nothing.
     """
+
+    def _take(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which tells what is wrong with those left."""
+        names = [
+            name
+            for name, one in signature(GlobalPowerLimitOptimizer).parameters.items()
+            if one.kind is Parameter.POSITIONAL_OR_KEYWORD
+        ]
+        names += [f"argument {number + 1}" for number in range(len(names), len(arguments))]
+        given = dict(zip(names, arguments, strict=False)) | options
+        check_numbers(given)
+        self._prepare(given)
 
     def _prepare(self, options: dict[str, Any]) -> None:
         super()._prepare(options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import wraps
-from inspect import signature
 from typing import Any
 
 from pfo_fs.errors import ConfigError
@@ -76,13 +75,14 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
     an exception in a process that goes on (a notebook), and metrics are in what is reported.
 
     Raises:
+        InvalidArgument: As `GlobalPowerLimitOptimizer`.
         ConfigError: transformers is not installed. With `strict`, it also raises what `GlobalPowerLimitOptimizer`
             raises.
     """
 
     @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._prepare(dict(signature(GlobalPowerLimitOptimizer).bind(*args, **options).arguments))
+        self._take(args, options)
         self.start()
 
     def _prepare(self, options: dict[str, Any]) -> None:

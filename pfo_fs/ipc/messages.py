@@ -19,8 +19,6 @@ ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
 StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-Level: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
-PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 TimedStep: TypeAlias = tuple[int, int, float]
@@ -186,6 +184,10 @@ class ClocksReleased(Message, frozen=True, kw_only=True):
 # ---- between a power-limit optimizer and the host's helper
 
 
+MAX_PROFILE_BYTES = 160 << 10
+"""A profile goes from the helper to training in one message; this is room for a thousand levels."""
+
+
 class ReadProfile(Message, frozen=True, kw_only=True):
     """Rank 0 requests the profile of a power-limit optimizer; answered by `ProfileRead`."""
 
@@ -211,25 +213,8 @@ class ProfileSaved(Message, frozen=True, kw_only=True):
     """The answer to `SaveProfile`: the profile is written, or a `LogLine` before this message says why it is not."""
 
 
-class ShareLevels(Message, frozen=True, kw_only=True):
-    """Shares what a job has measured, and requests what others have; answered by `SharedLevels`.
-
-    `key` names, below the shared directory, the folder of measurements of the same kind, and `knob` is what is set.
-    `measurements` are (level in W or MHz, energy in J, time in s), and `begun` the levels that are measured now.
-    """
-
-    key: str
-    knob: Literal["power_limit", "clock"] = "power_limit"
-    measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
-    begun: list[Level] = []
-
-
-class SharedLevels(Message, frozen=True, kw_only=True):
-    """What is new in the folder, in the form of `ShareLevels`; `can_share`: the folder can be used."""
-
-    measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
-    begun: list[Level] = []
-    can_share: bool = True
+class MakeDirectory(Message, frozen=True, kw_only=True):
+    """Rank 0 requests that the shared directory is made if it is not there; a `LogLine` says why it cannot be used."""
 
 
 class WatchSwitch(Message, frozen=True, kw_only=True):
@@ -342,7 +327,7 @@ ToHelper: TypeAlias = (
     | ClocksReleased
     | ReadProfile
     | SaveProfile
-    | ShareLevels
+    | MakeDirectory
     | WatchSwitch
 )
 ToTraining: TypeAlias = (
@@ -356,5 +341,4 @@ ToTraining: TypeAlias = (
     | LogLine
     | ProfileRead
     | ProfileSaved
-    | SharedLevels
 )

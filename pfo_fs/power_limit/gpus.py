@@ -15,7 +15,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.shared_page import TARGET
 from pfo_fs.errors import DeviceError, NotOffered
-from pfo_fs.store.power_limit_folder import Knob
+from pfo_fs.power_limit.measurements import Knob
 
 ANSWER_WITHIN_S = 5.0
 

@@ -57,7 +57,7 @@ def test_ended_jobs_that_are_old_are_removed_and_archived_ones_too(tmp_path: Pat
 @pytest.mark.parametrize("duration", ["30d", "1h", "0d"])
 def test_a_job_that_has_not_ended_stays_however_old(tmp_path: Path, duration: str) -> None:
     running = job(tmp_path, ended=False, days=400)
-    found = prune(tmp_path, "--older-than", duration, "--all-users", "--measurements")
+    found = prune(tmp_path, "--older-than", duration, "--all-users")
     assert found["removed"] == []
     assert found["running"] == 1
     assert running.location.exists()
@@ -144,14 +144,6 @@ def test_a_switch_goes_with_its_job_and_that_of_all_stays(tmp_path: Path) -> Non
     aged(tmp_path / "off", 40)
     assert [row["path"] for row in prune(tmp_path)["removed"]] == ["off/gone"]
     assert switch.read().names == {"all", folder.job_id}
-
-
-def test_measurements_for_later_jobs_stay_unless_they_are_asked_for(tmp_path: Path) -> None:
-    job(tmp_path, ended=False, days=0)
-    (tmp_path / "power-limit/def").mkdir(parents=True)
-    aged(tmp_path / "power-limit/def", 40)
-    assert prune(tmp_path)["removed"] == []
-    assert {row["kind"] for row in prune(tmp_path, "--measurements")["removed"]} == {"power limit"}
 
 
 def test_folders_that_lie_very_deep_are_reported_and_left(tmp_path: Path) -> None:
