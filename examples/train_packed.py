@@ -13,6 +13,7 @@ import argparse
 import logging
 import os
 import random
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -76,11 +77,13 @@ def main() -> None:
             loads = [[pfo_fs.loads.from_lengths(lengths) for lengths in each] for each in (batches, coming)]  # pfo-fs
             clocks.step(loads=loads[0], ahead=loads[1:])  # pfo-fs
             optimizer.zero_grad()
-            for lengths in batches:
+            for place, lengths in enumerate(batches):
                 if kernels is not None:
                     kernels.stream.launch("forward_backward", work=0.5 + sum(n * n for n in lengths) / TOKENS**2)
                 tokens = torch.randint(WORDS, (TOKENS,), device=device)
-                cross_entropy(model(tokens, lengths), tokens.roll(-1)).backward()
+                # Gradients are reduced once in a step, so that ranks wait for each other once.
+                with model.no_sync() if place < MICRO_BATCHES - 1 else nullcontext():
+                    cross_entropy(model(tokens, lengths), tokens.roll(-1)).backward()
             if kernels is not None:
                 kernels.stream.synchronize()  # as a GPU's gradients are there only then
                 dist.barrier()

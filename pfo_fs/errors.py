@@ -2,6 +2,7 @@
 
     PfoError
     +- ConfigError (ValueError)      a value that the user gave is not valid: degrees, settings, scheduler arguments
+    |  +- InvalidArgument            a value for which Zeus's class raises ValueError: raised also without `strict`
     +- PlanError (ValueError)        a plan, profile or schedule is malformed or does not fit the job
     +- RecordError (ValueError)      a file in the shared directory is not a valid record
     +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
@@ -27,6 +28,12 @@ Messages say what was wrong, where, and what to do about it. Messages may quote 
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 _MAX_MESSAGE_CHARS = 20_000
 """Messages quote files of other users: a longer one would fill the log."""
 
@@ -51,6 +58,32 @@ def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) ->
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
+_IN_PLAIN_WORDS = (
+    ("^Field required$", "is missing"),
+    ("^Invalid JSON: ", "is not JSON: "),
+    ("^[A-Z][a-z]+ should ", "must "),
+    (", (unable|got) .*| after validation.*", ""),
+    ("a valid integer", "a whole number"),
+    ("a valid dictionary", "a JSON object"),
+    ("a valid boolean", "true or false"),
+    ("a valid ", "a "),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+)
+"""Parts of pydantic's messages, and how pfo-fs says it."""
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Returns where the first wrong value of a document is (keys with points between them), and what is wrong."""
+    first = error.errors(include_url=False)[0]
+    where, wrong = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    for theirs, ours in _IN_PLAIN_WORDS:
+        wrong = re.sub(theirs, ours, wrong)
+    if wrong.startswith("must ") and isinstance(first["input"], str | int | float):
+        wrong += f", not {first['input']!r:.100}"
+    return plain_text(where, 300), plain_text(wrong, 500)
+
+
 class PfoError(Exception):
     """Base class of every error raised by pfo-fs."""
 
@@ -61,6 +94,10 @@ class PfoError(Exception):
 
 class ConfigError(PfoError, ValueError):
     """A setting or argument is not valid."""
+
+
+class InvalidArgument(ConfigError):
+    """An argument of a power-limit optimizer for which Zeus's class raises ValueError; training has not begun."""
 
 
 class PlanError(PfoError, ValueError):

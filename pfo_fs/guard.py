@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pfo_fs.errors import PfoError, plain_text
+from pfo_fs.errors import ConfigError, InvalidArgument, PfoError, plain_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 Method = TypeVar("Method", bound=Callable[..., None])
+Arguments = tuple[Any, ...]
 
 
 def reason_of(error: BaseException) -> str:
@@ -92,7 +94,7 @@ class Guard:
 
     def handle(self, error: BaseException) -> bool:
         """Takes pfo-fs out of training; returns whether training goes on: if not, the caller raises the error."""
-        if self.strict or not isinstance(error, Exception):
+        if self.strict or not isinstance(error, Exception) or isinstance(error, InvalidArgument):
             return False
         if not self._failed:
             self._failed = True
@@ -115,8 +117,46 @@ def guarded(method: Method) -> Method:
     return run  # type: ignore[return-value]
 
 
+def takes_any_call(
+    arrange: Callable[[Arguments, dict[str, Any]], Arguments] = lambda arguments, _: arguments,
+) -> Callable[[Method], Method]:
+    """Makes a constructor note in `wrong_call` that it got arguments that it does not have.
+
+    A TypeError would end training on this rank before the other ranks hear of it. So the constructor runs, with the
+    arguments that it has, and raises `wrong_call` where it raises its other errors.
+
+    Args:
+        arrange: Returns the positional arguments in the constructor's order; it may change those with names.
+    """
+
+    def decorate(constructor: Method) -> Method:
+        takes = signature(constructor)
+
+        @wraps(constructor)
+        def run(self: InTraining, *arguments: Any, **options: Any) -> None:
+            arguments = arrange(arguments, options)
+            self.wrong_call = None
+            try:
+                takes.bind(self, *arguments, **options)
+            except TypeError as error:
+                names = [name for name in takes.parameters if name != "self"]
+                self.wrong_call = ConfigError(f"{type(self).__name__}: {error}; it takes {', '.join(names)}")
+                arguments, options = (), {name: value for name, value in options.items() if name in names}
+            constructor(self, *arguments, **options)
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
 class InTraining(ABC):
-    """What training holds until `close`: a context manager, of which a copy does nothing, also in another process."""
+    """What training holds until `close`: a context manager, of which a copy does nothing, also in another process.
+
+    Attributes:
+        wrong_call: What was wrong with the call of the constructor (`takes_any_call`); None if nothing was.
+    """
+
+    wrong_call: ConfigError | None = None
 
     @abstractmethod
     def _start_as_nothing(self) -> None:
@@ -147,3 +187,31 @@ class InTraining(ABC):
     def _end(self, error: BaseException | None) -> None:
         """Ends it with the block or the process that holds it, maybe by an error."""
         self.close()
+
+
+class ZeusCallbacks(InTraining):
+    """An optimizer that has all methods of Zeus's `Callback`; those that it does not need do nothing."""
+
+    def on_train_begin(self) -> None:
+        """Training begins."""
+
+    def on_train_end(self) -> None:
+        """Training ends."""
+
+    def on_epoch_begin(self) -> None:
+        """An epoch begins."""
+
+    def on_epoch_end(self) -> None:
+        """An epoch ends."""
+
+    def on_step_end(self) -> None:
+        """A step ends."""
+
+    def on_evaluate(self, metric: float) -> None:
+        """The model was evaluated."""
+
+    def on_instruction_begin(self, name: str) -> None:
+        """An instruction begins."""
+
+    def on_instruction_end(self, name: str) -> None:
+        """An instruction ends."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from pfo_fs.errors import ConfigError
+from pfo_fs.errors import ConfigError, first_problem
+
+PREFIX = "PFO_FS_"
 
 
 class PFOSettings(BaseSettings):
@@ -35,7 +38,7 @@ class PFOSettings(BaseSettings):
             coordinator, which would notify them when the straggler is gone.
     """
 
-    model_config = SettingsConfigDict(env_prefix="PFO_FS_", extra="ignore", validate_default=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", validate_default=True, env_ignore_empty=True)
 
     scheduler: str = "ParetoScheduler"
     scheduler_args: dict[str, Any] = {}
@@ -44,7 +47,7 @@ class PFOSettings(BaseSettings):
     dump_dir: Path = Path("dump")
     max_job_idle_time: float = Field(default=7 * 24 * 3600.0, gt=0)
     poll_interval: float | None = Field(default=None, gt=0, le=60)
-    watch: str = Field(default="auto", pattern="^(auto|poll|events)$")
+    watch: Literal["auto", "poll", "events"] = "auto"
     profile_steps: int = Field(default=5, ge=1, le=1000)
     profile_seconds: float = Field(default=4.0, ge=0, le=600)
     lease_timeout: float = Field(default=3.0, gt=0.1, le=600)
@@ -58,18 +61,30 @@ class PFOSettings(BaseSettings):
         return value.upper()
 
 
-def load_settings(**overrides: Any) -> PFOSettings:
+_OF_DAEMON = ("log_level", "max_job_idle_time", "watch", "lease_timeout")
+"""Settings that only a daemon uses: in a job, their variables are not looked at, so that none can be wrong."""
+
+
+def load_settings(*, of_job: bool = False, **overrides: Any) -> PFOSettings:
     """Returns the settings from the environment, replaced by those `overrides` that are not None.
 
+    A variable that is empty counts as not set.
+
+    Args:
+        of_job: Whether a job asks, and not a daemon.
+
     Raises:
-        ConfigError: A value is not valid; the message names the variable.
+        ConfigError: A value is not valid; the message names the variable, or the argument of that name.
     """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    defaults = {name: PFOSettings.model_fields[name].default for name in _OF_DAEMON if of_job}
     try:
-        return PFOSettings(**{key: value for key, value in overrides.items() if value is not None})
+        return PFOSettings(**{**defaults, **given})
     except ValidationError as error:
-        problems = "; ".join(
-            f"PFO_FS_{str(e['loc'][0]).upper()}: {e['msg']} (got {e.get('input')!r})" for e in error.errors()
-        )
-        raise ConfigError(f"settings: {problems}") from error
-    except ValueError as error:  # an environment variable that is not JSON
-        raise ConfigError(f"settings: {error}") from error
+        where, wrong = first_problem(error)
+        name = where.partition(".")[0]
+        raise ConfigError(f"{name if name in given else f'{PREFIX}{name.upper()}'} {wrong}") from None
+    except SettingsError as error:  # the only setting that pydantic reads as JSON
+        got = os.environ.get(f"{PREFIX}SCHEDULER_ARGS", "")
+        text = f'{PREFIX}SCHEDULER_ARGS must be a JSON object such as {{"slowdown": 1.05}}, not {got!r:.200}'
+        raise ConfigError(f"{text} ({error.__cause__})") from None

@@ -6,13 +6,13 @@ Planner and clock processes read it, so it lies where all rooms may import it.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfo_fs.errors import PlanError, plain_text
+from pfo_fs.errors import PlanError, first_problem
 from pfo_fs.models import Megahertz
+from pfo_fs.user_files import read_user_file
 
 VARIABLE = "PFO_FS_SWITCHING_FILE"
 """The environment variable that gives the clock processes of a job their starting values."""
@@ -62,23 +62,13 @@ def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:
         PlanError: The file cannot be read, is too large, or a value is missing or out of range; the message names the
             key.
     """
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_SWITCHING_BYTES + 1)
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_SWITCHING_BYTES:
-        raise PlanError(
-            f"{path}: is larger than {MAX_SWITCHING_BYTES:,} bytes; is it what pfo-fs doctor --switching wrote?"
-        )
+    content = read_user_file(path, MAX_SWITCHING_BYTES, "what pfo-fs doctor --switching wrote")
     try:
         return MeasuredSwitching.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise PlanError(
-            f"{path}: {plain_text(where)}: {plain_text(first['msg'])}; measure again with pfo-fs doctor --switching"
-        ) from error
+        where, wrong = first_problem(error)
+        place = where or "the document"
+        raise PlanError(f"{path}: {place} {wrong}; measure again with pfo-fs doctor --switching") from None
 
 
 def given_switching() -> MeasuredSwitching | None:

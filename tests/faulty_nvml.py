@@ -184,6 +184,7 @@ class Bench:
             "spec": f"nvml:{UUID}", "trainer_pid": os.getpid(),
             "options": ClockOptions(leave_clocks=leave_clocks, clock_backend="nvml", profile_steps=2)._asdict(),
             "page_fd": os.dup(self.page.fd), "doorbell_fd": os.eventfd(0), "socket_fd": self._theirs.detach(),
+            "lifeline_fd": os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
         }  # fmt: skip
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
         open_before = open_descriptors()

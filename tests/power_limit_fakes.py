@@ -45,6 +45,9 @@ class FakeGpu:
     def restore(self) -> None:
         self.given_back += 1
 
+    def report_to(self, helper: str, rank: int, token: str) -> None:
+        self.helper = helper
+
     def leave(self) -> None:
         self.closed = True
 

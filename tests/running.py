@@ -45,6 +45,11 @@ class Gluster:
     server: subprocess.Popen[bytes]
 
 
+def open_fds() -> set[int]:
+    """The descriptors that this process has open, without that of the list itself."""
+    return {int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+
+
 def modules_loaded_by(code: str) -> set[str]:
     """The modules that `code` loads in an interpreter of its own, which coverage does not measure: it loads many."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}

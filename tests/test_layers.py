@@ -11,7 +11,7 @@ from running import modules_loaded_by
 
 PACKAGE = Path(__file__).parents[1] / "pfo_fs"
 
-VOCABULARY = {"clock_latency", "errors", "guard", "models", "settings", "switching_file"}
+VOCABULARY = {"clock_latency", "errors", "guard", "models", "settings", "switching_file", "user_files"}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
 ROOMS: dict[str, set[str]] = {
     "store": set(),
@@ -23,13 +23,13 @@ ROOMS: dict[str, set[str]] = {
     "device": {"ipc"},
     "autotune": {"scheduler", "planner"},
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
-    "helper": {"ipc", "store", "coordination"},
+    "helper": {"ipc", "store", "device", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
-    "power_limit": {"ipc", "device", "store", "helper", "loads"},
+    "power_limit": {"ipc", "device", "helper", "loads"},
     "integrations": {"ipc", "planner", "loads", "training", "power_limit"},
-    "doctor": {"ipc", "store", "device", "helper", "training"},
+    "doctor": {"ipc", "store", "coordination", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
-    "reports": {"store", "planner", "loads", "autotune"},
+    "reports": {"store", "coordination", "planner", "loads", "autotune", "power_limit"},
 }
 ROOMS["cli"] = set(ROOMS)
 # The vocabulary, and the two files that only name things.
@@ -39,7 +39,8 @@ TOP = {
     "guard": {"errors"},
     "models": {"errors"},
     "settings": {"errors"},
-    "switching_file": {"errors", "models"},
+    "switching_file": {"errors", "models", "user_files"},
+    "user_files": {"errors"},
     "__main__": {"cli"},
     "__init__": {*VOCABULARY, "planner", "loads", "training", "scheduler", "power_limit", "integrations"},
 }

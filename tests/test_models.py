@@ -18,7 +18,7 @@ from pfo_fs.models import (
     RankInfo,
     is_safe_job_id,
 )
-from pfo_fs.settings import load_settings
+from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.store import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
 
 
@@ -96,11 +96,44 @@ def test_settings_come_from_the_environment_and_arguments_win(monkeypatch: pytes
     assert settings.scheduler_args == {"solution_path": "x.py"}
 
 
+@pytest.mark.parametrize("name", PFOSettings.model_fields)
+def test_a_setting_whose_variable_is_empty_has_its_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    default = PFOSettings.model_fields[name].default
+    monkeypatch.setenv(f"PFO_FS_{name.upper()}", "")
+    assert getattr(load_settings(), name) == getattr(load_settings(of_job=True), name) == default
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("PROFILE_STEPS", "0"), ("LOG_LEVEL", "loud"), ("WATCH", "sometimes"), ("SCHEDULER_ARGS", "no json")],
+    ("name", "value", "words"),
+    [
+        ("SCHEDULER_ARGS", "{slowdown:", "must be a JSON object such as"),
+        ("SCHEDULER_ARGS", "[1.05]", "must be a JSON object"),
+        ("LOG_LEVEL", "loud", "'loud' is not a log level"),
+        ("DUMP_DATA", "perhaps", "must be true or false, not 'perhaps'"),
+        ("MAX_JOB_IDLE_TIME", "-1", "must be greater than 0, not '-1'"),
+        ("POLL_INTERVAL", "1e400", "must be at most 60, not '1e400'"),
+        ("WATCH", "sometimes", "must be 'auto', 'poll' or 'events', not 'sometimes'"),
+        ("PROFILE_STEPS", "0", "must be at least 1, not '0'"),
+        ("PROFILE_STEPS", "2.5", "must be a whole number, not '2.5'"),
+        ("PROFILE_SECONDS", "4s", "must be a number, not '4s'"),
+        ("LEASE_TIMEOUT", "nan", "must be at most 600, not 'nan'"),
+        ("STRAGGLER_TIMEOUT", "4000", "must be at most 3600, not '4000'"),
+    ],
 )
-def test_a_wrong_setting_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_the_error_of_a_wrong_setting_names_the_variable_and_the_mistake(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
     monkeypatch.setenv(f"PFO_FS_{name}", value)
-    with pytest.raises(ConfigError, match=re.compile(name, re.IGNORECASE)):
+    with pytest.raises(ConfigError, match=f"^PFO_FS_{name}:? .*{re.escape(words)}"):
         load_settings()
+
+
+def test_a_wrong_setting_of_the_daemon_does_not_concern_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOG_LEVEL", "MAX_JOB_IDLE_TIME", "WATCH", "LEASE_TIMEOUT"):
+        monkeypatch.setenv(f"PFO_FS_{name}", "wrong")
+    assert load_settings(of_job=True).log_level == "INFO"
+
+
+def test_the_error_of_a_wrong_argument_does_not_blame_a_variable() -> None:
+    with pytest.raises(ConfigError, match=r"^profile_steps must be at least 1, not 0"):
+        load_settings(profile_steps=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from pfo_fs.errors import PlanError
+from pfo_fs.errors import PlanError, first_problem
 from pfo_fs.models import PlanInputs, Target, implausible
 
 OUTSIDE_THE_JOB = -1
@@ -69,10 +69,8 @@ def target_of(slowdown: float | None, deadline: float | None, power: float | Non
     try:
         target = Target.model_validate(asked)
     except ValidationError as error:
-        first = error.errors()[0]
-        what = first["loc"][0] if first["loc"] else "target"
-        got = "" if what == "target" else f", not {first.get('input')}"
-        raise PlanError(f"{what}: {first['msg'].removeprefix('Value error, ')}{got}") from None
+        where, wrong = first_problem(error)
+        raise PlanError(f"{where or 'target'}: {wrong}") from None
     if problem := implausible(target.slowdown):
         raise PlanError(f"slowdown: {problem}")
     return target

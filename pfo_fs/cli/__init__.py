@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import errno
 import io
+import os
+import signal
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -26,11 +29,14 @@ from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
 from pfo_fs.cli.switch import off, on
-from pfo_fs.cli.terminal import HELP, fail
+from pfo_fs.cli.terminal import HELP, PlainCommand, fail
 from pfo_fs.errors import PfoError
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
 """Errors without a file's name that come from printing, for example onto a full disk."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
+"""What ends a command, also one that was started by a process that blocks signals (JVM, .NET): exec keeps the mask."""
 
 app = typer.Typer(
     help="Save energy in pipeline-parallel training: plan, schedule and watch GPU clocks through a shared directory.",
@@ -55,11 +61,12 @@ def daemon_main() -> None:
 def daemon_app() -> typer.Typer:
     """Returns the command `pfo-fs-daemon`."""
     single = typer.Typer(pretty_exceptions_enable=False, context_settings=HELP)
-    single.command()(daemon)
+    single.command(cls=PlainCommand)(daemon)
     return single
 
 
 def _run(program: typer.Typer) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # under another encoding than UTF-8, what it lacks becomes "?"
             stream.reconfigure(errors="replace")
@@ -73,6 +80,12 @@ def _run(program: typer.Typer) -> None:
         fail(f"{what}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except MemoryError:
+        fail("there is not enough memory for this")
+    except Exception as error:  # noqa: BLE001  a traceback tells a user nothing
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} in {os.path.basename(place.filename)}, line {place.lineno}"
+        fail(f"this is a fault of pfo-fs {pfo_fs.__version__}; please report it: {where}: {error}")
 
 
 @app.callback(invoke_without_command=True)
@@ -86,5 +99,5 @@ for command in (
     *(demo, daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
     *(off, on, prune, reset_clocks),
 ):
-    app.command()(command)
-app.command("power-limit")(power_limit)
+    app.command(cls=PlainCommand)(command)
+app.command("power-limit", cls=PlainCommand)(power_limit)

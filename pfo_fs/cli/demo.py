@@ -51,7 +51,7 @@ def demo(
         ),
     ] = False,
     minutes: Annotated[
-        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0)
+        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0, max=1440.0)
     ] = 10.0,
     shared_dir: Annotated[
         Path | None,
@@ -102,11 +102,11 @@ def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[Job
     from pfo_fs.device.simulated.physics import A100
     from pfo_fs.planner import make_pipeline
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.settings import PFOSettings
+    from pfo_fs.settings import load_settings
     from pfo_fs.simulator import Cluster, ModelTruth, Play, summarize
 
     cluster = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A100, STAGES), seed=0)
-    settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args={"slowdown": slowdown})
+    settings = load_settings(of_job=True, scheduler="ParetoScheduler", scheduler_args={"slowdown": slowdown})
     console.print(
         f"A job over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B) in virtual time, one simulated "
         "A100 per stage. There is no profile of the model yet.",

@@ -40,9 +40,11 @@ def doctor(
             help="Number of hosts that run this command at the same time, to test between them.", min=1, max=64
         ),
     ] = 1,
-    wait: Annotated[float, typer.Option(help="With --peer: seconds to wait for the other hosts.", min=1)] = 120.0,
+    wait: Annotated[
+        float, typer.Option(help="With --peer: seconds to wait for the other hosts.", min=1, max=86_400)
+    ] = 120.0,
     answer_within: Annotated[
-        float, typer.Option(help="Seconds after which a file operation counts as hung.", min=0.5)
+        float, typer.Option(help="Seconds after which a file operation counts as hung.", min=0.5, max=3600)
     ] = 15.0,
     fix: Annotated[
         bool,

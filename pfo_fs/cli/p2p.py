@@ -13,7 +13,7 @@ from pfo_fs.cli.terminal import JsonFlag, err, fail, print_json, say, show, tabl
 
 
 def profile_p2p(
-    seconds: Annotated[float, typer.Option(help="Seconds of measuring at each clock.", min=1.0)] = 10.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of measuring at each clock.", min=1.0, max=3600.0)] = 10.0,
     clock: Annotated[
         list[int] | None, typer.Option(help="MHz of the waiting GPU; may be given several times. Default: not locked.")
     ] = None,
@@ -24,13 +24,14 @@ def profile_p2p(
 ) -> None:
     """Measure the power of a GPU that waits for another one: the value of `pfo-fs plan --p2p-power`. Needs 2 GPUs."""
     from pfo_fs.device.metering.p2p import profile_p2p as measure
+    from pfo_fs.reports.atomic_output import output_file
 
     if find_spec("torch") is None:
         fail("this measurement needs PyTorch, which is not installed: pip install torch")
     say(f"measuring for {seconds:g} s at each of {len(clock or [0])} clock(s) ...", to=err)
     found = measure(seconds, clock or ())
     if output is not None:
-        with open(output, "w", newline="") as file:
+        with output_file(output) as file:
             writer = csv.DictWriter(file, ["clock_mhz", "power_w", "seconds"])
             writer.writeheader()
             writer.writerows(found["rows"])

@@ -50,7 +50,8 @@ def plan(
     ] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
     frontier: Annotated[
-        int | None, typer.Option(help="Make this many plans, from the least energy (number 0) to the fastest.")
+        int | None,
+        typer.Option(help="Make this many plans, from the least energy (number 0) to the fastest.", max=100_000),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for plan files, tables and pictures.")

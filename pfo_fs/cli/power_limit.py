@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, fail, print_json, say, show, table, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, err, fail, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import ConfigError
 from pfo_fs.reports.wording import percent
+from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pfo_fs.power_limit import OptimumSelector
-    from pfo_fs.store.power_limit_folder import KnobMeasurement
+    from pfo_fs.power_limit.measurements import KnobMeasurement
 
 
 Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
@@ -44,18 +45,14 @@ def power_limit(
     json_: JsonFlag = False,
 ) -> None:
     """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
+    from pfo_fs.ipc.messages import MAX_PROFILE_BYTES
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
-    from pfo_fs.store.power_limit_folder import MAX_PROFILE_BYTES
 
     try:
         chooser = _selector(selector, factor, eta_knob, world_size)
     except ConfigError as error:
         wrong_usage(str(error))
-    try:
-        with profile.open("rb") as file:
-            text = file.read(MAX_PROFILE_BYTES + 1)
-    except OSError as error:
-        fail(f"{profile}: {error.strerror}")
+    text = read_user_file(profile, MAX_PROFILE_BYTES, "a profile of power limits")
     measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.level)
     knob, unit = measurements[0].knob, measurements[0].unit
     bent = _bent(measurements, unit)
@@ -96,6 +93,7 @@ def _bent(measurements: Sequence[KnobMeasurement], unit: str) -> str:
 
 def _selector(name: str, factor: float | None, eta_knob: float | None, world_size: int | None) -> OptimumSelector:
     """Returns the selector that the options name; fails if an option belongs to another selector."""
+    from pfo_fs.models import MOST_STRAGGLING
     from pfo_fs.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
 
     takes: dict[str, set[str]] = {
@@ -112,6 +110,10 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
     if name == "max-slowdown":
         if factor is None:
             wrong_usage("--selector max-slowdown needs --factor, such as 1.05 for 5 % more time")
+        if factor > MOST_STRAGGLING:
+            meant = f"; for {factor:g} % more time, give {1 + factor / 100:g}" if factor <= 100 else ""
+            text = f"--factor {factor:g} allows {factor:g} times the time at the highest level{meant}"
+            say(("warning: ", "yellow"), text, to=err)
         return MaxSlowdownConstraint(factor)
     if name == "zeus-cost":
         return ZeusCost(0.5 if eta_knob is None else eta_knob, 1 if world_size is None else world_size)

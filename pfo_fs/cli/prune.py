@@ -49,10 +49,6 @@ def prune(
             help="Only what nothing was written into for this time: 30d, 12h; 1h at least.",
         ),
     ] = "30d",  # type: ignore[assignment]  # the parser gets it
-    measurements: Annotated[
-        bool,
-        typer.Option("--measurements", help="Also old power-limit measurements, from which jobs learn."),
-    ] = False,
     all_users: Annotated[
         bool, typer.Option("--all-users", help="Also of other users, as far as this user may remove it.")
     ] = False,
@@ -67,7 +63,7 @@ def prune(
     removed: list[Left] = []
     others = 0
     with err.status("reading jobs ..."):
-        for left in list(pruning.find(older_than_s=older_than, measurements=measurements)):
+        for left in list(pruning.find(older_than_s=older_than)):
             if left.uid != os.geteuid() and not all_users:
                 others += 1
             elif dry_run or pruning.remove(left):

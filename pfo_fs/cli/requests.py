@@ -12,6 +12,7 @@ import yaml
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, plausible_slowdown, wrong_usage
+from pfo_fs.errors import first_problem
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -49,7 +50,7 @@ def target(
     try:
         request = None if none else Target.model_validate(asked)
     except ValidationError as error:
-        wrong_usage(f"--{next(iter(asked))}: {error.errors()[0]['msg']}")
+        wrong_usage(f"--{next(iter(asked))}: {first_problem(error)[1]}")
     _write(find_job(job, shared_dir, writes=True), "target", None if request is None else asked, json_)
 
 
@@ -82,7 +83,7 @@ def straggler(
             if problem := implausible(slowdown, MOST_STRAGGLING):
                 wrong_usage(f"--slowdown: {problem}")
         except ValidationError as error:
-            wrong_usage(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
+            wrong_usage(f"--{': '.join(first_problem(error))}")
         body = folder.read_job()
         if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
             wrong_usage(f"--pipeline {pipeline}: the job has pipelines 0 to {body.job_info.dp_degree - 1}")

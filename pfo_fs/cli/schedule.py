@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say
+from pfo_fs.cli.terminal import JsonFlag, PlainCommand, SharedDirOption, err, fail, print_json, say
+from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 schedule_app = typer.Typer(help="Show, check and set the schedule of a running job.", no_args_is_help=True)
 
 
-@schedule_app.command("show")
+@schedule_app.command("show", cls=PlainCommand)
 def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag = False) -> None:
     """Print the schedule in force, as YAML that can be edited and then set."""
     from pfo_fs.schedule_yaml import format_schedule_yaml
@@ -43,7 +44,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     print(format_schedule_yaml(schedules, infos, job_body.job_info, comment=comment), end="")  # noqa: T201
 
 
-@schedule_app.command("check")
+@schedule_app.command("check", cls=PlainCommand)
 def schedule_check(
     job: Job,
     file: Annotated[
@@ -67,7 +68,7 @@ def schedule_check(
     sys.exit(1 if problems else 0)
 
 
-@schedule_app.command("set")
+@schedule_app.command("set", cls=PlainCommand)
 def schedule_set(
     job: Job,
     file: Annotated[Path, typer.Argument(help="YAML file to put in force; - for standard input.")],
@@ -101,10 +102,11 @@ def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
 
 def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     if file is not None:
-        try:
-            return str(file), sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        except OSError as error:
-            fail(f"{file}: {error.strerror}")
+        from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
+
+        if str(file) == "-":
+            return "-", sys.stdin.buffer.read(MAX_YAML_BYTES + 1)
+        return str(file), read_user_file(file, MAX_YAML_BYTES, "a schedule")
     content = folder.read_yaml()
     if content is None:
         fail(f"job {folder.job_id} has no schedule.yaml")

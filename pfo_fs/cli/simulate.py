@@ -73,7 +73,7 @@ def simulate(
         Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
     ] = "A100",
     stages: Annotated[
-        int, typer.Option(help="Stages of a pipeline; with --profile or --trace, those of the file.", min=1)
+        int, typer.Option(help="Stages of a pipeline; with --profile or --trace, those of the file.", min=1, max=4096)
     ] = 8,
     schedule: Annotated[PipelineSchedule, typer.Option(help="Order of the instructions of a pipeline.")] = "1f1b",
     num_ranks: Annotated[
@@ -82,10 +82,12 @@ def simulate(
     pipelines: Annotated[
         int | None,
         typer.Option(
-            help="Number of pipelines (data-parallel degree); default: 1, with --trace all of the trace.", min=1
+            help="Number of pipelines (data-parallel degree); default: 1, with --trace all of the trace.",
+            min=1,
+            max=4096,
         ),
     ] = None,
-    iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1)] = 150,
+    iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1, max=1_000_000)] = 150,
     straggler: Annotated[
         list[str] | None,
         typer.Option(
@@ -128,7 +130,7 @@ def simulate(
     from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
-    from pfo_fs.settings import PFOSettings
+    from pfo_fs.settings import load_settings
     from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
@@ -179,7 +181,9 @@ def simulate(
     cluster = job.cluster(seed, [_episode(text, job.pipelines) for text in straggler or ()])
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
-        settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps)
+        settings = load_settings(
+            of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps
+        )
         play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile or trace, gpu, generated)}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)

@@ -19,8 +19,9 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
-from pfo_fs.errors import plain_text
+from pfo_fs.errors import first_problem, plain_text
 
 if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
@@ -32,6 +33,21 @@ err = Console(stderr=True)
 
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of all commands: help has a short name."""
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage errors are in plain words: typer gives those of pydantic."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Reads the command line."""
+        from pydantic import ValidationError
+
+        try:
+            return super().make_context(*args, **extra)
+        except typer.BadParameter as error:
+            if isinstance(error.__cause__, ValidationError):
+                error.message = first_problem(error.__cause__)[1]
+            raise
 
 
 def directory_path(text: str) -> Path:

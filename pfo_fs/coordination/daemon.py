@@ -121,6 +121,7 @@ class Daemon:
     def _turn(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
         self._leader.poll()
+        self._read_site()  # a mistake in it is logged before a job comes
         leadership = self._leader.leadership
         if leadership is not self._served:
             self._serve(leadership)
@@ -177,13 +178,13 @@ class Daemon:
             self._events.start(lambda: self._watcher.leave(job_id))
 
     def _read_site(self) -> SitePolicy:
-        """Returns what the site allows; called in the thread that claims jobs."""
+        """Returns what the site allows; called by each turn, and in the thread that claims jobs."""
         now = self._monotonic()
         if now - self._site_read >= _READ_SITE_EVERY_S:
             self._site = read_site_policy(self._shared, self._site)
             self._site_read = now
             if self._site.problem:
-                self._log.log(logging.WARNING, self._site.problem)
+                self._log.log(logging.WARNING, self._site.warning)
         return self._site
 
     def _read_switch(self) -> SwitchedOff:

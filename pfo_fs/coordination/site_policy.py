@@ -24,7 +24,7 @@ class SitePolicy:
     Attributes:
         coordination: `auto`: a job without a daemon is scheduled by its own rank 0, unless it requests a daemon.
             `daemon-only`: only a daemon schedules; a job that no daemon claims keeps its default clocks.
-        problem: Text for the log about what is wrong with the file; empty if nothing is.
+        problem: What is wrong with the file, and in which line; empty if nothing is.
     """
 
     coordination: Literal["auto", "daemon-only"] = "auto"
@@ -34,6 +34,12 @@ class SitePolicy:
     def daemon_only(self) -> bool:
         """Whether a job may not schedule itself."""
         return self.coordination == "daemon-only"
+
+    @property
+    def warning(self) -> str:
+        """Text for the log about what is wrong with the file; empty if nothing is."""
+        in_force = f"Until it is mended, `coordination: {self.coordination}` is in force"
+        return f"{self.problem}. {in_force}" if self.problem else ""
 
 
 _POLICIES = {policy.coordination: policy for policy in (SitePolicy("auto"), SitePolicy("daemon-only"))}
@@ -61,7 +67,7 @@ def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> Si
         problem = f"site.yaml cannot be read: {error.args[-1]}"
     except ScheduleProblems as error:
         problem = f"site.yaml is not valid: {error}"
-    return replace(last, problem=f"{problem}. Until it is mended, `coordination: {last.coordination}` is in force")
+    return replace(last, problem=problem)
 
 
 def parse_site_policy(content: bytes) -> SitePolicy:

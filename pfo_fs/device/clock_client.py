@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import logging
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 import weakref
@@ -27,13 +25,13 @@ from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.process_state import is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
+from pfo_fs.ipc.transport import refusals_named
 
 if TYPE_CHECKING:
     from pfo_fs.switching_file import MeasuredSwitching
 
 log = logging.getLogger("pfo_fs")
 
-_NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 _ONE = (1).to_bytes(8, sys.byteorder)
 
 _dying: list[Child] = []
@@ -74,7 +72,7 @@ class ClockProcess:
                 "no process is left to reset clocks and power limits; start it with an init (docker run --init)"
             )
         self._info: ClockInfo | None = None
-        self._lost = False
+        self._lost = self._resetting = False
         self.how_it_ended = ""  # in brackets, for a message
         self._closed = False
         self._answers = b""
@@ -85,16 +83,27 @@ class ClockProcess:
             self._page_file = OwnFile(self._page.fd)
             weakref.finalize(self, self._page_file.close).atexit = False
             self._doorbell, waiting = open_doorbell()
-            self._close_doorbell = weakref.finalize(self, OwnFile(self._doorbell).close)
+            self._own_doorbell = OwnFile(self._doorbell)
+            self._close_doorbell = weakref.finalize(self, self._own_doorbell.close)
             self._close_doorbell.atexit = False
             if waiting != self._doorbell:
                 only_the_childs.callback(os.close, waiting)
-            self._socket, theirs = socket.socketpair()
+            lifeline, ours = os.pipe()
+            only_the_childs.callback(os.close, lifeline)
+            self._lifeline = OwnFile(ours)
+            weakref.finalize(self, self._lifeline.close).atexit = False
+            with refusals_named("socketpair"):
+                self._socket, theirs = socket.socketpair()
             only_the_childs.enter_context(theirs)
             self._fd = self._socket.fileno()
             self._own_socket = OwnFile(self._fd)
             weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
-            fds = {"page_fd": self._page.fd, "doorbell_fd": waiting, "socket_fd": theirs.fileno()}
+            fds = {
+                "page_fd": self._page.fd,
+                "doorbell_fd": waiting,
+                "lifeline_fd": lifeline,
+                "socket_fd": theirs.fileno(),
+            }
             try:
                 self._process = self._start(fds, trainer_pid=os.getpid())
             except Exception as error:  # noqa: BLE001  also what subprocess raises where a container refuses its calls
@@ -110,7 +119,7 @@ class ClockProcess:
     def ring_doorbell(self) -> None:
         """Wakes the clock process; needed only while `SLEEPING` is set. Keeps the interpreter lock; about 5 us."""
         self.words[shared_page.SLEEPING] = 0
-        if self._doorbell >= 0:
+        if self._doorbell >= 0 and self._own_doorbell.seems_open():
             held_calls.write(self._doorbell, _ONE, 8)
 
     @property
@@ -119,15 +128,16 @@ class ClockProcess:
         return {} if self._closed else {"page_fd": self._page.fd, "doorbell_fd": self._doorbell}
 
     def check(self) -> bool:
-        """If the clock process has died, warns once and has the clocks reset. About 1 us; keeps the interpreter lock.
+        """If the clock process has died, warns, has the GPU reset, and says so once it is. About 1 us; keeps the lock.
 
         Returns:
             Whether `receive_answer` has something to return.
         """
-        if self._lost or self._closed:
+        if not self._is_connected():
+            self._tell_reset()
             return False
         size = held_calls.recv(self._fd, self._peek, 1, self._peeks)
-        if size == 0 or (size < 0 and ctypes.get_errno() in _NO_SOCKET):  # the program has closed all its files
+        if size == 0:
             self._died()
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # left unread, it would hide the end of the socket
@@ -137,20 +147,27 @@ class ClockProcess:
             return bool(size == 1) or b"\n" in self._answers
         return b"\n" in self._answers
 
+    def _is_connected(self) -> bool:
+        """Returns whether the socket can be used: a program that closes all its files may have its number in use."""
+        if not self._lost and not self._closed and not self._own_socket.seems_open():
+            self._died()
+        return not self._lost and not self._closed
+
     # ---- requests about power limits and energy, which the clock process answers in order
 
     def send_request(self, request: dict[str, Any]) -> None:
         """Sends a request (see `power_limits.py`) without waiting; `receive_answer` returns its result."""
         _ = self.info  # the first message of the clock process is not an answer
-        with suppress(OSError):
-            self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        if self._is_connected():
+            with suppress(OSError):
+                self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def receive_answer(self, timeout_s: float) -> dict[str, Any] | None:
         """Returns the next answer; None if none comes within `timeout_s` seconds, or the clock process has died."""
         deadline_s = time.monotonic() + timeout_s
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
-        while not self._lost and not self._closed:
+        while self._is_connected():
             line, end, rest = self._answers.partition(b"\n")
             if end:
                 self._answers = rest
@@ -163,7 +180,7 @@ class ClockProcess:
     def _receive(self) -> None:
         """Keeps answers for `receive_answer`, and logs what the clock process says."""
         piece = b""
-        with suppress(ConnectionError):
+        with refusals_named("recvfrom"), suppress(ConnectionError):
             piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
         if not piece and self._info is None:
             ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)
@@ -193,7 +210,7 @@ class ClockProcess:
 
     @property
     def pid(self) -> int | None:
-        """The clock process's id; None if it could not be started."""
+        """The clock process's id; None if it is not known yet, or the process could not be started."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -211,8 +228,8 @@ class ClockProcess:
         """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
             self._forget()  # the clock process ends when its socket closes
-            if self._process is not None and is_stopped(self._process.pid):
-                self._process.send_signal(signal.SIGCONT)
+            if self.pid is not None and is_stopped(self.pid):
+                os.kill(self.pid, signal.SIGCONT)
             self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -220,17 +237,21 @@ class ClockProcess:
         self.leave()
         deadline_s = time.monotonic() + timeout_s
         try:
-            if self._process is not None and self._process.wait(timeout_s) and not self._lost:
-                self._died()  # after the last `check`
-                self._process.wait(max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
+            if self._process is not None:
+                self._process.wait(timeout_s)
+                if not self._lost and not self.words[shared_page.ALL_BACK]:
+                    self._died()  # after the last `check`
+                    self._process.wait(max(0.0, deadline_s - time.monotonic()))
+                self._tell_reset()
+        except TimeoutError:
             log.warning(
                 "the clock process has not ended yet at the end of training: the GPU's driver hangs, or refuses to put "
                 "the clock or the power limit back; the clock process goes on trying for two minutes"
             )
+        self._page_file.close()
 
     def _forget(self) -> None:
-        """Closes the socket, the doorbell and the page's file.
+        """Closes the socket, the doorbell and the lifeline.
 
         In a forked child they are copies: the clock process belongs to the parent, and takes the end of the socket for
         the end of training.
@@ -240,12 +261,13 @@ class ClockProcess:
             self._own_socket.close_socket(self._socket)
             self._close_doorbell()
             self._doorbell = -1
-            self._page_file.close()
+            self._lifeline.close()
 
     def _wait_for_hello(self) -> ClockInfo:
         if self._lost or self._closed:
             return ClockInfo("none", "", [], "the clock process is gone")
         hello = self.receive_answer(self._deadline_s - time.monotonic())
+        self.alive()  # the process has left its starter, which is waited for
         if hello is not None:
             return ClockInfo(**hello)
         return self._info or self._fail("the clock process did not get ready in time; clocks are left alone")
@@ -259,23 +281,34 @@ class ClockProcess:
         """Warns, and starts another process that resets the clock or power limit that the dead one may have left."""
         self._lost = True
         self.words[shared_page.SLEEPING] = 0
-        what = (
-            "the power limit goes back to what it was"
-            if self._options.leave_clocks
-            else "the clock goes back to its default"
-        )
         self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
-        log.warning("the clock process has died%s; %s and stays there", self.how_it_ended, what)
+        log.warning("the clock process has died%s; it is not replaced, and nothing is set any more", self.how_it_ended)
         _dying[:] = [process for process in _dying if process.poll() is None]
         if self._process is not None and self._process.poll() is None:
             _dying.append(self._process)
         if not self.spec.startswith("none"):
+            fds = {"page_fd": self._page.fd} if self._page_file.is_open() else {}
             with suppress(OSError):
-                self._process = self._start({}, reset_only=True, power_limit_w=self.power_limit_before_w, died=self.pid)
+                self._process = self._start(fds, reset_only=True, power_limit_w=self.power_limit_before_w)
+                self._resetting = True
+
+    def _tell_reset(self) -> None:
+        """Says whether the process that was to reset the GPU has done so, once it has ended."""
+        if not self._resetting or self._process is None or self._process.poll() is None:
+            return
+        self._resetting = False
+        what = "power limit is what it was before" if self._options.leave_clocks else "clock is back at its default"
+        if self.words[shared_page.ALL_BACK]:
+            log.info("the %s", what)
+        else:
+            log.warning(
+                "it is not known whether the GPU's %s: the process that was to reset it has ended%s; "
+                "`pfo-fs reset-clocks` resets it", what, self._process.how_it_ended(),
+            )  # fmt: skip
 
     def _start(self, fds: dict[str, int], **given: Any) -> Child:
         arguments = {"spec": self.spec, "options": self._options._asdict(), **given}
-        return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec)
+        return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec, outlives=True)
 
 
 def _completed(options: ClockOptions, measured: MeasuredSwitching | None) -> ClockOptions:

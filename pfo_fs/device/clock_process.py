@@ -39,7 +39,7 @@ from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
 from pfo_fs.device.clocks.priority import raise_priority
 from pfo_fs.device.clocks.stops import Stops, has_ended
-from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_only, state_of, take_over
+from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_left_by, state_of, take_over
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
@@ -48,8 +48,9 @@ from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, NotOffered
-from pfo_fs.ipc.messages import SwitchingReport
+from pfo_fs.ipc.messages import GpuToReset, SwitchingReport
 from pfo_fs.ipc.started import OwnOutput
+from pfo_fs.ipc.transport import refusals_named
 
 _MODES = ("launch", "device", "sync", "device")
 """What the word `FOLLOWS` of the page means."""
@@ -113,7 +114,7 @@ class ClockLoop:
             why_clocks_stay=why_clocks_stay,
             driver=self._driver,
         )
-        self._power_limits = PowerLimits(gpu, self._why_clocks_stay)
+        self._power_limits = PowerLimits(gpu, reporter.start, self._why_clocks_stay)
         self._gpu = gpu
         self._undos = (self._setter.undo, self._power_limits.undo)
         self._measuring = Measuring(
@@ -129,9 +130,14 @@ class ClockLoop:
         self._poll.register(self._stops.fd, select.EPOLLIN)
         self._parent = -1
 
-    def watch_process(self, pid: int) -> None:
-        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds."""
-        self._stops.watch(pid)
+    def watch_process(self, pid: int, lifeline: int) -> None:
+        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds.
+
+        Args:
+            pid: The trainer's id.
+            lifeline: The reading end of a pipe of which the trainer has the other end.
+        """
+        self._stops.watch(pid, lifeline)
         with suppress(AttributeError, OSError):
             self._parent = os.pidfd_open(pid)
             self._poll.register(self._parent, select.EPOLLIN)
@@ -163,7 +169,8 @@ class ClockLoop:
         self._measuring.finish()
         done = finish(self._undos, UNDO_FOR_S, self._measuring.report)
         message = "" if done else f"{self._undo().problem}; given up after {UNDO_FOR_S:g} s: {LEFT_TO}"
-        self._measuring.report(message, released=not self._setter.undo.owed)
+        self._measuring.report(message, released=done)
+        self._words[shared_page.ALL_BACK] = int(done)
         return done
 
     def _undo(self) -> UndoState:
@@ -319,30 +326,28 @@ class ClockLoop:
         return bool(data)
 
 
-def _reset_by(spec: str, clock_backend: str) -> str:
-    """Returns the GPU, and after an @ the way to set its clocks if the job asks for one, for the host's helper."""
-    return spec if clock_backend == "auto" else f"{spec}@{clock_backend}"
-
-
-def main(given: dict[str, Any]) -> int:
+def main(given: dict[str, Any]) -> int | str:
     """Runs the clock process."""
     spec, options = given["spec"], ClockOptions(**given["options"])
     if given.get("reset_only"):
-        return reset_only(spec, options, given["power_limit_w"])
+        problem = reset_left_by(spec, options, given["power_limit_w"])
+        if "page_fd" in given:
+            SharedPage(given["page_fd"]).words[shared_page.ALL_BACK] = int(not problem)
+        return problem or 0  # the text becomes the last words
     gpu, why_clocks_stay = open_to_set(spec, options.leave_clocks, options.clock_backend)
     trainer = socket.socket(fileno=given["socket_fd"])
-    resets = "" if why_clocks_stay else _reset_by(spec, options.clock_backend)
-    reporter = Reporter(options.report_to, options.rank, options.token, resets)
+    to_reset = GpuToReset(spec, options.clock_backend, leave_clocks=bool(why_clocks_stay)) if gpu.uuid else None
+    reporter = Reporter(options.report_to, options.rank, options.token, to_reset)
     page = SharedPage(given["page_fd"])
     loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, reporter, options, why_clocks_stay, OwnOutput())
     clocks_mhz = [] if why_clocks_stay else gpu.supported_clocks_mhz()
     hello = ClockInfo(gpu.name, gpu.uuid, clocks_mhz, why_clocks_stay, gpu.clock_backend)
-    with suppress(OSError):
+    with refusals_named("sendto"), suppress(ConnectionError):
         trainer.send(json.dumps(hello._asdict()).encode() + b"\n", socket.MSG_NOSIGNAL)
     raise_priority()
     if not options.tries_only:
         loop.take_over()
-    loop.watch_process(given["trainer_pid"])
+    loop.watch_process(given["trainer_pid"], given["lifeline_fd"])
     try:
         loop.serve()
         return 0 if loop.finish() else 1

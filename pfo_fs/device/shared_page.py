@@ -54,6 +54,8 @@ MEASURED_NUMBER = 25
 """The last schedule number whose measurement is complete. Written by the clock process."""
 UNDO_FAILURES = 26
 """How often the clock or the power limit could not be put back so far. Written by the clock process."""
+ALL_BACK = 27
+"""1 when clock and power limit are put back for good, as the last act of the clock process."""
 
 PROGRESS = 32
 """The last point of a step that the device has reached. Its lower 32 bits are written by the device."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from pfo_fs.doctor.lines import Check, line
 from pfo_fs.doctor.node import gpu_specs
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc.messages import ClocksHeld, WatchSwitch
 from pfo_fs.switching_file import VARIABLE, given_switching
 
 _WAYS = "each way to set clocks"
@@ -172,14 +172,16 @@ def check_helper() -> Check:
             client = HelperClient(f"pfo-fs-doctor-{token[:12]}", folder, token, 0, {})
         except (OSError, PfoError) as error:
             return line("helper process", "no", f"it could not be started: {error}")
+        client.send(WatchSwitch())
+        answer = client.wait_for(ClocksHeld, _WITHIN_S)
         client.close()
         assert client.process is not None
         try:
-            code = client.process.wait(_WITHIN_S)
-        except subprocess.TimeoutExpired:
+            client.process.wait(_WITHIN_S)
+        except TimeoutError:
             client.process.kill()
             return line("helper process", "no", f"it has not ended within {_WITHIN_S:g} s{client.how_it_ended()}")
-    if code:
+    if answer is None:
         return line("helper process", "no", f"it ended at its start{client.how_it_ended()}")
     return line("helper process", "ok", _ready(began_s))
 

@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import time
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
@@ -47,6 +48,7 @@ class HelperClient:
 
     Raises:
         CoordinationError: No helper could be reached in time.
+        OSError: No helper can be started, or this host does not allow to reach one.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class HelperClient:
     def _connect(self) -> bool:
         try:
             connection = transport.connect_to_helper(self._names)
+        except transport.CallRefused:
+            raise
         except OSError:
             return False
         self._socket = connection
@@ -95,7 +99,8 @@ class HelperClient:
         self._connected_s = time.monotonic()
         self._fd = connection.fileno()
         self.lost = False
-        self.send(self._hello)
+        with transport.refusals_named("sendto"), suppress(ConnectionError):
+            connection.send(transport.encode(self._hello), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return True
 
     def revive(self, joining: list[Message]) -> bool:
@@ -137,7 +142,7 @@ class HelperClient:
                 return
             with server:
                 fds = {"server_fd": server.fileno()}
-                self.process = start_process("pfo_fs.helper.process", self._starting, fds=fds)
+                self.process = start_process("pfo_fs.helper.process", self._starting, fds=fds, outlives=True)
             return
 
     def _probe_address(self, name: str) -> bool:
@@ -191,7 +196,7 @@ class HelperClient:
             if isinstance(message, kinds):
                 del self._inbox[position]
                 return cast("Reply | messages.Refused", message)
-        while not self.lost and (left_s := deadline - time.monotonic()) > 0:
+        while self._is_connected() and (left_s := deadline - time.monotonic()) > 0:
             self._socket.settimeout(left_s)
             try:
                 packet = transport.receive(self._socket)
@@ -213,7 +218,7 @@ class HelperClient:
         """Returns the next message if one is there, without waiting and without giving up the interpreter lock."""
         if self._inbox:
             return self._inbox.pop(0)
-        if self.lost:
+        if not self._is_connected():
             return None
         size = held_calls.recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
         if size > 0:
@@ -221,6 +226,11 @@ class HelperClient:
         elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):
             self.lost = True
         return None
+
+    def _is_connected(self) -> bool:
+        """Returns whether the socket can be used: a program that closes all its files may have its number in use."""
+        self.lost = self.lost or not self._own_socket.seems_open()
+        return not self.lost
 
     def _decode(self, packet: bytes) -> ToTraining | None:
         """Returns the message in a packet; None, and one warning, if it is not within the limits of `messages`."""
@@ -235,7 +245,7 @@ class HelperClient:
 
     def send(self, message: Message) -> bool:
         """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
-        if self.lost:
+        if not self._is_connected():
             return False
         try:
             self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

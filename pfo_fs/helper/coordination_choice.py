@@ -45,7 +45,7 @@ class CoordinationChoice:
 
     def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
         """Uses the directory's answer; returns the next question, or None if the choice is made."""
-        daemon, self._site_problem = found.daemon, found.site.problem
+        daemon, self._site_problem = found.daemon, found.site.warning
         if found.site.daemon_only:
             self._reason = "site.yaml allows only a daemon to schedule; default clocks until a daemon claims this job"
             self.chosen = "daemon"

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.operations import Operation, Result
-from pfo_fs.ipc.messages import Message, NewSchedule, ToHelper
+from pfo_fs.ipc.messages import GpuToReset, Message, NewSchedule, ToHelper
 from pfo_fs.models import RankInfo
 
 # ---- events
@@ -70,12 +70,38 @@ class Terminated:
 
 
 @dataclass(frozen=True)
+class ClocksStopped:
+    """The clock process of a rank is stopped: its GPU keeps what was set."""
+
+    rank: int
+    gpu: GpuToReset
+
+
+@dataclass(frozen=True)
+class GpuReset:
+    """An attempt to reset the GPU of a rank is over; `problem`: why the GPU is not reset, or ''."""
+
+    rank: int
+    gpu: GpuToReset
+    problem: str
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """Nothing but time has passed."""
 
 
 Event: TypeAlias = (
-    MessageArrived | ClientGone | OperationDone | PlanPublished | CoordinatorAlive | Logged | Terminated | TimePassed
+    MessageArrived
+    | ClientGone
+    | OperationDone
+    | PlanPublished
+    | CoordinatorAlive
+    | Logged
+    | Terminated
+    | ClocksStopped
+    | GpuReset
+    | TimePassed
 )
 
 # ---- actions
@@ -119,10 +145,12 @@ class TellCoordinator:
 
 
 @dataclass(frozen=True)
-class ResetClocks:
-    """Reset the clocks of this GPU: its clock process has died."""
+class ResetGpu:
+    """Reset the GPU of a rank, whose clock process cannot, after `pause_s`: `GpuReset` tells the result."""
 
-    gpu_spec: str
+    rank: int
+    gpu: GpuToReset
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,4 +158,4 @@ class Stop:
     """End the helper: there is nothing left to do."""
 
 
-Action: TypeAlias = Send | HangUp | Run | StartCoordinator | TellCoordinator | ResetClocks | Stop
+Action: TypeAlias = Send | HangUp | Run | StartCoordinator | TellCoordinator | ResetGpu | Stop

@@ -24,13 +24,13 @@ class Client:
 
     Attributes:
         role: What the process is; `gone`: a training process that has said goodbye.
-        gpu_spec: The GPU of a clock process, until that reports that it has released the clocks.
+        gpu: The GPU of a clock process, until that reports that it has put back what it had set.
         terminated: Whether this training process got SIGTERM.
     """
 
     rank: int
     role: Literal["training", "clocks", "gone"]
-    gpu_spec: str = ""
+    gpu: m.GpuToReset | None = None
     terminated: bool = False
 
 
@@ -56,7 +56,7 @@ class Clients(dict[int, Client]):
         self._came = True
         if not isinstance(message, m.Hello) or message.token != self._token:
             return None
-        self[number] = Client(message.rank, message.role, message.gpu_spec)
+        self[number] = Client(message.rank, message.role, message.gpu)
         return self[number]
 
     def training(self, rank: int | None = None) -> list[int]:

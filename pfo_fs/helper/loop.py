@@ -23,8 +23,8 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper.job import TERMINATES_WITHIN_S
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.operations import DirectoryOperations, Operation
+from pfo_fs.helper.resets import LOOK_EVERY_S, Resets
 from pfo_fs.helper.state import HelperState
-from pfo_fs.helper.stopped_clocks import LOOK_EVERY_S, StoppedClocks
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.sigterm_trace import got_sigterm_within, open_trace_of_peer
@@ -43,7 +43,7 @@ class HelperLoop:
         state: Decides what to do.
         operations: Reads and writes the files.
         coordinator: Makes the coordinator of a job without a daemon, which posts events by its argument.
-        reset_clocks: Resets the clocks of a GPU, without waiting.
+        prepare_resets, reset: As for `Resets`.
         output: What this process writes to its standard error, for training's log.
     """
 
@@ -52,20 +52,20 @@ class HelperLoop:
         state: HelperState,
         operations: DirectoryOperations,
         coordinator: Callable[[Callable[[e.Event], None]], CoordinatorThread],
-        reset_clocks: Callable[[str], None],
+        prepare_resets: Callable[[], None],
+        reset: Callable[[m.GpuToReset], str],
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
         self._state = state
         self._operations = operations
-        self._reset_clocks = reset_clocks
         self._events: SimpleQueue[e.Event] = SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._coordinator = coordinator(self.post)
         self._tasks: SimpleQueue[Operation | None] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
         self._traces: dict[int, int] = {}  # of SIGTERM, by connection
-        self._stopped = StoppedClocks(reset_clocks)
+        self._resets = Resets(prepare_resets, reset, self.post)
         self._selector = selectors.DefaultSelector()
         self._stop_by_s: float | None = None
 
@@ -91,7 +91,7 @@ class HelperLoop:
                 else:
                     self._receive(key.data)
             self._handle(e.TimePassed())
-            self._stopped.look(time.monotonic())
+            self._resets.look(time.monotonic())
             text = self._output.new_text() if self._output is not None else ""
             if text:
                 log.warning("the helper process says: %s", text)
@@ -137,8 +137,8 @@ class HelperLoop:
                     self._coordinator.start(action)
                 case e.TellCoordinator(number, step):
                     self._coordinator.applied(number, step)
-                case e.ResetClocks(gpu_spec):
-                    self._reset_clocks(gpu_spec)
+                case e.ResetGpu(rank, gpu, pause_s):
+                    self._resets.start(rank, gpu, pause_s)
                 case e.HangUp(client):
                     self._close(client)
                 case e.Stop():
@@ -169,8 +169,11 @@ class HelperLoop:
 
     def _accept(self, server: socket.socket) -> None:
         try:
-            connection, _ = server.accept()
+            with transport.refusals_named("accept4"):
+                connection, _ = server.accept()
             transport.check_peer(connection)
+        except transport.CallRefused:
+            raise  # the helper ends, and training reads why
         except OSError as error:
             log.debug("a connection was refused: %s", error)
             return
@@ -197,7 +200,7 @@ class HelperLoop:
         except ValueError as error:
             log.warning("the helper drops a packet that it cannot read: %s", error)
             return
-        self._stopped.hear(client, message, connection)
+        self._resets.hear(client, message, connection)
         if isinstance(message, m.Hello) and message.sigterm_trace >= 0 and client not in self._traces:
             trace = open_trace_of_peer(connection, message.sigterm_trace)
             if trace is not None:
@@ -216,7 +219,7 @@ class HelperLoop:
         trace = self._traces.pop(client, None)
         if trace is not None:
             os.close(trace)
-        self._stopped.gone(client)
+        self._resets.gone(client)
         connection = self._connections.pop(client, None)
         if connection is not None:
             self._selector.unregister(connection)

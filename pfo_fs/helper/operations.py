@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
-from pfo_fs.helper.power_limit_files import Asked, PowerLimitFiles
-from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile, ShareLevels
+from pfo_fs.helper.power_limit_files import Asked, carry_out
+from pfo_fs.ipc.messages import MakeDirectory, Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
 
@@ -170,7 +170,6 @@ class DirectoryOperations:
         self._shared: SharedDirectory | None = None
         self._folder: JobFolder | None = None
         self._presence: Presence | None = None
-        self._power_limit = PowerLimitFiles(root)
         self._was_away = True
         self._directory_id = ""
 
@@ -246,8 +245,8 @@ class DirectoryOperations:
                 self.folder.write_progress(body, name)
             case bodies.EndBody():
                 self.folder.write_end(operation)
-            case ReadProfile() | SaveProfile() | ShareLevels():
-                return self._power_limit.execute(operation)
+            case ReadProfile() | SaveProfile() | MakeDirectory():
+                return carry_out(operation, self._root)
         return None
 
     def _open(self, registration: RegisterRanks) -> None:

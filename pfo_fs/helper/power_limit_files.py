@@ -1,4 +1,4 @@
-"""The files of a power-limit optimizer: its profile, and the levels that jobs with the same load share.
+"""What a power-limit optimizer asks the helper for: its profile, and the shared directory with the switch.
 
 The worker carries out what training asks for as it came (`ipc/messages.py`); the result is the messages for training.
 An error of these files is one of them, since training logs it and goes on: no operation is tried again.
@@ -11,76 +11,40 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
 from pfo_fs.ipc import messages as m
-from pfo_fs.store import Files, layout
-from pfo_fs.store.power_limit_folder import KNOBS, MAX_PROFILE_BYTES, PowerLimitFolder, PowerLimitUpdates
+from pfo_fs.store import SharedDirectory
 
-Asked: TypeAlias = m.ReadProfile | m.SaveProfile | m.ShareLevels
+Asked: TypeAlias = m.ReadProfile | m.SaveProfile | m.MakeDirectory
 
 
-class PowerLimitFiles:
-    """Carries out what the training process of rank 0 asks for; every call may block.
+def carry_out(asked: Asked, root: str) -> list[m.Message]:
+    """Returns the messages for training; blocks for as long as the file system does.
 
     Args:
+        asked: What the training process of rank 0 asks for.
         root: The shared directory.
     """
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._folder: PowerLimitFolder | None = None
-        self._told: list[m.Message] = []
-        self._problem = ""
-
-    def execute(self, asked: Asked) -> list[m.Message]:
-        """Returns the messages for training, of which the last one is the answer."""
+    problem, answer = "", list[m.Message]()
+    try:
         match asked:
             case m.ReadProfile(path=path):
-                self._told.append(self._read(path))
+                problem, answer = f"{path} cannot be read, and will not be written", [m.ProfileRead(profile="unknown")]
+                content = read_file(Path(path), m.MAX_PROFILE_BYTES + 1)
+                none = m.ProfileRead(profile="none")
+                answer = [none if content is None else m.ProfileRead(profile="read", content=content)]
             case m.SaveProfile(path=path, content=content, replace=replace):
-                with self._problems_told(f"{path} cannot be written"):
-                    write_file(Path(path), content, replace=replace)
-                self._told.append(m.ProfileSaved())
-            case m.ShareLevels():
-                self._told.append(self._share(asked))
-        told, self._told = self._told, []
-        return told
-
-    def _read(self, path: str) -> m.ProfileRead:
-        with self._problems_told(f"{path} cannot be read, and will not be written"):
-            content = read_file(Path(path), MAX_PROFILE_BYTES + 1)
-            return m.ProfileRead(profile="none") if content is None else m.ProfileRead(profile="read", content=content)
-        return m.ProfileRead(profile="unknown")
-
-    def _share(self, levels: m.ShareLevels) -> m.SharedLevels:
-        new = PowerLimitUpdates([], [])
-        with self._problems_told("measurements are not shared"):
-            if self._folder is None:
-                files = Files(self._root, create=True)
-                self._folder = PowerLimitFolder(files, levels.key, levels.knob)
-                files.make_folder(layout.OFF)  # an NFS client would remember for long that it was not there
-            for level in levels.begun:
-                self._folder.announce(level)
-            for level, energy_j, time_s in levels.measurements:
-                self._folder.publish(KNOBS[levels.knob].at(level, energy=energy_j, time=time_s))
-            new = self._folder.updates()
-        found = [(one.level, one.energy, one.time) for one in new.measurements]
-        return m.SharedLevels(measurements=found, begun=new.begun, can_share=self._folder is not None)
-
-    @contextmanager
-    def _problems_told(self, what: str) -> Iterator[None]:
-        """Makes of an error of the file system a message to training, unless it is the same as the last one."""
-        try:
-            yield
-        except OSError as error:
-            text = f"{what}: {error.strerror or error}"
-            if text != self._problem:
-                self._problem = text
-                self._told.append(m.LogLine(level=logging.WARNING, message=text))
+                problem, answer = f"{path} cannot be written", [m.ProfileSaved()]
+                write_file(Path(path), content, replace=replace)
+            case m.MakeDirectory():
+                problem = f"{root} cannot be used"
+                SharedDirectory.open(root, create=True)
+    except OSError as error:
+        return [m.LogLine(level=logging.WARNING, message=f"{problem}: {error.strerror or error}"), *answer]
+    return answer
 
 
 def read_file(path: Path, limit: int) -> bytes | None:

@@ -14,13 +14,16 @@ import socket
 import time
 from typing import Any
 
+from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.device.clocks.undo import reset_left_by
+from pfo_fs.device.gpu.spec import load_all_ways
 from pfo_fs.errors import plain_text
 from pfo_fs.helper.events import Logged, Terminated
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
 from pfo_fs.helper.operations import DirectoryOperations
 from pfo_fs.helper.state import HelperState
-from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.messages import GpuToReset
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
 from pfo_fs.settings import load_settings
 
@@ -31,24 +34,22 @@ def loop_for(given: dict[str, Any]) -> HelperLoop:
     Args:
         given: `shared_dir`, the job's `token`, and `settings` for scheduling where no daemon does.
     """
-    settings = load_settings(**given.get("settings", {}))
+    settings = load_settings(of_job=True, **given.get("settings", {}))
     operations = DirectoryOperations(given["shared_dir"], f"{socket.gethostname()}:{os.getpid()}", settings.scheduler)
     state = HelperState(given["token"], poll_interval_s=settings.poll_interval, now_s=time.monotonic())
     return HelperLoop(
-        state, operations, lambda post: CoordinatorThread(operations, settings, post), reset_clocks, OwnOutput()
+        state,
+        operations,
+        lambda post: CoordinatorThread(operations, settings, post),
+        load_all_ways,
+        reset_gpu,
+        OwnOutput(),
     )
 
 
-def reset_clocks(gpu_spec: str) -> None:
-    """Starts a process that resets the clocks of a GPU to their default, and does not wait for it.
-
-    Args:
-        gpu_spec: The GPU; after an @ the way to set its clocks, otherwise `auto`.
-    """
-    spec, _, clock_backend = gpu_spec.partition("@")
-    options = {"clock_backend": clock_backend or "auto"}
-    given = {"spec": spec, "options": options, "reset_only": True, "power_limit_w": None}
-    start_process("pfo_fs.device.clock_process", given, label=spec)
+def reset_gpu(gpu: GpuToReset) -> str:
+    """Puts back what a clock process has left on its GPU; returns why that is not done, or ''."""
+    return reset_left_by(gpu.spec, ClockOptions(clock_backend=gpu.clock_backend, leave_clocks=gpu.leave_clocks))
 
 
 class _ToTraining(logging.Handler):

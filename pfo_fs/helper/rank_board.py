@@ -72,6 +72,12 @@ class RankBoard:
         """Notes a problem of a rank."""
         self._update(rank, error=text[:_MAX_ERROR_CHARS])
 
+    def note_reset(self, rank: int, text: str, *, owed: bool, failed: bool) -> None:
+        """Notes whether a rank's GPU is still to be reset, where its clock process cannot report that any more."""
+        failures = self._progress.get(rank, bodies.RankProgress(rank=rank)).undo_failures + failed
+        self._update(rank, error=text[:_MAX_ERROR_CHARS], undo_owed=int(owed), undo_failures=failures)
+        self._next_s = 0.0
+
     def note_loads(self, rank: int, known: dict[str, Any]) -> None:
         """Notes what is known of clocks from loads."""
         self._update(rank, loads=known)

@@ -6,13 +6,14 @@ which operations on the shared directory are needed; it never waits for either.
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from typing import Literal
 
 from pydantic import ValidationError
 
-from pfo_fs.errors import PfoError
+from pfo_fs.errors import PfoError, StoreError, first_problem
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
@@ -20,6 +21,7 @@ from pfo_fs.helper.directory_health import DirectoryHealth
 from pfo_fs.helper.job import Client, Clients, Job
 from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
+from pfo_fs.helper.resets import OwedResets
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.helper.switch_watch import SwitchWatch
 from pfo_fs.helper.write_queue import WriteQueue
@@ -49,6 +51,7 @@ class HelperState:
         self._clients = Clients(token)
         self._job = Job()
         self._board = RankBoard(jitter)
+        self._resets = OwedResets(self._board)
         self._writes = WriteQueue()
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
@@ -61,8 +64,9 @@ class HelperState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is written and no operation runs."""
-        return self._health.is_idle and (self._switch.why == "removed" or self._writes.is_empty)
+        """Whether everything is written, no operation runs, and no GPU is being reset."""
+        is_written = self._switch.why == "removed" or self._writes.is_empty
+        return is_written and self._health.is_idle and not self._resets.under_way
 
     def first_actions(self) -> list[e.Action]:
         """Returns what to do before the first event."""
@@ -90,9 +94,12 @@ class HelperState:
                 self._job.terminated_at_s = self._now_s
             case e.Terminated(int(client)) if client in self._clients:
                 self._clients[client].terminated = True
+            case e.ClocksStopped(rank, gpu):
+                self._actions.append(self._resets.begin(rank, gpu, "is stopped"))
+            case e.GpuReset():
+                self._actions += self._resets.ended(event, again=bool(self._clients))
             case e.Logged(level, text):
-                lowest = min(self._clients.ranks(), default=-1)  # it logs for the helper
-                self._tell_rank(lowest, m.LogLine(level=level, message=text))
+                self._tell_rank(min(self._clients.ranks(), default=-1), m.LogLine(level=level, message=text))
             case e.CoordinatorAlive(lease_s):
                 for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
                     self._tell_training(told)
@@ -126,8 +133,9 @@ class HelperState:
             return
         try:
             self._on_known_message(number, client, message)
-        except (ValueError, ValidationError) as error:
-            text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {error}"
+        except ValueError as error:
+            wrong = " ".join(first_problem(error)) if isinstance(error, ValidationError) else error
+            text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {wrong}"
             log.warning("%s", text)
             if isinstance(message, (m.CreateJob, m.JoinJob)):
                 self._actions.append(e.Send(number, m.Refused(message=text)))
@@ -163,8 +171,8 @@ class HelperState:
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
-                client.gpu_spec = ""
-            case m.ReadProfile() | m.SaveProfile() | m.ShareLevels():
+                client.gpu = None
+            case m.ReadProfile() | m.SaveProfile() | m.MakeDirectory():
                 self._add(message)
             case m.WatchSwitch():
                 self._switch.start()
@@ -184,11 +192,8 @@ class HelperState:
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
             self._on_training_ended(client, "crashed", text)
-        elif client.role == "clocks" and client.gpu_spec:
-            text = f"the clock process of rank {client.rank} died; the helper resets the clocks of its GPU"
-            log.warning("%s", text)
-            self._board.note_problem(client.rank, text)
-            self._actions.append(e.ResetClocks(client.gpu_spec))
+        elif client.role == "clocks" and client.gpu is not None:
+            self._actions.append(self._resets.begin(client.rank, client.gpu, "has died"))
 
     # ---- joining and measuring
 
@@ -304,10 +309,8 @@ class HelperState:
     def _on_found(self, found: op.ScheduleFound) -> None:
         for told in self._watch.learn(found, self._now_s, local_mount=self._local_mount):
             self._tell_training(told)
-        if self._board.name == 0:
-            text = self._watch.text_for_log(found.current)
-            if text:
-                log.warning("%s", text)
+        if self._board.name == 0 and (text := self._watch.text_for_log(found.current)):
+            log.warning("%s", text)
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
         if isinstance(write, (op.WriteProgress, bodies.IterationTimesBody)):  # a newer record follows anyway
@@ -322,6 +325,8 @@ class HelperState:
                 self._on_folder()
                 self._switch.learn(op.SwitchFound(registered.off), self._now_s)
                 self._hold()
+            elif waits and isinstance(error, StoreError) and error.errno == errno.ENOENT:
+                self._switch.learn(op.SwitchFound(gone=str(error)), self._now_s)  # no look at the switch comes before
             if self._held or write.again:  # after a helper that has died, a rank may be held although nothing is off
                 self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from inspect import Parameter, signature
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +14,7 @@ from pfo_fs.guard import Guard
 from pfo_fs.integrations.pipeline_marks import ObjectWraps
 from pfo_fs.loads import from_batch
 from pfo_fs.power_limit.monitor import EnergyMonitor
+from pfo_fs.power_limit.off import check_numbers
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.training.load_clocks import LoadClocks
 
@@ -75,6 +77,18 @@ class PowerLimitCallback(FrameworkCallback):
         optimizer: The optimizer; before it is started, one that does nothing.
     """
 
+    def _take(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which tells what is wrong with those left."""
+        names = [
+            name
+            for name, one in signature(GlobalPowerLimitOptimizer).parameters.items()
+            if one.kind is Parameter.POSITIONAL_OR_KEYWORD
+        ]
+        names += [f"argument {number + 1}" for number in range(len(names), len(arguments))]
+        given = dict(zip(names, arguments, strict=False)) | options
+        check_numbers(given)
+        self._prepare(given)
+
     def _prepare(self, options: dict[str, Any]) -> None:
         super()._prepare(options)
         self._is_started = False
@@ -123,11 +137,21 @@ class LoadClocksCallback(FrameworkCallback):
         strict = bool(options.get("strict"))
         self._guard = Guard(lambda _: self.close(), strict=strict, what="clocks from loads")
         self.clocks = LoadClocks.nothing()
+        self._model: Any = None  # that of `clocks`, until they are closed
 
     def start(self, model: Any) -> None:
-        """Makes the `LoadClocks` of a model; a collective call of all ranks."""
-        options = {name: value for name, value in self._options.items() if name != "loads"}
-        self.clocks = LoadClocks(model=model, **options)
+        """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
+        if model is not self._model:
+            self.clocks.close()
+            options = {name: value for name, value in self._options.items() if name != "loads"}
+            self.clocks, self._model = LoadClocks(model=model, **options), model
+
+    def _load(self, batch: Any) -> Any:
+        """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
+        try:
+            return self._options["loads"](batch)
+        except Exception as error:  # noqa: BLE001  `LoadClocks` warns of it
+            return error
 
     def metrics(self) -> dict[str, float]:
         """See `LoadClocks`."""
@@ -135,12 +159,22 @@ class LoadClocksCallback(FrameworkCallback):
 
     def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
         """Training ends: default clocks."""
+        self._model = None
         self.clocks.close()
 
     def close(self) -> None:
         """Resets the clocks, and takes everything off the trainer."""
         super().close()
+        self._model = None
         self.clocks.close()
+
+
+def given(loads: Iterable[Any]) -> Iterator[Any]:
+    """Returns the loads of a step for `LoadClocks.step`, and raises the error of one that could not be read."""
+    for load in loads:
+        if isinstance(load, Exception):
+            raise load
+        yield load
 
 
 def _unstarted(kind: type[FrameworkCallback], options: dict[str, Any]) -> FrameworkCallback:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import wraps
-from inspect import signature
 from typing import Any
 
 from pfo_fs.errors import ConfigError
@@ -28,12 +27,30 @@ class HFCallback(FrameworkCallback):
         super()._prepare(options)
         self._trainer: Any = None  # the Trainer to which the callback is attached
 
+    def _join(self, trainer: Any) -> None:
+        """Puts this callback before those that report.
+
+        Raises:
+            ConfigError: The Trainer is none that pfo-fs knows, or not the first one.
+        """
+        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
+        if not isinstance(callbacks, list) or not callable(getattr(trainer, "train", None)):
+            raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer that pfo-fs knows")
+        if self._trainer is not None:
+            raise ConfigError("this callback is attached to a Trainer already; make one for each Trainer")
+        if self in callbacks:
+            callbacks.remove(self)
+        # The first callback decides about evaluations and checkpoints.
+        callbacks.insert(1, self)
+        self._trainer = trainer
+
     def close(self) -> None:
         """See `FrameworkCallback`."""
         trainer, self._trainer = self._trainer, None
         super().close()
-        if trainer is not None:
-            trainer.remove_callback(self)
+        if trainer is not None:  # a new list: the Trainer may be going through the old one
+            handler = trainer.callback_handler
+            handler.callbacks = [callback for callback in handler.callbacks if callback is not self]
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
         """The Trainer logs a loss; `metrics()` goes along."""
@@ -58,13 +75,14 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
     an exception in a process that goes on (a notebook), and metrics are in what is reported.
 
     Raises:
+        InvalidArgument: As `GlobalPowerLimitOptimizer`.
         ConfigError: transformers is not installed. With `strict`, it also raises what `GlobalPowerLimitOptimizer`
             raises.
     """
 
     @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._prepare(dict(signature(GlobalPowerLimitOptimizer).bind(*args, **options).arguments))
+        self._take(args, options)
         self.start()
 
     def _prepare(self, options: dict[str, Any]) -> None:
@@ -86,15 +104,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         return self
 
     def _attach(self, trainer: Any) -> None:
-        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
-        if not isinstance(callbacks, list) or not callable(getattr(trainer, "train", None)):
-            raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer that pfo-fs knows")
-        if self._trainer is not None:
-            raise ConfigError("this callback is attached to a Trainer already; make one for each Trainer")
-        if self in callbacks:
-            callbacks.remove(self)
-        # The first callback decides about evaluations and checkpoints.
-        callbacks.insert(1, self)
+        self._join(trainer)
         train = trainer.train
 
         def train_and_restore(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +114,6 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
                 self.optimizer.pause()
 
         self._wraps.replace(trainer, "train", train_and_restore)
-        self._trainer = trainer
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""

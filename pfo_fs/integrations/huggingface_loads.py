@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import LoadClocksCallback
+from pfo_fs.integrations.callback_base import LoadClocksCallback, given
 from pfo_fs.integrations.huggingface import HFCallback
+from pfo_fs.training.load_clocks import WAITS_IN_BACKWARDS
 
-_KEY = "pfo_fs_load"
-"""Under this key a batch brings its load from the worker of the data loader."""
-
-
-class WithLoad:
-    """A data collator whose batches bring their loads, read before they are on a GPU; the same otherwise."""
-
-    def __init__(self, collate: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
-        self.collate, self.read = collate, read
-
-    def __call__(self, features: Any) -> Any:
-        """Returns the batch with its load; without one, where none can be read."""
-        batch = self.collate(features)
-        try:
-            batch[_KEY] = tuple(map(float, self.read(batch)))
-        except Exception:  # noqa: BLE001  a step without a load has default clocks, and one warning says so
-            batch[_KEY] = ()
-        return batch
+_CLASS: Any = vars(object)["__class__"]
+"""The class of an object, also of accelerate's loaders, which tell another one."""
 
 
 class HFLoadClocks(HFCallback, LoadClocksCallback):
@@ -35,8 +21,8 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         HFLoadClocks("/shared/pfo").attach(trainer)
         trainer.train()
 
-    `attach` is a collective call of all ranks. The Trainer's logs get `metrics()`. Clocks are the default again when
-    training ends.
+    `attach` is a collective call of all ranks. `Trainer(callbacks=[...])` takes the callback, too. The Trainer's logs
+    get `metrics()`. Clocks are the default again when training ends.
 
     Args:
         shared_dir, loads: As for `LoadClocksCallback`: the shared directory, and what reads the load of a batch (by
@@ -49,42 +35,106 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
 
     def _prepare(self, options: dict[str, Any]) -> None:
         super()._prepare(options)
-        self._loads: list[Any] | None = None
+        self._watched: list[tuple[Any, type]] = []  # loaders, and the classes that they had
+        self._fetched: deque[Any] = deque()  # loads of batches that the loader has before they are on the GPU
+        self._taken: list[Any] = []  # those of the batches that the Trainer has got since the last step began
 
     def attach(self, trainer: Any) -> HFLoadClocks:
-        """Adds this callback to a Trainer; its loader for training and `get_batch_samples` are wrapped until `close`.
+        """Adds this callback to a Trainer.
 
         Raises:
             ConfigError: With `strict`: the Trainer is none that pfo-fs knows.
         """
         with self._guard:
-            if not callable(getattr(trainer, "get_batch_samples", None)):
-                raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer (4.46 or later)")
-            make_loader, take = trainer.get_train_dataloader, trainer.get_batch_samples
-
-            def train_loader(*args: Any, **kwargs: Any) -> Any:
-                collate = trainer.data_collator
-                # Of this loader only: evaluations have their own.
-                trainer.data_collator = WithLoad(collate, self._options["loads"])
-                try:
-                    return make_loader(*args, **kwargs)
-                finally:
-                    trainer.data_collator = collate
-
-            self._wraps.replace(trainer, "get_train_dataloader", train_loader)
-            self._wraps.replace(trainer, "get_batch_samples", lambda *args, **kwargs: self._took(take(*args, **kwargs)))
-            trainer.add_callback(self)
-            self._trainer = trainer
+            self._join(trainer)
             self.start(trainer.model)
         return self
 
-    def _took(self, found: Any) -> Any:
-        """Keeps the loads of the micro-batches of the next step, and takes them off the batches."""
-        loads = [batch.pop(_KEY, ()) if isinstance(batch, dict) or hasattr(batch, "pop") else () for batch in found[0]]
-        self._loads = loads if all(loads) else None
-        return found
+    def on_train_begin(
+        self, args: Any, _state: Any, _control: Any, model: Any = None, train_dataloader: Any = None, **_kwargs: Any
+    ) -> None:
+        """Training begins, maybe again; all ranks are here."""
+        with self._guard:
+            import transformers.trainer as module
+
+            self._unwatch()
+            self.start(model)
+            self._watch(train_dataloader)
+            skip = module.skip_first_batches  # makes a new loader for the first epoch of a training that goes on
+            self._wraps.replace(
+                module, "skip_first_batches", lambda *given, **named: self._watch(skip(*given, **named))
+            )
+            if _waits_in_backwards(args.gradient_accumulation_steps):
+                self.clocks.warn(WAITS_IN_BACKWARDS)
+
+    def _watch(self, loader: Any) -> Any:
+        """Has the load of each batch read, where it is on the CPU; returns the loader."""
+        from accelerate.data_loader import DataLoaderShard
+
+        if issubclass(type(loader), DataLoaderShard):  # puts batches on the GPU, one ahead of what the Trainer takes
+            self._change(loader.base_dataloader, lambda: self._fetch_from(loader.skip_batches), self._fetch)
+        self._change(loader, self._taken.clear, self._take)
+        return loader
+
+    def _change(self, loader: Any, begin: Callable[[], object], take: Callable[[Any], object]) -> None:
+        """Makes a loader call `begin` before an epoch and `take` with each batch; in all else, it stays what it is."""
+        kind = type(loader)
+
+        def iterate(self: Any) -> Iterator[Any]:
+            begin()
+            for batch in kind.__iter__(self):
+                take(batch)
+                yield batch
+
+        try:
+            _CLASS.__set__(loader, type(kind.__name__, (kind,), {"__iter__": iterate, "__module__": kind.__module__}))
+        except TypeError as error:
+            raise ConfigError(
+                f"the batches of a {kind.__name__} cannot be seen; give the Trainer a DataLoader"
+            ) from error
+        self._watched.append((loader, kind))
+
+    def _fetch_from(self, first: int) -> None:
+        """An epoch begins, whose first batches the Trainer may not get."""
+        self._fetched.clear()
+        self._left_out = first
+
+    def _fetch(self, batch: Any) -> None:
+        if self._left_out:
+            self._left_out -= 1
+        else:
+            self._fetched.append(self._load(batch))
+
+    def _take(self, batch: Any) -> None:
+        self._taken.append(self._fetched.popleft() if self._fetched else self._load(batch))
+
+    def _unwatch(self) -> None:
+        self._wraps.undo()
+        while self._watched:
+            _CLASS.__set__(*self._watched.pop())
+        self._fetched.clear()
+        self._taken.clear()
 
     def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
-        """A step begins."""
-        loads, self._loads = self._loads, None
-        self.clocks.step(loads)
+        """A step begins, for which the Trainer has taken all its batches."""
+        self.clocks.step(given([*self._taken]))
+        self._taken.clear()
+
+    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+        """Training ends: default clocks, and loaders as before."""
+        self._unwatch()
+        super().on_train_end()
+
+    def close(self) -> None:
+        """See `LoadClocksCallback`."""
+        self._unwatch()
+        super().close()
+
+
+def _waits_in_backwards(micro_batches: int) -> bool:
+    """Returns whether ranks wait for each other in each of several backwards: ZeRO's stage 2 and 3, FSDP."""
+    from accelerate.state import AcceleratorState
+
+    state = AcceleratorState()
+    kind = state.distributed_type.value
+    return micro_batches > 1 and (kind == "FSDP" or (kind == "DEEPSPEED" and state.deepspeed_plugin.zero_stage >= 2))

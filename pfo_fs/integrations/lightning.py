@@ -40,18 +40,19 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
     ends, also by an exception, and when the process ends.
 
     Args:
-        options: Arguments of `GlobalPowerLimitOptimizer`, by name. It is made when training is set up, because ranks
+        args, options: Arguments of `GlobalPowerLimitOptimizer`. It is made when training is set up, because ranks
             can exchange messages only then.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer`; before the first training, one that does nothing.
 
     Raises:
+        InvalidArgument: As `GlobalPowerLimitOptimizer`.
         ConfigError: Lightning is not installed.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._prepare(options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._take(args, options)
 
     def _prepare(self, options: dict[str, Any]) -> None:
         super()._prepare(options)

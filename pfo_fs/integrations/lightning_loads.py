@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import LoadClocksCallback
+from pfo_fs.integrations.callback_base import LoadClocksCallback, given
 from pfo_fs.integrations.lightning import LightningCallback
 
 
@@ -21,13 +21,11 @@ class LoaderWithLoads:
         loader: The loader.
         read: Reads the load of a batch.
         trainer: The trainer.
-
-    Attributes:
-        steps: The loads of the steps that have not begun yet, one list for each.
+        steps: Gets the loads of the steps that have not begun yet, one list for each.
     """
 
-    def __init__(self, loader: Any, read: Callable[[Any], Any], trainer: Any) -> None:
-        self.__dict__.update(_loader=loader, _read=read, _trainer=trainer, steps=deque())
+    def __init__(self, loader: Any, read: Callable[[Any], Any], trainer: Any, steps: deque[list[Any]]) -> None:
+        self.__dict__.update(_loader=loader, _read=read, _trainer=trainer, _steps=steps)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_loader"], name)
@@ -43,22 +41,15 @@ class LoaderWithLoads:
         if trainer.train_dataloader is not self:
             yield from batches
             return
-        self.steps.clear()  # an epoch may end before its last batch
+        self._steps.clear()  # an epoch may end before its last batch
         while given < trainer.num_training_batches:  # the last step of an epoch may have fewer micro-batches
             count = min(trainer.accumulate_grad_batches, trainer.num_training_batches - given)
             found = list(islice(batches, int(count)))
             if not found:
                 return
             given += count
-            self.steps.append([self._load(batch) for batch in found])
+            self._steps.append([self._read(batch) for batch in found])
             yield from found
-
-    def _load(self, batch: Any) -> Any:
-        """Reads a load here, before the batch is on a GPU; the error of one that cannot be read comes in its place."""
-        try:
-            return self._read(batch)
-        except Exception as error:  # noqa: BLE001  `LoadClocks` warns of it
-            return error
 
 
 class LightningLoadClocks(LightningCallback, LoadClocksCallback):
@@ -91,11 +82,11 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
             return
         with self._guard:
             self._is_set_up = True
-            read, process = self._options["loads"], trainer.strategy.process_dataloader
+            process = trainer.strategy.process_dataloader
             self._wraps.replace(
                 trainer.strategy,
                 "process_dataloader",
-                lambda loader: LoaderWithLoads(process(loader), read, trainer),
+                lambda loader: LoaderWithLoads(process(loader), self._load, trainer, self._steps),
             )
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
@@ -106,7 +97,6 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
                 raise ConfigError(
                     f"LightningLoadClocks takes one loader for training, and got a {type(loader).__name__}"
                 )
-            self._steps = loader.steps
             self.start(trainer.model)
 
     def on_train_epoch_start(self, *_args: Any) -> None:
@@ -118,7 +108,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         if self._left == 0:
             loads = self._steps.popleft() if self._steps else []
             self._left = max(1, len(loads))
-            self.clocks.step(_given(loads) if loads else None)
+            self.clocks.step(given(loads) if loads else None)
         self._left -= 1
 
     def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
@@ -128,6 +118,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
 
     def on_exception(self, _trainer: Any, _module: Any, error: BaseException) -> None:
         """Training has failed, or was interrupted: default clocks."""
+        self._model = None
         self.clocks.__exit__(type(error), error, error.__traceback__)
 
     def teardown(self, *_args: Any, **_kwargs: Any) -> None:
@@ -138,10 +129,3 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         """See `LoadClocksCallback`."""
         self._is_set_up = False
         super().close()
-
-
-def _given(loads: list[Any]) -> Iterator[Any]:
-    for load in loads:
-        if isinstance(load, Exception):
-            raise load
-        yield load

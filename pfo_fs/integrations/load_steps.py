@@ -62,7 +62,7 @@ class LoadSteps:
             inputs = [(arguments, options) for arguments, options in micro_batches() if arguments or options]
             return [reader(*arguments, **options) for arguments, options in inputs] or None
         except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
-            self._clocks.warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
+            self._clocks.misread(error)
             return None
 
     def on_step_begin(self) -> None:

@@ -19,8 +19,6 @@ ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
 StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-Level: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
-PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 TimedStep: TypeAlias = tuple[int, int, float]
@@ -34,18 +32,31 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="ty
 # ---- from training to the host's helper
 
 
+class GpuToReset(msgspec.Struct, frozen=True):
+    """The GPU that a clock process sets, for the helper, which resets the GPU if that process dies.
+
+    Attributes:
+        spec: The GPU.
+        clock_backend: The way to set it.
+        leave_clocks: Whether only the power limit is put back.
+    """
+
+    spec: str
+    clock_backend: str = "auto"
+    leave_clocks: bool = False
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
-    A clock process that controls the clocks of a GPU names the GPU, and after an @ the way to set its clocks if the job
-    asks for one: if the clock process dies, the helper resets the clocks. Training names the file descriptor of its
-    trace of SIGTERM (`sigterm_trace.py`), or -1.
+    A clock process names the GPU that it sets, if it sets one. Training names the file descriptor of its trace of
+    SIGTERM (`sigterm_trace.py`), or -1.
     """
 
     rank: int
     role: Literal["training", "clocks"]
     token: str
-    gpu_spec: str = ""
+    gpu: GpuToReset | None = None
     sigterm_trace: int = -1
 
 
@@ -167,10 +178,14 @@ class MeasurementReport(Message, frozen=True, kw_only=True):
 
 
 class ClocksReleased(Message, frozen=True, kw_only=True):
-    """The clock process has reset the clocks, and is about to end."""
+    """The clock process has put clock and power limit back, and is about to end."""
 
 
 # ---- between a power-limit optimizer and the host's helper
+
+
+MAX_PROFILE_BYTES = 160 << 10
+"""A profile goes from the helper to training in one message; this is room for a thousand levels."""
 
 
 class ReadProfile(Message, frozen=True, kw_only=True):
@@ -198,25 +213,8 @@ class ProfileSaved(Message, frozen=True, kw_only=True):
     """The answer to `SaveProfile`: the profile is written, or a `LogLine` before this message says why it is not."""
 
 
-class ShareLevels(Message, frozen=True, kw_only=True):
-    """Shares what a job has measured, and requests what others have; answered by `SharedLevels`.
-
-    `key` names, below the shared directory, the folder of measurements of the same kind, and `knob` is what is set.
-    `measurements` are (level in W or MHz, energy in J, time in s), and `begun` the levels that are measured now.
-    """
-
-    key: str
-    knob: Literal["power_limit", "clock"] = "power_limit"
-    measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
-    begun: list[Level] = []
-
-
-class SharedLevels(Message, frozen=True, kw_only=True):
-    """What is new in the folder, in the form of `ShareLevels`; `can_share`: the folder can be used."""
-
-    measurements: list[tuple[Level, PositiveFloat, PositiveFloat]] = []
-    begun: list[Level] = []
-    can_share: bool = True
+class MakeDirectory(Message, frozen=True, kw_only=True):
+    """Rank 0 requests that the shared directory is made if it is not there; a `LogLine` says why it cannot be used."""
 
 
 class WatchSwitch(Message, frozen=True, kw_only=True):
@@ -329,7 +327,7 @@ ToHelper: TypeAlias = (
     | ClocksReleased
     | ReadProfile
     | SaveProfile
-    | ShareLevels
+    | MakeDirectory
     | WatchSwitch
 )
 ToTraining: TypeAlias = (
@@ -343,5 +341,4 @@ ToTraining: TypeAlias = (
     | LogLine
     | ProfileRead
     | ProfileSaved
-    | SharedLevels
 )

@@ -17,6 +17,8 @@ _IN_MEMORY = "/dev/shm"  # noqa: S108  the file loses its name at once
 # Locks of an open file, by their numbers in Linux where Python has no names for them.
 OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
 OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
+FLOCK = "hhqqi4x"
+"""A lock, as the kernel takes and tells it: type, whence, start, length, process."""
 
 
 def after_fork_in_child(do: Callable[[], object]) -> None:

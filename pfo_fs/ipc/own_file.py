@@ -6,6 +6,8 @@ import os
 import socket
 from contextlib import suppress
 
+from pfo_fs.ipc import held_calls
+
 
 class OwnFile:
     """A descriptor that is closed only while it is still that of the file for which it was opened.
@@ -15,7 +17,11 @@ class OwnFile:
     """
 
     def __init__(self, fd: int) -> None:
-        self._fd, self._file = fd, os.fstat(fd)
+        self._fd, self._file, self._marked = fd, os.fstat(fd), held_calls.mark(fd)
+
+    def seems_open(self) -> bool:
+        """Returns what `is_open` does, in less than a microsecond and with the interpreter lock: by a mark."""
+        return held_calls.has_mark(self._fd, self._marked)
 
     def is_open(self) -> bool:
         """Returns whether the descriptor is still that of the file."""

@@ -11,19 +11,23 @@ import atexit
 import fcntl
 import json
 import marshal
+import math
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from pfo_fs.errors import plain_text
-from pfo_fs.ipc.optional_calls import open_memory_file
+from pfo_fs.ipc.optional_calls import FLOCK, open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
+from pfo_fs.ipc.process_state import start_of
 from pfo_fs.ipc.started import STARTED
 
 _COMMAND = "import marshal;given=marshal.load(open(0,'rb',closefd=False));exec(given['begin'],given)"
@@ -48,30 +52,96 @@ except ModuleNotFoundError:  # training has found the package by a hook that is 
     sys.modules.pop("pfo_fs", None)
     sys.path.append(home)
     from pfo_fs.ipc.started import run
-run(module, arguments_json)
+run(module, arguments_json, outlives)
 """
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _INTERPRETER = re.compile(r"python|pypy|graalpy|hython|mayapy", re.IGNORECASE)
 _FIRST_OWN_FD = 3
 _WORDS_BYTES = 4096
+_LEAVES_WITHIN_S = 5.0
+"""An interpreter on a file system that hangs does not get so far; the signal then ends the starter."""
 
-_started: list[Child] = []
-"""Processes that outlive this one on purpose: the interpreter warns of a running process that no variable holds."""
+_started: list[subprocess.Popen[bytes]] = []
+"""Processes that may outlive this one: the interpreter warns of a running process that no variable holds."""
 
 
-class Child(subprocess.Popen[bytes]):
+class Child:
     """A process beside training. What it writes to its standard error stays in a file in memory.
 
     It must not share training's standard error: if the process hangs in a file system or a driver, it would keep a
-    launcher's pipe open.
+    launcher's pipe open. The process holds a lock of that file (`started.run`): by the lock, the kernel tells whether
+    the process runs, and its id, also where it is no child of this process.
+
+    Args:
+        starter: The process that was started; one that is to outlive training forks, and ends.
+        output: Its standard error.
+        outlives: Whether it forks.
     """
 
-    output: int | None = None
-    output_file: OwnFile | None = None
+    def __init__(self, starter: subprocess.Popen[bytes], output: int, outlives: bool) -> None:
+        self._starter = starter
+        self._outlives = outlives
+        self._pid, self._began = (None if outlives else starter.pid), ""
+        self.output = output
+        self._file = OwnFile(output)
+        weakref.finalize(self, self._file.close).atexit = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None while it is not known yet."""
+        if self._pid is None:
+            self._holds_lock()
+        return self._pid
+
+    def poll(self) -> int | None:
+        """Returns None while the process runs, else its exit status, or 0 where this is not known."""
+        status = self._starter.poll()
+        return status if status is not None and not self._holds_lock() else None
+
+    def _holds_lock(self) -> bool:
+        """Returns whether a process that outlives this one has left its starter, and runs; learns its id."""
+        if not self._outlives:
+            return False
+        if not self._file.is_open():  # the program has closed it
+            return self._pid is not None and self._began != "" and start_of(self._pid) == self._began
+        with suppress(AttributeError, OSError):
+            lock = fcntl.fcntl(self.output, fcntl.F_GETLK, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            kind, _, _, _, pid = struct.unpack(FLOCK, lock)
+            if kind != fcntl.F_UNLCK:
+                if pid != self._pid:
+                    self._pid, self._began = pid, start_of(pid)
+                return True
+        return False
+
+    def wait(self, timeout_s: float = math.inf) -> int:
+        """Waits for the end of the process; returns what `poll` does.
+
+        Raises:
+            TimeoutError: It has not ended within `timeout_s` seconds.
+        """
+        until_s = time.monotonic() + timeout_s
+        while (status := self.poll()) is None:
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"process {self._pid} has not ended within {timeout_s:g} s")
+            time.sleep(0.005)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal; waits until the process has left its starter, or has ended."""
+        until_s = time.monotonic() + _LEAVES_WITHIN_S
+        while self.poll() is None and self.pid is None and time.monotonic() < until_s:
+            time.sleep(0.005)
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid or self._starter.pid, number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
     def last_words(self) -> str:
         """Returns the last line that the process has written to its standard error; empty if there is none."""
-        if self.output is None or self.output_file is None or not self.output_file.is_open():
+        if not self._file.is_open():
             return ""
         with suppress(OSError):
             size = os.fstat(self.output).st_size
@@ -85,11 +155,13 @@ class Child(subprocess.Popen[bytes]):
         Args:
             within_s: How long to wait for the process to end, in s.
         """
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutError):
             self.wait(within_s)
         code, words = self.poll(), self.last_words()
         known = [f"ended by signal {-code}" if code < 0 else f"exit status {code}"] if code else []
         known += [f"its last words: {words}"] if words else []
+        if code is not None and not known and self._outlives and self._file.is_open():
+            known = ["without a word, as after SIGKILL"]
         return f" ({'; '.join(known)})" if known else ""
 
 
@@ -110,7 +182,12 @@ def why_no_processes() -> str:
 
 
 def start_process(
-    module: str, arguments: Mapping[str, Any], *, fds: Mapping[str, int] | None = None, label: str = ""
+    module: str,
+    arguments: Mapping[str, Any],
+    *,
+    fds: Mapping[str, int] | None = None,
+    label: str = "",
+    outlives: bool = False,
 ) -> Child:
     """Starts `main(arguments)` of a module in a process and session of its own.
 
@@ -121,6 +198,8 @@ def start_process(
         arguments: Values for the process; they must be JSON.
         fds: File descriptors that the process inherits, by the name of the argument that gets its number there.
         label: Shown after the module by `ps`.
+        outlives: Whether the process must outlive this one, and so be no child of it: launchers such as Ray kill the
+            children of training when it ends.
 
     Raises:
         OSError: The process cannot be started.
@@ -137,7 +216,7 @@ def start_process(
         # The new process's standard streams take the numbers below 3, which this process may use for other files.
         passed = {name: keep(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_OWN_FD)) for name, fd in (fds or {}).items()}
         path = _absolute(sys.path)
-        given = {"begin": _BEGIN, "path": path, "home": _HOME, "module": module}
+        given = {"begin": _BEGIN, "path": path, "home": _HOME, "module": module, "outlives": outlives}
         given["arguments_json"] = json.dumps({**arguments, **passed})
         given_fd = keep(open_memory_file("pfo-fs-arguments"))
         os.pwrite(given_fd, marshal.dumps(given), 0)
@@ -148,7 +227,7 @@ def start_process(
         if "PYTHONPATH" in environment:
             environment["PYTHONPATH"] = _python_path(environment["PYTHONPATH"], path)
         with _signals_wait():
-            child = Child(
+            starter = subprocess.Popen(
                 [os.path.abspath(sys.executable), *_options(), "-c", _COMMAND, module, *([label] if label else [])],
                 env={**environment, STARTED: module},
                 cwd="/",
@@ -158,14 +237,12 @@ def start_process(
                 pass_fds=tuple(passed.values()),
                 start_new_session=True,
             )
-    child.output, child.output_file = output, OwnFile(output)
-    weakref.finalize(child, child.output_file.close).atexit = False
-    _started.append(child)
+        _started.append(starter)
     for earlier in list(_started):
         if earlier.poll() is not None:
             with suppress(ValueError):  # another thread removes it at the same time
                 _started.remove(earlier)
-    return child
+    return Child(starter, output, outlives)
 
 
 def _absolute(path: list[str]) -> list[str]:

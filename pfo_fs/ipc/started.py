@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ _MOST_TOLD_BYTES = 2000
 """The last lines of what a process wrote before it died say why."""
 
 
-def run(module: str, arguments_json: str) -> None:
+def run(module: str, arguments_json: str, outlives: bool) -> None:
     """Runs `main(arguments)` of a module, with no standard input, and ends this process.
 
     Batch systems, launchers and terminals send signals to all processes of a job: to warn of the time limit, to stop
@@ -32,6 +33,8 @@ def run(module: str, arguments_json: str) -> None:
     that report an error of their own. SIGTERM stays blocked until `on_sigterm` says what it means here. What the
     training process blocks or ignores itself does not count.
     """
+    if outlives:
+        _leave_starter()
     os.environ.pop(STARTED, None)
     sys.argv = [module]
     nowhere = os.open(os.devnull, os.O_RDONLY)
@@ -46,6 +49,28 @@ def run(module: str, arguments_json: str) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM})
     sys.exit(import_module(module).main(json.loads(arguments_json)))
+
+
+def _leave_starter() -> None:
+    """Goes on in a process that no launcher takes for a child of training; the present one ends.
+
+    The lock shows training that the process runs, and its id (`spawn.Child`). Forking needs a single thread: where a
+    hook of the site's packages has started others, or no process can be forked, this one goes on as it is.
+    """
+    ready = -1
+    with suppress(AttributeError, OSError):
+        if len(os.listdir("/proc/self/task")) == 1:
+            waiting, ready = os.pipe()
+            if os.fork():
+                os.close(ready)
+                os.read(waiting, 1)  # until the lock is held, or the process has ended
+                os._exit(0)
+            os.close(waiting)
+            os.setsid()
+    with suppress(AttributeError, OSError):
+        fcntl.lockf(2, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with suppress(OSError):
+        os.close(ready)
 
 
 def on_sigterm(handler: Callable[..., object]) -> None:

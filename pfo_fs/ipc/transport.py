@@ -7,12 +7,14 @@ this module and must start fast, so the module imports nothing heavy.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import socket
 import struct
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -24,8 +26,28 @@ RECEIVE_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
 """Room for the largest message while the reader is busy."""
+_REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""Addresses and connections are our own, and abstract addresses have no file modes: no process can make these pass."""
 _NAMES = 8
 """Another user may have taken the first address: there are seven more."""
+
+
+class CallRefused(OSError):
+    """This host does not allow a system call that local sockets need, as under seccomp: it will not later either."""
+
+
+@contextmanager
+def refusals_named(call: str) -> Iterator[None]:
+    """Raises `CallRefused`, with the name of the system call, where the call is not allowed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        text = (
+            f"{call}() is not allowed for local sockets on this host (seccomp, AppArmor or SELinux): {error.strerror}"
+        )
+        raise CallRefused(error.errno, text) from error
 
 
 def encode(message: object) -> bytes:
@@ -79,13 +101,15 @@ def receive(connection: socket.socket, flags: int = 0) -> bytes:
     Raises:
         BlockingIOError: There is no packet yet, and `flags` has MSG_DONTWAIT.
         TimeoutError: No packet came within the socket's timeout.
+        CallRefused: This host does not allow it.
     """
     while True:
         try:
-            return connection.recv(RECEIVE_BYTES, flags)
+            with refusals_named("recvfrom"):
+                return connection.recv(RECEIVE_BYTES, flags)
         except ConnectionResetError:
             continue
-        except (BlockingIOError, TimeoutError):
+        except (BlockingIOError, TimeoutError, CallRefused):
             raise
         except OSError:
             return b""
@@ -106,10 +130,15 @@ def connect_to_helper(names: list[str]) -> socket.socket:
 
     Raises:
         OSError: There is none.
+        CallRefused: This host does not allow it.
     """
     for name in names[:-1]:
-        with suppress(OSError):
+        try:
             return connect(name)
+        except CallRefused:
+            raise
+        except OSError:
+            continue
     return connect(names[-1])
 
 
@@ -118,15 +147,23 @@ def listen(address: str) -> socket.socket:
 
     Raises:
         OSError: EADDRINUSE: another process listens there.
+        CallRefused: This host does not allow it.
     """
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    server = _new_socket()
     try:
-        server.bind("\0" + address)
+        with refusals_named("bind"):
+            server.bind("\0" + address)
+        with refusals_named("listen"):
+            server.listen(512)
     except OSError:
         server.close()
         raise
-    server.listen(512)
     return server
+
+
+def _new_socket() -> socket.socket:
+    with refusals_named("socket"):
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
 def connect(address: str) -> socket.socket:
@@ -134,11 +171,13 @@ def connect(address: str) -> socket.socket:
 
     Raises:
         OSError: No process listens at the address, or the process belongs to another user.
+        CallRefused: This host does not allow it.
     """
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    client = _new_socket()
     try:
         client.setblocking(False)
-        client.connect("\0" + address)
+        with refusals_named("connect"):
+            client.connect("\0" + address)
         check_peer(client)
         client.setblocking(True)
     except OSError:
@@ -149,13 +188,15 @@ def connect(address: str) -> socket.socket:
 
 
 def enlarge(connection: socket.socket) -> None:
-    """Requests a large send buffer; the kernel may make it smaller."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    """Requests a large send buffer; the kernel may make it smaller, and it works without, but for the largest plans."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """Returns process and user of the other side; process 0 is one of a namespace that this process does not see."""
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with refusals_named("getsockopt"):
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.errors import ConfigError
+
 MOST_FEATURES = 8
 MOST_NUMBERS = 4096
 """The loads of a step have room for this many numbers, such as those of 512 micro-batches with 8 features."""
@@ -64,26 +66,48 @@ def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
     """Returns the load of a step from those of its micro-batches; empty if it cannot be one.
 
     Args:
-        loads: Of each micro-batch, one number or a short sequence of them; all of the same length.
-        micro_batches: In a pipeline, how many there must be; 0 without one, where any number is summed.
+        loads, micro_batches: As for `checked_load`.
     """
     try:
-        rows = [_features(one) for one in (() if loads is None else loads)]
-    except Exception:  # noqa: BLE001  a load is whatever a program gives
+        return checked_load(loads, micro_batches)
+    except ConfigError:
         return ()
-    if not rows or not 0 < len(rows[0]) <= MOST_FEATURES or any(len(row) != len(rows[0]) for row in rows):
-        return ()
-    if not all(abs(number) <= _MOST for row in rows for number in row):  # NaN is not either
-        return ()
+
+
+def checked_load(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[float, ...]:
+    """Returns the load of a step from those of its micro-batches.
+
+    Args:
+        loads: Of each micro-batch, one number or a short sequence of them; all of the same length.
+        micro_batches: In a pipeline, how many there must be; 0 without one, where any number is summed.
+
+    Raises:
+        ConfigError: It cannot be one; the message says why.
+    """
+    rows = []
+    for load in () if loads is None else loads:
+        try:
+            rows.append(_features(load))
+        except Exception as error:  # noqa: BLE001  a load is whatever a program gives
+            raise ConfigError(f"{repr(load)[:40]}: {str(error) or type(error).__name__}") from None
+    if not rows:
+        raise ConfigError("there is none")
+    if len(lengths := {len(row) for row in rows}) > 1:
+        raise ConfigError(f"loads of {min(lengths)} and of {max(lengths)} numbers")
+    if not 0 < len(rows[0]) <= MOST_FEATURES:
+        raise ConfigError(f"a load of {len(rows[0])} numbers: at least 1, at most {MOST_FEATURES}")
+    if wrong := [number for row in rows for number in row if not abs(number) <= _MOST]:  # NaN is not either
+        raise ConfigError(f"a load of {wrong[0]:g}")
     if micro_batches:
-        each = [number for row in rows for number in row]
-        found = tuple(each) if len(rows) == micro_batches and len(each) <= MOST_NUMBERS else ()
-    else:
-        sums = [math.fsum(column) for column in zip(*rows, strict=True)]
-        if len(sums) == 1:
-            sums.append(math.fsum(one[0] * one[0] for one in rows))
-        found = (float(len(rows)), *sums)
-    return found
+        if len(rows) != micro_batches:
+            raise ConfigError(f"{len(rows)} loads for {micro_batches} micro-batches")
+        if len(rows) * len(rows[0]) > MOST_NUMBERS:
+            raise ConfigError(f"more than {MOST_NUMBERS} numbers")
+        return tuple(number for row in rows for number in row)
+    sums = [math.fsum(column) for column in zip(*rows, strict=True)]
+    if len(sums) == 1:
+        sums.append(math.fsum(row[0] * row[0] for row in rows))
+    return (float(len(rows)), *sums)
 
 
 def _features(load: Any) -> tuple[float, ...]:

@@ -12,12 +12,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
 from pfo_fs.planner.problem import Problem
+from pfo_fs.user_files import read_user_file
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -157,13 +157,11 @@ def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[Me
         PlanError: The file cannot be read, or lacks an instruction; the message names plan, key, stage.
     """
     try:
-        if Path(path).stat().st_size > MAX_FILE_BYTES:
-            raise PlanError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
-        document = json.loads(Path(path).read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        document = json.loads(read_user_file(path, MAX_FILE_BYTES, "measured iterations"))
+    except (ValueError, RecursionError) as error:
         if isinstance(error, PlanError):
             raise
-        raise PlanError(f"{path}: cannot be read as measured iterations: {error}") from error
+        raise PlanError(f"{path}: cannot be read as measured iterations, which are JSON: {error}") from None
     plans = document.get("plans") if isinstance(document, dict) else None
     if not isinstance(plans, list) or not plans:
         raise PlanError(f"{path}: has no list of plans")

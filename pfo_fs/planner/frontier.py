@@ -20,6 +20,7 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts
+from pfo_fs.user_files import read_user_file
 
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
@@ -155,14 +156,9 @@ def load_frontier(path: str | os.PathLike[str], problem: Problem) -> dict[float,
         PlanError: The file cannot be read, is not a frontier, or is of another problem.
     """
     path = Path(path)
-    try:
-        if path.stat().st_size > MAX_FRONTIER_BYTES:
-            raise PlanError(f"{path}: is larger than {MAX_FRONTIER_BYTES:,} bytes, so it cannot be a frontier")
-        lines = path.read_text().splitlines(keepends=True)
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot be read as a frontier: {error}") from error
+    lines = read_user_file(path, MAX_FRONTIER_BYTES, "a frontier").decode(errors="replace").splitlines(keepends=True)
     if len(lines) == 1 and json.dumps(_header(problem)).startswith(lines[0]):
         return {}  # an earlier run was killed while it wrote the header
     plans: dict[float, Plan] = {}

@@ -169,6 +169,10 @@ SCHEDULES: dict[str, Callable[..., list[RankInstructions]]] = {
 }
 
 
+_MOST_PASSES = 200_000
+"""Three times 64 stages of 1,000 micro-batches: a larger pipeline is a mistake, and would fill the memory."""
+
+
 def make_pipeline(
     schedule: str, num_stages: int, num_microbatches: int, *, num_ranks: int | None = None, delay_s: float = 0.0
 ) -> Pipeline:
@@ -188,6 +192,9 @@ def make_pipeline(
         raise ConfigError(f"there is no schedule {schedule!r}; choose {', '.join(SCHEDULES)}")
     if num_stages < 1 or num_microbatches < 1:
         raise ConfigError(f"{num_stages} stages x {num_microbatches} micro-batches; a pipeline has one of each or more")
+    if num_stages * num_microbatches > _MOST_PASSES:
+        asked = f"{num_stages:,} stages x {num_microbatches:,} micro-batches"
+        raise ConfigError(f"{asked}; {_MOST_PASSES:,} is the most that can be planned")
     expected = num_stages // 2 if schedule == "zb-v" else num_stages
     extra: Sequence[int] = ()
     if schedule == "interleaved":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,17 +10,15 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.file_client import FileClient
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 log = logging.getLogger(__name__)
 
-_TOLERANCE = 0.05
-"""Relative: a level that this job measures as 5 % better would still count as what other jobs have found."""
 _FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
 """Steps before a level is measured again whose window was dropped."""
 
@@ -30,7 +27,7 @@ class Decision(NamedTuple):
     """What all ranks do next. One of `next_level`, `optimal`, `problem` and `error` is set.
 
     Attributes:
-        measurements: All measurements, of this job and of others.
+        measurements: All measurements.
         next_level: The level to measure next.
         optimal: The best level.
         problem: The reason why the optimizer leaves levels alone from now on.
@@ -49,10 +46,10 @@ class Decision(NamedTuple):
 
 
 class Chooser:
-    """Keeps the measurements of this job and of others, and decides.
+    """Keeps the measurements, and decides.
 
     Args:
-        files: The profile and the shared directory.
+        files: The profile.
         selector: Chooses the best level.
         search: Chooses the level to measure next.
         agreed: The levels to choose from.
@@ -77,17 +74,16 @@ class Chooser:
         self._bounds = agreed.bounds
         self._knob = knob
         self._measured = KNOBS[knob]
-        self._windows = SameLoad()  # of this job
-        self._raw: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
+        self._windows = SameLoad()
+        self._raw: dict[int, KnobMeasurement] = {}  # as measured, by level
         self._own: dict[int, KnobMeasurement] = {}  # the same at the same load, where that is known
         self._errors: dict[int, tuple[float, float]] = {}  # of these, by level
         self._has_warned = False
         self._in_file: Sequence[KnobMeasurement] = []
-        self._chosen: int | None = None
         self._dropped = 0  # windows in turn without a measurement
 
     def first(self) -> Decision:
-        """Decides before the first step: from the profile, or from other jobs' measurements."""
+        """Decides before the first step: from the profile if there is one."""
         if self.files.profile_error:
             return Decision([], error=self.files.profile_error)
         found = self.files.profile
@@ -136,23 +132,16 @@ class Chooser:
             )
         self._raw[level] = measured
         self._windows.add(level, windows)
-        self.files.publish(measured)
         self._count_own()
         return self._decide()._replace(errors=self._errors)
 
     @property
     def _known(self) -> list[KnobMeasurement]:
-        """What counts for the choice, highest level first.
-
-        Other jobs' measurements replace this job's own, so that all jobs use the same, but where this job's are at the
-        same load, others do not count, as their loads are not known.
-        """
-        theirs = {} if self._errors and self._chosen is None else self.files.measurements
-        found = self._own | theirs if not self._errors else theirs | self._own
-        return [found[level] for level in self._levels if level in found]
+        """What counts for the choice, highest level first."""
+        return [self._own[level] for level in self._levels if level in self._own]
 
     def _count_own(self) -> None:
-        """Has this job's windows count: at the same load where that is known, otherwise as they were measured."""
+        """Has the windows count: at the same load where that is known, otherwise as they were measured."""
         self._own, self._errors = dict(self._raw), {}
         try:
             found = self._windows.find()
@@ -174,7 +163,7 @@ class Chooser:
         return Decision(self._known, next_level=level, wait_steps=steps, errors=self._errors)
 
     def conclude(self, decision: Decision) -> None:
-        """Has the helper process write the profile, unless it was read from the file; nothing is shared any more.
+        """Has the helper process write the profile, unless it was read from the file.
 
         A script may read the profile as soon as the level is chosen, so this waits for the file: some milliseconds, two
         seconds at most where the file system hangs.
@@ -182,7 +171,6 @@ class Chooser:
         if decision.measurements and decision.measurements != self._in_file:
             self._in_file = decision.measurements
             self.files.save(decision.measurements)
-        self.files.stop_sharing()
 
     def unfinished(self, level_steps: int) -> str:
         """Returns, as text, how far the measurements are and how they can be completed.
@@ -190,77 +178,25 @@ class Chooser:
         Args:
             level_steps: Number of steps that each level takes.
         """
-        text = (
+        return (
             f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none was chosen, and "
             f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps "
             "or search='coarse-to-fine'"
         )
-        return text + (". The next job continues from here" if self.files.shares else ", or a shared_dir to continue")
 
     def forget_measurements(self) -> None:
-        """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
+        """Drops all measurements: the load has changed, so earlier ones are not valid."""
         self._raw, self._own, self._windows, self._errors = {}, {}, SameLoad(), {}
-        self._chosen = None
-        self.files.stop_sharing()
 
     def _decide(self) -> Decision:
-        if self._chosen is None:
-            try:
-                next_level = self._next_level()
-                if next_level is not None:
-                    return Decision(self._known, next_level=next_level)
-                chosen = int(self._selector.select(self._known))
-            except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
-                return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
-            if chosen not in self._levels:
-                text = f"{self._selector!r} chose {chosen} {self._measured.unit}, none of the levels to choose from: "
-                return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
-            self._chosen = chosen
-        return self._checked(self._chosen)
-
-    def _checked(self, optimal: int) -> Decision:
-        """Decides for the level that was chosen, after this job has measured it and the highest one itself.
-
-        What other jobs have left may be of another load, or invented: followed unseen, it could slow down all of
-        training. If this job's selector would not choose the level over the highest one, by what this job has measured,
-        this job goes on alone.
-        """
-        highest = self._levels[0]
-        is_own = all(self._own.get(one.level) == one for one in self._known)
-        if optimal == highest or is_own:
-            return Decision(self._known, optimal=optimal)
-        for level in (highest, optimal):
-            if level not in self._own:
-                return Decision(self._known, next_level=level)
-        full, own = self._own[highest], self._own[optimal]
-        at_best = type(own).at(optimal, energy=own.energy * (1 - _TOLERANCE), time=own.time * (1 - _TOLERANCE))
         try:
-            agrees = int(self._selector.select([full, at_best])) == optimal
-        except Exception:  # noqa: BLE001  as in `_decide`
-            agrees = False
-        if agrees:
-            return Decision(self._known, optimal=optimal)
-        log.warning(
-            "by what other jobs have left in the shared directory, %d %s is the best level, but here it takes %+.1f%% "
-            "time and %+.1f%% energy beside %d %s; this job measures for itself",
-            optimal,
-            self._measured.unit,
-            100 * (own.time / full.time - 1),
-            100 * (own.energy / full.energy - 1),
-            highest,
-            self._measured.unit,
-        )
-        self.files.stop_sharing()
-        self._chosen = None
-        return self._decide()
-
-    def _next_level(self) -> int | None:
-        level = self._search.next_level(self._levels, self._known, self._selector)
-        if level is None or not self.files.shares:
-            return level
-        if self._search.is_full:  # jobs that measure at the same time should measure different levels
-            measured = {measurement.level for measurement in self._known}
-            left = [level for level in self._levels if level not in measured]
-            level = random.choice([level for level in left if level not in self.files.begun] or left)
-        self.files.announce(level)
-        return level
+            next_level = self._search.next_level(self._levels, self._known, self._selector)
+            if next_level is not None:
+                return Decision(self._known, next_level=next_level)
+            optimal = int(self._selector.select(self._known))
+        except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
+            return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
+        if optimal not in self._levels:
+            text = f"{self._selector!r} chose {optimal} {self._measured.unit}, none of the levels to choose from: "
+            return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
+        return Decision(self._known, optimal=optimal)

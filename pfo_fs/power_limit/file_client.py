@@ -1,4 +1,4 @@
-"""A rank's connection to its host's helper: the profile and the shared directory (rank 0), and the switch (all ranks).
+"""A rank's connection to its host's helper: the profile (rank 0), and the switch (all ranks).
 
 Only making it, and `save` and `close`, wait for the helper, for a limited time.
 """
@@ -6,24 +6,19 @@ Only making it, and `save` and `close`, wait for the helper, for a limited time.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from pfo_fs.errors import CoordinationError, PlanError
 from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages as m
-from pfo_fs.power_limit.measurements import parse_profile, profile_text
-from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
+from pfo_fs.power_limit.measurements import KnobMeasurement, parse_profile, profile_text
 
 log = logging.getLogger("pfo_fs")
 
-_LOOK_EVERY_S = 2.0
-"""Time between two looks for what other jobs have shared: a level takes much longer to measure."""
 _FIRST_LOOK_S = 3.0
 """A job that starts switched off sets no level; if the file system does not answer in this time, training starts."""
 
@@ -36,21 +31,16 @@ class FileClient:
 
     Args:
         profile_path: The profile; None for none, as on all ranks but 0.
-        shared_dir: The shared directory; None for none.
-        key: What measurements must have in common to be shared (`folder_key`); empty: nothing is shared, as on all
-            ranks but 0.
+        shared_dir: The directory with the switch; None for none.
         token: The job's secret, the same on all ranks; those of a host share a helper by it.
         rank: This rank.
-        timeout_s: The start takes at most this time.
-        knob: What is set.
+        timeout_s: The profile is read in at most this time.
 
     Attributes:
         profile_path: The profile's path as it was given.
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
-        measurements: The measurements of other jobs, by level.
-        begun: Levels that a job has begun to measure.
-        shares: Whether there is a shared directory that can be used.
+        helper: The address of this host's helper; empty if there is none.
         is_off: Whether all jobs of the shared directory are switched off.
     """
 
@@ -58,45 +48,37 @@ class FileClient:
         self,
         profile_path: str | os.PathLike[str] | None,
         shared_dir: str | os.PathLike[str] | None,
-        key: str,
         token: str,
         rank: int = 0,
         *,
         timeout_s: float = 15.0,
-        knob: Knob = "power_limit",
     ) -> None:
         self.profile_path = profile_path
         self.profile: Sequence[KnobMeasurement] | None = None
         self.profile_error = ""
-        self.measurements: dict[int, KnobMeasurement] = {}
-        self.begun: set[int] = set()
-        self.shares = self.is_off = False
-        self._key, self._knob = key, knob
+        self.is_off = False
         self._rank = rank
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
         self._unsaved = 0  # requests to write the profile that have no answer yet
-        self._look_at_s = 0.0  # infinite until the last look has an answer
         self._warn = WarnOnce(logging.WARNING if rank == 0 else logging.DEBUG)
         self._link = HelperLink(self._warn, log_line=self._log_line)
+        self.helper = ""
         if profile_path is None and shared_dir is None:
             return
+        self.helper = f"pfo-fs-power-limit-{token[:12]}"
         shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         try:
-            self._link.client = helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", shared, token, rank, {})
-            deadline_s = time.monotonic() + timeout_s
+            self._link.client = helper = HelperClient(self.helper, shared, token, rank, {})
             if self._path is not None:
                 self._read_profile(helper.request(m.ReadProfile(path=self._path), m.ProfileRead, timeout_s))
-            if key:
-                first = m.ShareLevels(key=key, knob=knob)
-                found = helper.request(first, m.SharedLevels, deadline_s - time.monotonic())
-                self.shares = True
-                self._take(found)
             self.poll()
         except (OSError, CoordinationError) as error:
             self.poll()  # an earlier message of the helper explains more
             self._problem(f"the helper process does not answer: {error}")
         if shared_dir is not None:
+            if rank == 0:  # another host must not make a directory where a file system is not mounted
+                self._link.send(m.MakeDirectory())
             self._link.send_kept(m.WatchSwitch())
             self._wait_for(m.ClocksHeld, _FIRST_LOOK_S)
 
@@ -105,32 +87,16 @@ class FileClient:
         for message in self._link.poll():
             self._take(message)
         if self._link.deaths:  # the next helper knows nothing of the files
-            self.shares, self._unsaved = False, 0
-        if self.shares and time.monotonic() >= self._look_at_s:
-            self._share()
-
-    def announce(self, level: int) -> None:
-        """Announces to other jobs that this job measures this level, if there is a shared directory."""
-        if self.shares:
-            self.begun.add(level)
-            self._share(begun=[level])
-
-    def publish(self, measurement: KnobMeasurement) -> None:
-        """Shares a measurement, if there is a shared directory."""
-        if self.shares:
-            self._share(measurements=[(measurement.level, measurement.energy, measurement.time)])
-
-    def stop_sharing(self) -> None:
-        """Stops sharing measurements with other jobs, in both directions."""
-        self.shares = False
-        self.measurements.clear()
+            self._unsaved = 0
 
     def save(self, measurements: Sequence[KnobMeasurement], timeout_s: float = 2.0) -> None:
         """Writes the profile file, if a path was given; waits for that, but no longer than `timeout_s`."""
         if self._path is not None and self._link.client is not None:
             content = profile_text(measurements).encode()
             self._unsaved += 1
-            self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
+            save = m.SaveProfile(path=self._path, content=content, replace=self._may_replace)
+            if not self._link.send(save) and not self._link.client.lost:
+                self._problem("the helper process accepts no more messages")
             self._wait_until_saved(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -143,7 +109,6 @@ class FileClient:
 
     def leave(self) -> None:
         """Ends the connection without waiting; the helper still writes what was sent to it."""
-        self.shares = False
         self._link.send(m.Goodbye(reason="finished"))
         self._link.close()
 
@@ -179,22 +144,6 @@ class FileClient:
                 if why and not self.is_off and self._rank == 0:
                     log.warning("power limit: switched off: what was set before holds until `pfo-fs on --all`")
                 self.is_off = bool(why)
-            case m.SharedLevels() if self.shares:
-                self.shares = message.can_share
-                self._look_at_s = time.monotonic() + _LOOK_EVERY_S
-                for level, energy_j, time_s in message.measurements:
-                    self.measurements[level] = KNOBS[self._knob].at(level, energy=energy_j, time=time_s)
-                self.begun.update(message.begun)
-
-    def _share(self, **told: Any) -> None:
-        was_sent = self._send(m.ShareLevels(key=self._key, knob=self._knob, **told))
-        self._look_at_s = math.inf if was_sent else time.monotonic() + _LOOK_EVERY_S
-
-    def _send(self, message: m.Message) -> bool:
-        client, was_sent = self._link.client, self._link.send(message)
-        if not was_sent and client is not None and not client.lost:
-            self._problem("the helper process accepts no more messages")
-        return was_sent
 
     def _log_line(self, level: int, text: str) -> None:
         if level >= logging.WARNING:

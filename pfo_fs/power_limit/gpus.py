@@ -15,7 +15,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.shared_page import TARGET
 from pfo_fs.errors import DeviceError, NotOffered
-from pfo_fs.store.power_limit_folder import Knob
+from pfo_fs.power_limit.measurements import Knob
 
 ANSWER_WITHIN_S = 5.0
 
@@ -135,6 +135,10 @@ class KnobGpu(ABC):
             return {"error": self.problem}
 
         return answer
+
+    def report_to(self, helper: str, rank: int, token: str) -> None:
+        """Has the clock process report to the helper at this address, which restores the level if both are killed."""
+        self._send({"ask": "report", "to": helper, "rank": rank, "token": token})
 
     def leave(self) -> None:
         """Lets the clock process restore the level and end, without waiting for that."""

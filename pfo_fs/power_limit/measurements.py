@@ -8,21 +8,73 @@ Of clocks, it has `"clock": MHz` instead of `"power_limit": W`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfo_fs.errors import PlanError
-from pfo_fs.store.power_limit_folder import (
-    MAX_PROFILE_BYTES,
-    ClockMeasurement,
-    KnobMeasurement,
-    PowerLimitMeasurement,
-)
+from pfo_fs.errors import PlanError, first_problem
+from pfo_fs.ipc.messages import MAX_PROFILE_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _MAX_MEASUREMENTS = 10_000
+MOST_MEASURED = 1e15
+"""No energy in J and no time in s is larger."""
+
+Knob: TypeAlias = Literal["power_limit", "clock"]
+"""What the optimizer sets on all GPUs; a value of it is a level: a power limit in W, or a clock in MHz."""
+
+Level = Annotated[int, Field(gt=0, le=999_999)]
+Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
+
+
+class KnobMeasurement(BaseModel):
+    """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
+
+    Attributes:
+        knob: What was set.
+        unit: The unit of a level.
+        energy: The energy in J, summed over the GPUs.
+        time: The time of the slowest GPU, in s.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    knob: ClassVar[Knob]
+    unit: ClassVar[str]
+
+    energy: Positive
+    time: Positive
+
+    @property
+    def level(self) -> int:
+        """The power limit in W, or the clock in MHz."""
+        return int(getattr(self, self.knob))
+
+    @classmethod
+    def at(cls, level: int, energy: float, time: float) -> Self:
+        """Returns the measurement of a level."""
+        return cls.model_validate({cls.knob: level, "energy": energy, "time": time})
+
+
+class PowerLimitMeasurement(KnobMeasurement):
+    """What was measured at one power limit of each GPU, in W."""
+
+    knob, unit = "power_limit", "W"
+    power_limit: Level
+
+
+class ClockMeasurement(KnobMeasurement):
+    """What was measured at one clock of each GPU, in MHz."""
+
+    knob, unit = "clock", "MHz"
+    clock: Level
+
+
+KNOBS: Mapping[Knob, type[KnobMeasurement]] = {"power_limit": PowerLimitMeasurement, "clock": ClockMeasurement}
 
 
 class _PowerLimits(BaseModel):
@@ -51,10 +103,9 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
     except ValidationError as error:
         with suppress(ValidationError):
             return _checked(_Clocks.model_validate_json(text).measurements, name)
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "content"
+        where, wrong = first_problem(error)
         raise PlanError(
-            f"{name} is not a profile of power limits: {where}: {first['msg']}; it should look like "
+            f"{name} is not a profile of power limits: {where or 'content'} {wrong}; it should look like "
             f'{{"measurements": [{{"power_limit": 300, "energy": 1234.5, "time": 6.7}}]}}'
         ) from None
     return _checked(measurements, name)

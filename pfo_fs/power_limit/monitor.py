@@ -11,7 +11,7 @@ from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, open_gpu_for, read_energies
-from pfo_fs.store.power_limit_folder import Knob
+from pfo_fs.power_limit.measurements import Knob
 
 
 class Window(Protocol):

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.guard import Guard, InTraining
+from pfo_fs.errors import ConfigError, InvalidArgument
+from pfo_fs.guard import Guard, ZeusCallbacks
 from pfo_fs.power_limit.choosing import Chooser
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import saving
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, Off, State
-from pfo_fs.store.power_limit_folder import KNOBS, Knob, KnobMeasurement
 
 log = logging.getLogger("pfo_fs")
 
+_LEAST = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 1, "pl_step": 1, "clock_step": 1}
 
-class OffOptimizer(InTraining):
-    """All methods can be called; those of Zeus's callbacks that this optimizer does not need do nothing."""
+
+class OffOptimizer(ZeusCallbacks):
+    """All methods can be called, and do nothing."""
 
     _gpus: RankGpus
 
@@ -37,7 +42,7 @@ class OffOptimizer(InTraining):
         self._metrics = StepMetrics([])
         self.profile_path: str | None = None
         self._drift_watch: DriftWatch | None = None
-        self._files = FileClient(None, None, "", "")
+        self._files = FileClient(None, None, "")
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
 
@@ -86,21 +91,6 @@ class OffOptimizer(InTraining):
         finally:
             self.resume_measurement()
 
-    def on_epoch_begin(self) -> None:
-        """An epoch begins."""
-
-    def on_step_end(self) -> None:
-        """A step ends."""
-
-    def on_evaluate(self, metric: float) -> None:
-        """The model was evaluated."""
-
-    def on_instruction_begin(self, name: str) -> None:
-        """An instruction begins."""
-
-    def on_instruction_end(self, name: str) -> None:
-        """An instruction ends."""
-
     def on_train_end(self) -> None:
         """Restores the earlier levels until the next step begins."""
         self.pause()
@@ -112,3 +102,33 @@ class OffOptimizer(InTraining):
         self.state = Off(reason)
         self._gpus.restore()
         self._files.leave()
+
+
+def check_numbers(given: Mapping[str, Any]) -> None:
+    """Checks the arguments for which Zeus's class raises a ValueError, by name.
+
+    Raises:
+        InvalidArgument: A number is too low.
+    """
+    for name, least in _LEAST.items():
+        value = given.get(name, least)
+        if isinstance(value, Real) and not float(value) >= least:
+            raise InvalidArgument(f"{name} is {value}; give at least {least}")
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Checks the other arguments, by name; what is not given is valid.
+
+    Raises:
+        ConfigError: An argument is not valid.
+    """
+    for name in _LEAST:
+        if not isinstance(given.get(name, 1), Integral):
+            raise ConfigError(f"{name} is {given[name]!r}; give a whole number")
+    if given["knob"] not in KNOBS:
+        raise ConfigError(f"knob is {given['knob']!r}; it can be 'power_limit' or 'clock'")
+    drift, selector = given["reprofile_drift"], given["optimum_selector"]
+    if drift is not None and not (isinstance(drift, Real) and 0 < float(drift) < math.inf):
+        raise ConfigError(f"reprofile_drift is {drift!r}; 0.2 is for steps that take 20 % more or less time")
+    if selector is not None and (isinstance(selector, type) or not hasattr(selector, "select")):
+        raise ConfigError(f"optimum_selector is {selector!r}; give a selector, such as Energy()")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import time
@@ -12,19 +11,19 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.guard import WarnOnce, guarded, reason_of
+from pfo_fs.errors import PlanError
+from pfo_fs.guard import WarnOnce, guarded, reason_of, takes_any_call
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.file_client import FileClient
+from pfo_fs.power_limit.measurements import KNOBS, Knob
 from pfo_fs.power_limit.monitor import Monitor
-from pfo_fs.power_limit.off import OffOptimizer
+from pfo_fs.power_limit.off import OffOptimizer, check_numbers, check_others
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, Warmup, too_short
-from pfo_fs.store.power_limit_folder import KNOBS, Knob, folder_key
 
 log = logging.getLogger("pfo_fs")
 
@@ -45,8 +44,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                     plo.on_step_end()
                 plo.on_epoch_end()
 
-    A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States, selectors,
-    profiles and shared directory are the same for both; profiles and choices of one are never used for the other.
+    A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States and
+    selectors are the same for both; profiles of one are never used for the other.
 
     If levels cannot be set, or not any more, or after any other error, the optimizer logs one warning, its state
     becomes `Off`, and training goes on. A copy of the optimizer is `Off`, also in another process. The earlier levels
@@ -62,9 +61,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         pl_step: Watts between two limits, from the highest that the GPU accepts downwards. Without effect on clocks.
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
-        shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
-            one after the other; give each kind of load a directory of its own. A job that chooses by what others have
-            measured measures that level and the highest one before it keeps to it.
+        shared_dir: The directory whose switch (`pfo-fs off --all`) holds this optimizer, too; without one, no switch
+            does.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`search.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
@@ -83,12 +81,14 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         errors: Relative standard errors of time and energy of each level beside the others, where steps have loads.
 
     Raises:
-        ConfigError: With `strict`: an argument is invalid, or the GPUs of the job accept different levels.
+        InvalidArgument: A number of steps or of watts is too low, as in Zeus a ValueError.
+        ConfigError: With `strict`: another argument is invalid, or the GPUs of the job accept different levels.
         CoordinationError: With `strict`: a rank does not answer.
         PlanError: With `strict`: the profile is malformed, of the other knob, or makes a level the best that this GPU
             does not accept.
     """
 
+    @takes_any_call()
     def __init__(
         self,
         monitor: Monitor | None = None,
@@ -106,14 +106,16 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         clock_step: int = 45,
         strict: bool = False,
     ) -> None:
+        given = locals().copy()
         self._start_as_nothing("not started", strict)
         with ExitStack() as on_error, self.guard:
             on_error.callback(self.close)
             error: Exception | None = None
             try:
-                counts = {"wait_steps": (wait_steps, 0), "warmup_steps": (warmup_steps, 0)}
-                counts |= {"profile_steps": (profile_steps, 1), "pl_step": (pl_step, 1), "clock_step": (clock_step, 1)}
-                _check(knob, reprofile_drift, **counts)
+                if self.wrong_call is not None:
+                    raise self.wrong_call
+                check_numbers(given)
+                check_others(given)
                 self.profile_path = None if profile_path is None else os.fsdecode(profile_path)
                 shared = None if shared_dir is None else os.fsdecode(shared_dir)
                 self.knob, self.unit = knob, KNOBS[knob].unit
@@ -148,10 +150,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         decision: Decision | None = None
         token = secrets.token_hex(16)
         if self._ranks.rank == 0:
-            names, steps = agreed.gpu_names, self.profile_steps
-            key = folder_key(names[0], agreed.levels, steps, len(names), self.knob) if shared_dir is not None else ""
             try:
-                self._files = FileClient(self.profile_path, shared_dir, key, token, knob=self.knob)
+                self._files = FileClient(self.profile_path, shared_dir, token)
                 self._chooser = Chooser(
                     self._files, self.optimum_selector, self._search, agreed, self.profile_steps, self.knob
                 )
@@ -160,7 +160,10 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 decision = Decision([], problem=reason_of(error))
         decision, token = self._ranks.from_rank_0((decision, token))
         if self._ranks.rank != 0:
-            self._files = FileClient(None, shared_dir, "", token, self._ranks.rank)
+            self._files = FileClient(None, shared_dir, token, self._ranks.rank)
+        if self._files.helper:
+            for gpu in self._gpus.gpus:
+                gpu.report_to(self._files.helper, self._ranks.rank, token)
         self._gpus.hold(self._files.is_off)
         assert decision is not None
         return decision
@@ -376,20 +379,3 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 text = "%s: the time of a step has changed by %.0f %%; all levels are measured again"
                 log.warning(text, self._name, 100 * off)
             self.measure_again()
-
-
-def _check(knob: Knob, reprofile_drift: float | None, **steps: tuple[int, int]) -> None:
-    """Raises ConfigError for an argument that cannot be.
-
-    Args:
-        knob: What is set.
-        reprofile_drift: The share by which a step may take longer before all is measured again; None for any.
-        steps: The value of each whole number and the least that it can be, by name.
-    """
-    for name, (value, least) in steps.items():
-        if value < least:
-            raise ConfigError(f"{name} is {value}; give at least {least}")
-    if knob not in KNOBS:
-        raise ConfigError(f"knob is {knob!r}; it can be 'power_limit' or 'clock'")
-    if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
-        raise ConfigError(f"reprofile_drift is {reprofile_drift}; 0.2 is for steps that take 20 % more or less time")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from pfo_fs.device.gpu.pauses import Pauses, passes
 from pfo_fs.guard import reason_of
 from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
+from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 from pfo_fs.power_limit.same_load import StepsReport, WindowSteps
-from pfo_fs.store.power_limit_folder import Knob
 
 log = logging.getLogger("pfo_fs")
 

@@ -18,8 +18,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.power_limit.measurements import MOST_MEASURED, KnobMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import MOST_MEASURED, KnobMeasurement
 
 _RINGS = (1, 2, 4)
 """Distances from the optimum, in limits, that must be measured: near ones for precision, far ones against noise."""
@@ -27,7 +27,7 @@ _FEWEST = 5
 
 
 class Search:
-    """Chooses the level to measure next. It keeps no state: it decides from all measurements, of any job.
+    """Chooses the level to measure next. It keeps no state: it decides from all measurements.
 
     Args:
         name: `full` or `coarse-to-fine`.

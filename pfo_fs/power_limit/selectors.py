@@ -10,15 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.models import MOST_STRAGGLING, implausible
-from pfo_fs.store.power_limit_folder import KnobMeasurement, PowerLimitMeasurement
+from pfo_fs.power_limit.measurements import KnobMeasurement, PowerLimitMeasurement
 
 
 class OptimumSelector(ABC):
-    """Chooses a level: a power limit, or a clock; make a subclass for another way to choose.
-
-    A choice must depend only on the measurements: so jobs that share measurements choose alike.
-    """
+    """Chooses a level: a power limit, or a clock; make a subclass for another way to choose."""
 
     @abstractmethod
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
@@ -98,8 +94,6 @@ class MaxSlowdownConstraint(OptimumSelector):
     def __post_init__(self) -> None:
         if not self.factor >= 1:
             raise ConfigError(f"factor is {self.factor}; 1 allows no slowdown, 1.05 allows 5 %, and less is impossible")
-        if problem := implausible(self.factor, MOST_STRAGGLING):
-            raise ConfigError(f"factor: {problem}")
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
         """Returns the level: W, or MHz."""

@@ -186,7 +186,8 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
     try:
         figure.savefig(path, dpi=_DPI, metadata={date: None} if date else None)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be written: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be written: {reason}") from error
 
 
 def svg_of(

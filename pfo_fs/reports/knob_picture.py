@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pfo_fs.reports.figures import COLOURS, drawing, new_figure, save
-from pfo_fs.store.power_limit_folder import KnobMeasurement
+
+if TYPE_CHECKING:
+    from pfo_fs.power_limit.measurements import KnobMeasurement
 
 
 def draw_profile(

@@ -11,13 +11,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pfo_fs
+from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import ConfigError, RecordError, StoreError, plain_text
 from pfo_fs.models import PlanInputs
+from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.directory import owner_of
 from pfo_fs.reports.status import describe_job
 from pfo_fs.store import JobFolder, SharedDirectory, layout
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _MOST_JOBS_PER_S = 5
 """About five jobs are read per second, however short the interval: each takes some ten file operations."""
+_READ_AFTER_END = 2
+"""What a job owes is told some seconds after its end at the latest, so before the second reading."""
 MOST_JOBS = 200
 """The 200 newest running jobs have figures of their own; the others are only counted."""
 
@@ -75,6 +80,7 @@ class Figures:
         leads: Whether the daemon that reads is the leader.
         reachable: Whether the directory could be read.
         read_s: Time that this took, in s.
+        site_problem: What is wrong with `site.yaml`; empty if nothing is.
         free: Free bytes and free inodes of its file system; empty if not known.
         states: Number of running jobs by state.
         jobs: The running jobs; empty for a daemon that stands by.
@@ -86,6 +92,7 @@ class Figures:
     leads: bool
     reachable: bool = False
     read_s: float = 0.0
+    site_problem: str = ""
     free: dict[str, int] = field(default_factory=dict)
     states: Counter[str] = field(default_factory=Counter)
     jobs: list[JobFigures] = field(default_factory=list)
@@ -107,6 +114,7 @@ class FigureReader:
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
+        self._ended: Counter[str] = Counter()  # how often an ended job owed nothing
         self._counted: dict[str, tuple[float, float]] = {}  # of each job: its last step, and its energy from loads in J
         self._energy_j = self._saved_j = self._added_j = 0.0
 
@@ -116,12 +124,16 @@ class FigureReader:
         try:
             about = os.statvfs(self._shared.files.root)
             found.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
+            found.site_problem = read_site_policy(self._shared).problem
             ids = self._shared.newest_job_ids() if leads else []
             for folder, names in self._running(ids):
                 if len(found.jobs) == MOST_JOBS:
                     found.states["not_read"] += 1
                 elif layout.JOB in names:
                     job = _job(folder)
+                    if layout.END in names and not job.figures.get("undo_owed"):
+                        self._ended[folder.job_id] += 1
+                        continue
                     found.jobs.append(job)
                     found.states[job.state] += 1
             found.reachable = True
@@ -133,11 +145,11 @@ class FigureReader:
         return found
 
     def _running(self, ids: list[str]) -> Iterator[tuple[JobFolder, set[str]]]:
+        """Yields the jobs that run, or may have left a GPU that is not reset."""
         for job_id in ids:
-            folder = self._shared.job(job_id)
-            names = folder.names()
-            if layout.END not in names:
-                yield folder, names
+            if self._ended[job_id] < _READ_AFTER_END:
+                folder = self._shared.job(job_id)
+                yield folder, folder.names()
 
     def _add_energies(self, jobs: list[JobFigures]) -> None:
         counted: dict[str, tuple[float, float]] = {}
@@ -212,6 +224,11 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     reached = "1 if the shared directory could be read within the interval of this file."
     yield gauge("pfo_fs_directory_reachable", reached, figures.reachable)
     yield gauge("pfo_fs_directory_read_seconds", "Time that reading it for this file took.", figures.read_s)
+    site = GaugeMetricFamily(
+        "pfo_fs_site_problem", "1 if site.yaml has a mistake, which the label tells.", labels=["problem"]
+    )
+    site.add_metric([figures.site_problem], bool(figures.site_problem))
+    yield site
     for what, free in figures.free.items():
         yield gauge(f"pfo_fs_directory_free_{what}", f"Free {what} of its file system.", free)
     yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
@@ -307,13 +324,16 @@ class MetricsFile:
             self._last = self._last.without_answer(self._leads())
 
     def _write(self, figures: Figures) -> None:
-        from prometheus_client import write_to_textfile
+        from prometheus_client import generate_latest
 
         problem = ""
         try:
-            write_to_textfile(str(self._path), registry_of(figures))
-        except OSError as error:
-            problem = f"{self._path} cannot be written: {error.strerror}"
+            with output_file(self._path) as file:
+                with suppress(OSError):  # the exporter is another user, and the unit's umask shuts others out
+                    os.fchmod(file.fileno(), 0o644)
+                file.write(generate_latest(registry_of(figures)).decode())
+        except ConfigError as error:
+            problem = str(error)
         if problem and problem != self._problem:
             log.warning("%s; jobs are scheduled all the same", problem)
         self._problem = problem

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import JobState, Quietly, read_state
 from pfo_fs.reports.wording import switching_of, switching_text
@@ -58,6 +59,7 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
     return {
         "shared_dir": plain_text(str(shared.files.root)),
         "daemon": daemon,
+        "site_problem": site.problem if (site := _quietly(read_site_policy, shared)) else "",
         "off": switched.everything,
         "off_about": switch.about(layout.EVERY_JOB) if switched.everything else "",
         "jobs": running + over,
@@ -181,6 +183,8 @@ def render(state: dict[str, Any]) -> Group:
     if state["archived_jobs"]:
         line.append(f"   {state['archived_jobs']} archived", style="dim")
 
+    if state["site_problem"]:
+        line.append(f"\n{state['site_problem']}; its rules are not in force", style="bold yellow")
     if state["off"]:
         line.append("\nall jobs are switched off", style="bold yellow")
         line.append(f" ({state['off_about'] or 'off/all is there'}); `pfo-fs on --all` ends that", style="yellow")

@@ -30,6 +30,7 @@ from typing import TypeVar
 import yaml
 from pydantic import ValidationError
 
+from pfo_fs.errors import first_problem
 from pfo_fs.models import (
     MAX_WORLD_SIZE,
     MOST_SLOWDOWN,
@@ -138,9 +139,7 @@ class _DocumentReader:
                 self.problems.append(Problem(line_of(node), f"{what}: slowdown {problem}"))
             return None if problem else request
         except ValidationError as error:
-            first = error.errors()[0]
-            where = f"{first['loc'][0]} " if first["loc"] else ""
-            reason = f"{where}{first['msg'].removeprefix('Value error, ')}; a {what} looks like {example}"
+            reason = f"{' '.join(first_problem(error)).lstrip()}; a {what} looks like {example}"
             self.problems.append(Problem(line_of(node), reason))
             return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster
 from pfo_fs.simulator.kernel_tables import KernelTables
 from pfo_fs.simulator.traces import Trace
+from pfo_fs.user_files import csv_table
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -25,7 +25,9 @@ Array = Any
 _SHOWN = 10
 """The trace's own loads are the direction in which the durations of the first ten steps vary most: those that are
 played before loads choose clocks."""
-_MAX_LOADS = 2_000_000
+_MOST_LOAD = 1e18
+"""The square of the longest sequence that is expected, of a billion tokens."""
+_LOAD_COLUMNS = ("step", "dp_rank", "micro_batch", "load")
 
 
 @dataclass(frozen=True)
@@ -131,20 +133,16 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
 
 
 def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
-    found: dict[tuple[int, int, int], float] = {}
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), 2):
-                if number > _MAX_LOADS:
-                    raise PlanError(f"{path}: there are more than {_MAX_LOADS:,} loads")
-                try:
-                    key = int(row["step"]), int(row["dp_rank"]), int(row["micro_batch"])
-                    found[key] = float(row["load"])
-                except (KeyError, TypeError, ValueError):
-                    raise PlanError(f"{path}: row {number} has no step, dp_rank, micro_batch and load") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PlanError(f"{path}: the loads cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return found
+    found: dict[tuple[int, int, int], tuple[float, int]] = {}
+    with csv_table(path, _LOAD_COLUMNS, "a table of loads") as table:
+        for *place, load in table:
+            step, dp_rank, micro_batch = map(table.whole, _LOAD_COLUMNS, place)
+            now = table.number("load", load, 0, _MOST_LOAD), table.line
+            first = found.setdefault((step, dp_rank, micro_batch), now)
+            if first[0] != now[0]:  # a trace with loads has a row for each instruction
+                where = f"micro-batch {micro_batch} of dp_rank {dp_rank} in step {step}"
+                table.wrong("load", load, f"is another load of {where} than that in row {first[1]}")
+    return {key: load for key, (load, _) in found.items()}
 
 
 class LoadPlay:

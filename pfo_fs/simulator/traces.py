@@ -1,6 +1,6 @@
 """Traces of real jobs: the durations of all instructions over some steps, for the simulator to play.
 
-A trace is a CSV file, or one compressed by gzip (its name ends in .gz), with a row for each instruction:
+A trace is a CSV file, as it is or compressed by gzip, with a row for each instruction:
 
     step,dp_rank,stage,instruction,micro_batch,time_s
     23,0,0,forward,0,0.063459
@@ -15,17 +15,15 @@ a GPU model.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import math
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.errors import PlanError, plain_text
@@ -33,14 +31,13 @@ from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances
 from pfo_fs.simulator.job_generator import SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
+from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
-MAX_ROWS = 2_000_000
-"""A day of sampled iterations of a large job; a larger file would fill the memory of a laptop."""
-_MAX_LINE_CHARS = 4096
-"""A row has about 50 characters; a file without line ends must not be read whole."""
-_MAX_NUMBER = 10**12
-_MAX_TIME_S = 1e6
+_TIMES_S = 1e-9, 1e6
+"""Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
+_MOST_TIMES = 1_000_000
+"""A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
 SLOW_WORKER = 1.15
 """A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is slow for good: healthy ones
 of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
@@ -58,6 +55,9 @@ class _Row(NamedTuple):
     instruction: str
     micro_batch: int
     time_s: float
+
+
+_time_of = attrgetter("time_s")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def read_trace(
     """Reads a trace.
 
     Args:
-        path: The CSV file; compressed if its name ends in .gz.
+        path: The CSV file.
         schedule: Order of the instructions of a pipeline.
         num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
         pipelines: Take only this number of pipelines, those of the lowest dp_ranks; None: all.
@@ -161,13 +161,15 @@ def read_trace(
         PlanError: The file cannot be read, is not a trace, or does not fit the schedule; the message names the row.
         ConfigError: The schedule does not exist for this number of stages and micro-batches.
     """
-    try:
-        with closing(_opened(path)) as file:
-            rows = list(_rows(path, file))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise PlanError(f"{path}: the trace cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    rows = _read_rows(path)
     if not rows:
         raise PlanError(f"{path}: the trace has no rows")
+    shortest, longest = min(rows, key=_time_of), max(rows, key=_time_of)
+    if longest.time_s > _MOST_TIMES * shortest.time_s:
+        raise PlanError(
+            f"{path}: row {longest.number} has {longest.time_s:g} s, more than {_MOST_TIMES:,} times the "
+            f"{shortest.time_s:g} s of row {shortest.number}; all times are in seconds"
+        )
     left_out = [] if slow_workers else _slow_workers(rows)
     dp_ranks = sorted({row.dp_rank for row in rows}.difference(left_out))
     if pipelines is not None and pipelines > len(dp_ranks):
@@ -183,66 +185,22 @@ def read_trace(
     return _complete(path, pipeline, durations, dp_ranks, left_out)
 
 
-def _opened(path: Path) -> TextIO:
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
-
-
-def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    number = 0
-    while line := file.readline(_MAX_LINE_CHARS):
-        number += 1
-        if len(line) == _MAX_LINE_CHARS:
-            raise PlanError(f"{path}: row {number} is longer than {_MAX_LINE_CHARS} characters")
-        if number > MAX_ROWS + 1:
-            raise PlanError(f"{path}: the trace has more than {MAX_ROWS:,} rows")
-        yield line
-
-
-def _rows(path: Path, file: TextIO) -> Iterator[_Row]:
-    reader = csv.reader(_lines(path, file))
-    header = next(reader, [])
-    missing = [name for name in COLUMNS if name not in header]
-    if missing:
-        raise PlanError(f"{path}: row 1 must name the columns {', '.join(COLUMNS)}; {', '.join(missing)} is missing")
-    places = [header.index(name) for name in COLUMNS]
-    for cells in reader:
-        if not cells:
-            continue
-        where = f"{path}: row {reader.line_num}"
-        if len(cells) <= max(places):
-            raise PlanError(f"{where} has {len(cells)} columns, but {COLUMNS[-1]} and others stand further right")
-        step, dp_rank, stage, instruction, micro_batch, time_s = (cells[place] for place in places)
-        yield _Row(
-            reader.line_num,
-            _whole(where, "step", step),
-            _whole(where, "dp_rank", dp_rank),
-            _whole(where, "stage", stage),
-            instruction.strip(),
-            _whole(where, "micro_batch", micro_batch),
-            _seconds(where, time_s),
-        )
-
-
-def _whole(where: str, name: str, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= _MAX_NUMBER:
-        raise PlanError(f"{where}: {name} {plain_text(text, 40)!r} is not a whole number from 0 to {_MAX_NUMBER:,}")
-    return number
-
-
-def _seconds(where: str, text: str) -> float:
-    try:
-        time_s = float(text)
-    except ValueError:
-        time_s = math.nan
-    if not 0 < time_s <= _MAX_TIME_S:
-        raise PlanError(f"{where}: time_s {plain_text(text, 40)!r} is not a number of seconds above 0")
-    return time_s
+def _read_rows(path: Path) -> list[_Row]:
+    rows: list[_Row] = []
+    with csv_table(path, COLUMNS, "a trace") as table:
+        for step, dp_rank, stage, instruction, micro_batch, time_s in table:
+            rows.append(
+                _Row(
+                    table.line,
+                    table.whole("step", step),
+                    table.whole("dp_rank", dp_rank),
+                    table.whole("stage", stage),
+                    sys.intern(instruction),
+                    table.whole("micro_batch", micro_batch),
+                    table.number("time_s", time_s, *_TIMES_S, "a number of seconds"),
+                )
+            )
+    return rows
 
 
 def _slow_workers(rows: Iterable[_Row]) -> list[int]:
@@ -271,7 +229,9 @@ def _durations(
             raise PlanError(f"{path}: row {row.number}: schedule {schedule} has no {name}; give another --schedule")
         durations = found[row.step, row.dp_rank]
         if node in durations:
-            raise PlanError(f"{path}: row {row.number}: step {row.step} of dp_rank {row.dp_rank} has {name} twice")
+            first = next(one.number for one in rows if one[1:-1] == row[1:-1])
+            again = f"row {row.number}: step {row.step} of dp_rank {row.dp_rank} has {name} twice"
+            raise PlanError(f"{path}: {again}, first in row {first}", line=row.number)
         durations[node] = row.time_s
     return found
 

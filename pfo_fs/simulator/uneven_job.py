@@ -7,7 +7,6 @@ attention weighs.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
@@ -21,6 +20,7 @@ from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.simulator.load_play import LoadSummary
+from pfo_fs.user_files import csv_table
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -29,8 +29,10 @@ MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "
 """layers x width / parameters of usual models (Llama 3)."""
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
+_FIRST = 10
+"""The mean of this many steps takes the time of a step that was asked for."""
 _COLUMNS = ("step", "dp_rank", "micro_batch", "length")
-_MOST_LENGTHS, _LONGEST = 5_000_000, 1_000_000_000
+_LONGEST = 1_000_000_000
 
 Step = list[list[list[int]]]
 """The lengths of the sequences of each micro-batch of each rank."""
@@ -43,24 +45,11 @@ def read_lengths(path: Path) -> list[Step]:
         PlanError: The file cannot be read, or a rank of a step has none.
     """
     found: dict[int, dict[int, dict[int, list[int]]]] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
-            columns = [name.strip() for name in rows.fieldnames or ()]
-            rows.fieldnames = columns
-            missing = [name for name in _COLUMNS if name not in columns]
-            if missing:
-                needed, there = ", ".join(_COLUMNS), ", ".join(columns) or "nothing"
-                raise PlanError(f"{path}: there is no column {missing[0]}; the first row names {there}, not {needed}")
-            for number, row in enumerate(rows, 2):
-                if number > _MOST_LENGTHS:
-                    raise PlanError(f"{path}: there are more than {_MOST_LENGTHS:,} sequences")
-                step, rank, micro_batch, length = (_whole(path, number, name, row[name]) for name in _COLUMNS)
-                if not 0 <= length <= _LONGEST:
-                    raise PlanError(f"{path}: row {number}: a sequence of {length} tokens")
-                found.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PlanError(f"{path}: the lengths cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with csv_table(path, _COLUMNS, "a table of lengths") as table:
+        for *place, cell in table:
+            step, rank, micro_batch = map(table.whole, _COLUMNS, place)
+            length = table.whole("length", cell, _LONGEST)
+            found.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
     ranks = sorted({rank for by_rank in found.values() for rank in by_rank})
     for step, by_rank in found.items():
         absent = [rank for rank in ranks if rank not in by_rank]
@@ -68,14 +57,10 @@ def read_lengths(path: Path) -> list[Step]:
             raise PlanError(f"{path}: step {step} has no sequence of dp_rank {absent[0]}")
     if len(ranks) < 2:
         raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
-    return [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
-
-
-def _whole(path: Path, row: int, column: str, text: str | None) -> int:
-    try:
-        return int(text or "")
-    except ValueError:
-        raise PlanError(f"{path}: row {row}: {column} is {text!r}, no whole number") from None
+    steps = [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
+    if not any(any(map(any, rank)) for step in steps[:_FIRST] for rank in step):
+        raise PlanError(f"{path}: all lengths of the first {_FIRST} steps are 0")
+    return steps
 
 
 def drawn_steps(
@@ -131,7 +116,7 @@ def play(
     import numpy as np
 
     rng = np.random.default_rng(seed)
-    first = [_works(step_of(number), squares) for number in range(10)]
+    first = [_works(step_of(number), squares) for number in range(_FIRST)]
     scale = step_s / float(np.mean([works.max() for works in first]))
     top, one = gpu.clocks_mhz[0], gpu.coefficients("backward")
     slower = {mhz: one.time_s(mhz) / one.time_s(top) for mhz in gpu.clocks_mhz}

@@ -76,7 +76,7 @@ class SharedDirectory:
     @property
     def is_in_use(self) -> bool:
         """Whether a job or a daemon of pfo-fs has used this directory."""
-        return bool({layout.JOBS, layout.DAEMON, layout.POWER_LIMIT} & set(self.files.names()))
+        return bool({layout.JOBS, layout.DAEMON} & set(self.files.names()))
 
     def directory_id(self) -> str:
         """Returns the random id of this directory; empty while `directory.json` is not seen.

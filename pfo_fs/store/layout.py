@@ -10,9 +10,6 @@
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
   doctor/                         while `pfo-fs doctor --peer` runs on several hosts
-  power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
-    <limit in W>.begun            the first job that began with this limit, once: others measure another one
-    <limit in W>.json             the first job that has measured this limit, once
   jobs/<job_id>/
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
@@ -57,7 +54,6 @@ DAEMON_LOCK = "daemon.lock"
 LEADERS = "leaders"
 JOBS = "jobs"
 ARCHIVE = "archive"
-POWER_LIMIT = "power-limit"
 DOCTOR = "doctor"
 OFF = "off"
 EVERY_JOB = "all"
@@ -100,11 +96,6 @@ def off(name: str) -> str:
 def leader(generation: int) -> str:
     """The record of the daemon that leads in a generation."""
     return f"{LEADERS}/{generation}.json"
-
-
-def power_limit(key: str) -> str:
-    """The folder of one kind of power-limit measurement."""
-    return f"{POWER_LIMIT}/{key}"
 
 
 def of_rank(folder: str, rank: int) -> str:

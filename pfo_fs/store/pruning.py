@@ -38,7 +38,7 @@ class Left:
 
     Attributes:
         path: Below the shared directory.
-        kind: What it is: `ended job`, `no job`, `profile`, `power limit`, `switch` or `half removed`.
+        kind: What it is: `ended job`, `no job`, `switch` or `half removed`.
         uid: Whom it belongs to.
         bytes: What it takes on the disk.
         files: Number of files and folders in it.
@@ -70,18 +70,17 @@ class Pruning:
         self.problems: list[str] = []
         self.running = 0
 
-    def find(self, *, older_than_s: float, measurements: bool) -> Iterator[Left]:
+    def find(self, *, older_than_s: float) -> Iterator[Left]:
         """Yields what is over, and has not changed for a time.
 
         Args:
             older_than_s: The time, in s; at least an hour counts.
-            measurements: Also power-limit measurements, from which later jobs learn.
 
         Raises:
             StoreError: The directory gives no answer, or cannot be written.
         """
         now_s = self._files.now_s()
-        for path, kind in self._over(measurements):
+        for path, kind in self._over():
             try:
                 left = self._measure(path, kind, now_s)
             except OSError as error:
@@ -90,7 +89,7 @@ class Pruning:
             if left is not None and left.age_s >= max(older_than_s, LEAST_AGE_S):
                 yield left
 
-    def _over(self, measurements: bool) -> Iterator[tuple[str, str]]:
+    def _over(self) -> Iterator[tuple[str, str]]:
         jobs = self._shared.job_ids()
         for archived, ids in ((False, jobs), (True, self._shared.archived_job_ids())):
             for job_id in ids:
@@ -109,10 +108,7 @@ class Pruning:
         for name in self._files.names(layout.OFF):
             if name not in (layout.EVERY_JOB, *jobs):
                 yield layout.off(name), "switch"
-        if measurements:
-            for name in self._files.names(layout.POWER_LIMIT):
-                yield f"{layout.POWER_LIMIT}/{name}", "power limit"
-        for folder_name in (layout.JOBS, layout.ARCHIVE, layout.OFF, layout.POWER_LIMIT):
+        for folder_name in (layout.JOBS, layout.ARCHIVE, layout.OFF):
             for name in self._files.all_names(folder_name):
                 if name.startswith(_HALF_REMOVED):
                     yield f"{folder_name}/{name}", "half removed"
@@ -138,16 +134,22 @@ class Pruning:
             return Left(path, kind, found.st_uid, sum(inodes.values()), count, now_s - newest_s)
 
     def remove(self, left: Left) -> bool:
-        """Removes a folder or file; returns whether all of it is gone. What is wrong is added to `problems`."""
+        """Removes a folder or file; returns whether all of it is gone. What is wrong is added to `problems`.
+
+        A folder of which this user may not remove all keeps its name and its content.
+        """
         calls = self._files.calls
         try:
             with self._files.parent_of(left.path) as (folder, name):
                 if folder is None:
                     return False
                 hidden = name if left.kind == "half removed" else f"{_HALF_REMOVED}{secrets.token_hex(6)}"
+                found = calls.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode):
+                    for parent, inside, about in self._walk(folder, name, found.st_dev):
+                        _require_removable(parent, inside, about)
                 if hidden != name:
                     calls.rename(name, hidden, src_dir_fd=folder, dst_dir_fd=folder)
-                found = calls.stat(hidden, dir_fd=folder, follow_symlinks=False)
                 if not stat.S_ISDIR(found.st_mode):
                     calls.unlink(hidden, dir_fd=folder)
                     return True
@@ -188,3 +190,11 @@ class Pruning:
                 yield fd, inside, about
         finally:
             calls.close(fd)
+
+
+def _require_removable(parent: int, name: str, about: os.stat_result) -> None:
+    """Raises an error if this user may not remove what is in a folder, by the folder's mode and owner."""
+    user, folder = os.geteuid(), os.stat(parent)
+    kept = folder.st_mode & stat.S_ISVTX and user not in (0, about.st_uid, folder.st_uid)
+    if kept or not os.access(".", os.W_OK | os.X_OK, dir_fd=parent, effective_ids=True):
+        raise OSError(errno.EACCES, f"this user may not remove {name} in it; all of it stays")

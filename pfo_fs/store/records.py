@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfo_fs.errors import RecordError, plain_text
+from pfo_fs.errors import RecordError, first_problem, plain_text
 from pfo_fs.models import Count, ShortText, Text
 
 SCHEMAS = ("pfo-fs/2", "pfo-fs/3")
@@ -151,7 +151,6 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
 def _first_problem(error: ValidationError) -> str:
     if error.error_count() > _MOST_NAMED:
         return f"{error.error_count():,} values are wrong"
-    first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    where, wrong = first_problem(error)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return plain_text(f"{where or 'content'}: {first['msg']}{more}", 500)
+    return f"{where or 'content'} {wrong}{more}"

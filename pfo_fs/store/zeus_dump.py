@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from pfo_fs.errors import PlanError, StoreError
+from pfo_fs.errors import PlanError, StoreError, first_problem
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.store.fs import Files
 
@@ -69,4 +69,4 @@ def _load(model: type[Item], directory: str | Path, name: str) -> list[Item]:
     try:
         return list(TypeAdapter(list[model]).validate_json(data))  # type: ignore[valid-type]
     except ValidationError as error:
-        raise PlanError(f"{path}: {error.errors()[0]['msg']}") from None
+        raise PlanError(f"{path}: {' '.join(first_problem(error)).lstrip()}") from None

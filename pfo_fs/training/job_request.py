@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 from pfo_fs.device.clock_backends.choice import NAMES
@@ -41,12 +42,38 @@ class JobRequest:
         return {**given, "dump_dir": os.path.abspath(self.settings.dump_dir)}
 
 
-def checked_directory(shared_dir: str | bytes | os.PathLike[Any]) -> str:
+def in_our_order(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns positional arguments with the shared directory first, which Zeus's optimizer does not have."""
+    if arguments and isinstance(arguments[0], Integral):  # the rank: a call as Zeus's class takes it
+        return options.pop("shared_dir", None), *arguments
+    return arguments
+
+
+def checked_device(device: int | None, device_id: int | None) -> int | None:
+    """Returns the device, which Zeus's scripts call `device_id`.
+
+    Raises:
+        ConfigError: Both are given, and differ.
+    """
+    if device is not None and device_id not in (None, device):
+        raise ConfigError(f"device is {device!r}, but device_id is {device_id!r}; give one of them")
+    return device_id if device is None else device
+
+
+def checked_directory(shared_dir: str | bytes | os.PathLike[Any] | None, server_url: object = None) -> str:
     """Returns the absolute path of the shared directory.
+
+    Args:
+        shared_dir: The directory.
+        server_url: Where it is given instead, in a script that was written for Zeus.
 
     Raises:
         ConfigError: It is no path.
     """
+    if shared_dir is None and isinstance(server_url, str):
+        if "://" in server_url:
+            raise ConfigError(f"there is no server, so {server_url} is not used; give shared_dir, a directory")
+        shared_dir = server_url
     if (
         not isinstance(shared_dir, str | bytes | os.PathLike)
         or "\0" in os.fsdecode(shared_dir)
@@ -110,7 +137,9 @@ def checked_settings(
     """
     if coordination not in ("auto", "daemon", "local"):
         raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")
-    settings = load_settings(scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps)
+    settings = load_settings(
+        of_job=True, scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps
+    )
     if settings.scheduler_args:
         settings.scheduler_args = _with_whole_paths(settings.scheduler_args)
     if scheduler is not None or coordination == "local":

@@ -23,7 +23,7 @@ import pfo_fs
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.gpu.find_gpu import find_gpu_spec
-from pfo_fs.errors import ConfigError, CoordinationError, PfoError, plain_text
+from pfo_fs.errors import ConfigError, CoordinationError, PfoError, first_problem, plain_text
 from pfo_fs.guard import WarnOnce, reason_of
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
@@ -224,9 +224,8 @@ class JobJoiner:
                 job_metadata=request.job_metadata,
             )
         except ValidationError as error:
-            wrong = error.errors()[0]
-            where = ".".join(map(str, wrong["loc"])) or "the job"
-            raise ConfigError(f"{where} is not valid: {wrong['msg']}") from None
+            where, wrong = first_problem(error)
+            raise ConfigError(f"{where or 'the job'}: {wrong}") from None
         given = request.given_settings if request.own_scheduler else {}
         return {
             "job_info": info.model_dump(),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.errors import PfoError, plain_text
 from pfo_fs.guard import Guard, InTraining
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.training.load_joining import join_loads
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 _WORK = "work"
 """The one instruction of a step, for `schedule.yaml`, reports and profiles."""
+WAITS_IN_BACKWARDS = (
+    "ranks wait for each other in the backward of each micro-batch, where gradients are reduced, so that loads of a "
+    "step explain little: use no_sync() for all backwards of a step but the last one; with DeepSpeed, ZeRO stage 1"
+)
 _UNMARKED = 10
 """After ten steps whose end the program has not marked, there is a warning."""
 
@@ -47,7 +52,8 @@ class LoadClocks(InTraining):
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
         model: The `torch.nn.Module` whose backward ends a rank's own work, such as the `DistributedDataParallel`. None:
-            call `work_ended` in each step, where this rank would begin to wait for others.
+            call `work_ended` in each step, where this rank would begin to wait for others. So do where the backward
+            runs from a CUDA graph.
         orders: In a pipeline, what each of its ranks runs in a step, in order: (stage, instruction, micro-batch). All
             ranks of a pipeline get one clock, and one that knows the loads is enough: others give None. Call
             `work_ended` after a rank's last instruction.
@@ -64,7 +70,8 @@ class LoadClocks(InTraining):
         self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
         self._hooks: list[Any] = []
-        self._in_step = self._in_backward = self._closed = False
+        self._parameters: list[Any] = []  # of the model, until one of its forwards or of their gradients is seen
+        self._in_step = self._in_backward = self._closed = self._has_misread = False
         self._given_loads = self._backwards_left = self._unmarked = 0
         self._by_backward = False  # whether the model's last backward has ended the step's work
         self.optimizer: PFOFileOptimizer = PFOFileOptimizer.nothing()
@@ -92,6 +99,7 @@ class LoadClocks(InTraining):
                 self._loads = self.optimizer.follow_loads(join)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
+                    self._parameters = [each for each in model.parameters() if each.requires_grad]
             except BaseException as error:
                 if self._guard.strict or not isinstance(error, Exception):
                     self.optimizer.close("crashed", str(error))
@@ -125,6 +133,10 @@ class LoadClocks(InTraining):
         """Ends the step before, whose end the program has not marked, if it is still open."""
         if not self._in_step:
             return
+        # A compiled module calls no hooks: the gradients of its parameters tell of its backward. (With activation
+        # checkpointing, they come in backwards of their own within one.)
+        self._hooks += [each.register_hook(self._on_gradient) for each in self._parameters]
+        self._parameters = []
         self._unmarked += 1
         if self._unmarked == _UNMARKED:
             seen = self._given_loads - self._backwards_left
@@ -133,8 +145,8 @@ class LoadClocks(InTraining):
                 "model=, or call work_ended() before this rank waits for others"
                 if not self._hooks
                 else f"{self._given_loads} loads were given for the last step, but model= has seen {seen} backwards: "
-                "give a load for each micro-batch; where the backward does not go through what model= returns, call "
-                "work_ended()"
+                "give a load for each micro-batch; where the backward does not go through what model= returns, or runs "
+                "from a CUDA graph, call work_ended()"
             )
         self._end_step()
 
@@ -143,8 +155,15 @@ class LoadClocks(InTraining):
         try:
             return None if values is None else list(values)
         except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
-            self.warn(f"the loads of a step cannot be read: {error}; such steps have default clocks")
+            self.misread(error)
             return None
+
+    def misread(self, error: Exception) -> None:
+        """Warns once that the loads of a step cannot be read; the next error may name another shape."""
+        if not self._has_misread and self._loads is not None:
+            self._has_misread = True
+            why = str(error) if isinstance(error, PfoError) else f"{type(error).__name__}: {error}"
+            self._loads.misread(plain_text(f"such steps have default clocks, whose loads cannot be read: {why}"))
 
     def warn(self, text: str) -> None:
         """Warns once of each text, here and in the job's status."""
@@ -154,6 +173,8 @@ class LoadClocks(InTraining):
     def work_ended(self) -> None:
         """Marks the end of this rank's own work in the step: from here on it may wait for others."""
         with self._guard:
+            if self._in_step:
+                self._unmarked = 0
             self._end_step()
 
     def _end_step(self) -> None:
@@ -162,11 +183,14 @@ class LoadClocks(InTraining):
             self.optimizer.on_instruction_end(_WORK)
             self.optimizer.on_step_end()
 
-    def _on_forward(self, _module: Any, _inputs: Any, output: Any) -> None:
+    def _on_forward(self, module: Any, _inputs: Any, output: Any) -> None:
         """Has the end of the backward that belongs to this forward marked."""
+        if _is_recorded():
+            return
         with self._guard:
             if self._in_step:
-                _watch_backward(output, self._on_gradient)
+                if _watch_backward(output, partial(self._on_gradient, waits=_reduces_in_backward(module))):
+                    self._parameters = []
             elif self._by_backward and _watch_backward(output):
                 self._by_backward = False
                 self.warn(
@@ -174,22 +198,25 @@ class LoadClocks(InTraining):
                     "a load for each micro-batch"
                 )
 
-    def _on_gradient(self, _gradient: Any) -> None:
+    def _on_gradient(self, _gradient: Any, waits: bool = False) -> None:
         """Marks the end of the backward that has just begun, once if it goes through several outputs of the model.
 
         The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the
         other ranks later, when the last gradient is there.
         """
+        if self._in_backward or not self._in_step or _is_recorded():
+            return
         with self._guard:
-            if not self._in_backward:
-                import torch
+            import torch
 
-                self._in_backward = True
-                torch.autograd.Variable._execution_engine.queue_callback(self._on_backward)
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._on_backward, waits))
 
-    def _on_backward(self) -> None:
+    def _on_backward(self, waits: bool) -> None:
         self._in_backward = False
         self._backwards_left -= 1
+        if self._backwards_left > 0 and waits:
+            self.warn(WAITS_IN_BACKWARDS)
         if self._backwards_left <= 0:
             self._by_backward = self._in_step
             self.work_ended()
@@ -225,6 +252,7 @@ class LoadClocks(InTraining):
         self.optimizer.go_without(error)
 
     def _unhook(self) -> None:
+        self._parameters = []
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -239,6 +267,21 @@ class LoadClocks(InTraining):
     def _end(self, error: BaseException | None) -> None:
         self.optimizer._end(error)  # tells the scheduler how training has ended
         self.close()
+
+
+def _is_recorded() -> bool:
+    """Returns whether what runs now is made into a program that runs later: compiled, traced, or in a CUDA graph."""
+    import torch
+
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _reduces_in_backward(module: Any) -> bool:
+    """Returns whether the next backward of a DistributedDataParallel or a DeepSpeed engine reduces gradients."""
+    stage = getattr(module, "zero_optimization_stage", None)
+    return bool(getattr(module, "require_backward_grad_sync", False)) or (callable(stage) and stage() >= 2)
 
 
 def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> bool:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pfo_fs.errors import InstructionMismatch
-from pfo_fs.guard import Guard, InTraining, WarnOnce, reason_of
+from pfo_fs.guard import Guard, WarnOnce, ZeusCallbacks, reason_of, takes_any_call
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives, agree
@@ -31,8 +31,10 @@ from pfo_fs.training.job_request import (
     JobRequest,
     checked_clock_backend,
     checked_clock_calls,
+    checked_device,
     checked_directory,
     checked_settings,
+    in_our_order,
     text_of,
 )
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 
-class PFOFileOptimizer(InTraining):
+class PFOFileOptimizer(ZeusCallbacks):
     """Follows a frequency schedule in pipeline-parallel training, coordinated through a shared directory.
 
     Make one on every rank, after `init_process_group`; making it is a collective call. Then:
@@ -72,11 +74,13 @@ class PFOFileOptimizer(InTraining):
         follows: Whether it has joined a job; False where all methods do nothing.
 
     Args:
-        shared_dir: The directory that all ranks, the daemon and users share.
+        shared_dir: The directory that all ranks, the daemon and users share. The positional arguments that follow are
+            those of Zeus's `PipelineFrequencyOptimizer`; they may also be given without this one.
         rank, world_size, local_rank: The numbers of this process; from `torch.distributed` or the launcher if None.
         dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
-        device: CUDA device index of this process; the current device if None.
+        device, device_id: CUDA device index of this process (`device_id` in Zeus); the current device if None.
+        server_url: Without `shared_dir`, the directory. Otherwise it is not used: there is no server.
         job_metadata: Text that describes the job; part of its folder's name.
         model_key: What is trained (model, micro-batch size, sequence length, precision), for people: it stands in
             `job.json`, beside the profile.
@@ -124,22 +128,25 @@ class PFOFileOptimizer(InTraining):
         self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
         self.follows = False
 
+    @takes_any_call(in_our_order)
     def __init__(
         self,
-        shared_dir: str | bytes | os.PathLike[str],
-        *,
+        shared_dir: str | bytes | os.PathLike[str] | None = None,
         rank: int | None = None,
-        world_size: int | None = None,
-        local_rank: int | None = None,
         dp_rank: int | None = None,
         pp_rank: int | None = None,
         tp_rank: int | None = None,
+        device_id: int | None = None,
         dp_degree: int | None = None,
         pp_degree: int | None = None,
         tp_degree: int | None = None,
+        world_size: int | None = None,
+        server_url: str | None = None,
+        job_metadata: str | None = None,
+        *,
+        local_rank: int | None = None,
         mesh: Any = None,
         device: int | None = None,
-        job_metadata: str | None = None,
         model_key: str | None = None,
         coordination: Literal["auto", "daemon", "local"] = "auto",
         scheduler: str | None = None,
@@ -157,6 +164,8 @@ class PFOFileOptimizer(InTraining):
             all_ranks = Collectives.of_program() if world_size != 1 else Collectives(0, 1, None)
             error: Exception | None = None
             try:
+                if self.wrong_call is not None:
+                    raise self.wrong_call
                 dims = find_parallel_dims(
                     rank=rank,
                     world_size=world_size,
@@ -170,13 +179,13 @@ class PFOFileOptimizer(InTraining):
                     mesh=mesh,
                 )
                 request = JobRequest(
-                    shared_dir=checked_directory(shared_dir),
+                    shared_dir=checked_directory(shared_dir, server_url),
                     settings=checked_settings(coordination, scheduler, scheduler_args, profile_steps),
                     own_scheduler=scheduler is not None,
                     coordination=coordination,
                     job_metadata=text_of(job_metadata),
                     model_key=text_of(model_key),
-                    device=device,
+                    device=checked_device(device, device_id),
                     wait_for_schedule_s=wait_for_schedule_s,
                     device_events=device_events,
                     switching=checked_switching(switching),
@@ -239,7 +248,7 @@ class PFOFileOptimizer(InTraining):
     def _begin_step(self, step: int, iter_time_s: float | None) -> None:
         self._parts.metrics.step_begins()
         if self._clocks.lost and self._warn.note("clock process lost"):  # `self._clocks` has logged it
-            text = f"there is no clock process any more{self._clocks.how_it_ended}; the clock stays at its default"
+            text = f"there is no clock process any more{self._clocks.how_it_ended}; no clock is set any more"
             self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
             self._parts.switching.stop_marks()
         self._feed.step_begin(step, iter_time_s, self._link.poll())

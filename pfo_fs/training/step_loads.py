@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
+from pfo_fs.errors import ConfigError
 from pfo_fs.loads.state import LoadsState
-from pfo_fs.loads.step_rows import MOST_ENDED, load_of_step
+from pfo_fs.loads.step_rows import MOST_ENDED, checked_load
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.load_messages import StepBegun
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
@@ -88,21 +89,28 @@ class StepLoads:
         while self._posted < last:
             self._posted = max(self._posted + 1, step)
             loads = given[self._posted - step]
-            load = load_of_step(loads, self._micro_batches)
-            is_elsewhere = loads is None and self._micro_batches > 0  # another rank of the pipeline may know it
-            if not load and not is_elsewhere and not self._has_missed:
-                self._has_missed = True
-                told = repr(loads)[:80]
-                if self._micro_batches and loads is not None and len(loads) != self._micro_batches:
-                    told = f"{len(loads)} loads for {self._micro_batches} micro-batches"
-                self.warn(
-                    f"clocks from loads: step {self._posted} has no load that can be used ({told}): default clocks"
-                )
+            load = self._load_of(loads)
             self._link.tell(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
             ended = []
         if now_s - self._told_at_s > _TELL_EVERY_S or not (self._link.works or self._has_failed):
             self._told_at_s = now_s
             self._tell_people()
+
+    def _load_of(self, loads: Sequence[Any] | None) -> tuple[float, ...]:
+        """Returns the load of a step, or warns once why it has none, and returns an empty one."""
+        if loads is None and (self._micro_batches or self._has_missed):
+            return ()  # another rank of the pipeline may know it; or there was a warning
+        try:
+            return checked_load(loads, self._micro_batches)
+        except ConfigError as error:
+            if not self._has_missed:
+                self.misread(f"step {self._posted} has no load that can be used ({error}): default clocks")
+            return ()
+
+    def misread(self, why: str) -> None:
+        """Warns of loads that cannot be used; of others there is no warning any more."""
+        self._has_missed = True
+        self.warn(f"clocks from loads: {why}")
 
     def _tell_people(self) -> None:
         """Warns of what the processes have told, and tells the helper what is known."""

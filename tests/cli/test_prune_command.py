@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_ended_jobs_that_are_old_are_removed_and_archived_ones_too(tmp_path: Pat
 @pytest.mark.parametrize("duration", ["30d", "1h", "0d"])
 def test_a_job_that_has_not_ended_stays_however_old(tmp_path: Path, duration: str) -> None:
     running = job(tmp_path, ended=False, days=400)
-    found = prune(tmp_path, "--older-than", duration, "--all-users", "--measurements")
+    found = prune(tmp_path, "--older-than", duration, "--all-users")
     assert found["removed"] == []
     assert found["running"] == 1
     assert running.location.exists()
@@ -104,6 +105,31 @@ def test_jobs_of_other_users_stay_unless_they_are_asked_for(tmp_path: Path, monk
     assert not folder.location.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of two other users")
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_job_of_which_a_user_may_not_remove_all_keeps_its_name_and_content(mode: int) -> None:
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        root = Path(place) / "pfo"
+        folder = job(root, ended=True, days=40)
+        foreign = folder.location / "prof"
+        (foreign / "0.json").write_text("{}")
+        for path in (root, *root.rglob("*")):
+            os.chown(path, 20002 if foreign in (path, path.parent) else 20001, 20000)
+            path.chmod(mode if path == foreign else 0o2770 if path.is_dir() else 0o660)
+        aged(folder.location, 40)
+        before = sorted(root.rglob("*"))
+        os.setegid(20000)
+        os.seteuid(20001)
+        try:
+            found = prune(root, "--all-users", code=1)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+        assert "all of it stays" in found["problems"][0]
+        assert sorted(root.rglob("*")) == before
+
+
 def test_what_is_no_job_goes_when_it_is_old(tmp_path: Path) -> None:
     job(tmp_path, ended=False, days=0)
     (tmp_path / "jobs" / "leftover").mkdir()
@@ -119,14 +145,6 @@ def test_a_switch_goes_with_its_job_and_that_of_all_stays(tmp_path: Path) -> Non
     aged(tmp_path / "off", 40)
     assert [row["path"] for row in prune(tmp_path)["removed"]] == ["off/gone"]
     assert switch.read().names == {"all", folder.job_id}
-
-
-def test_measurements_for_later_jobs_stay_unless_they_are_asked_for(tmp_path: Path) -> None:
-    job(tmp_path, ended=False, days=0)
-    (tmp_path / "power-limit/def").mkdir(parents=True)
-    aged(tmp_path / "power-limit/def", 40)
-    assert prune(tmp_path)["removed"] == []
-    assert {row["kind"] for row in prune(tmp_path, "--measurements")["removed"]} == {"power limit"}
 
 
 def test_folders_that_lie_very_deep_are_reported_and_left(tmp_path: Path) -> None:

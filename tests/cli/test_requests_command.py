@@ -53,7 +53,7 @@ def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
     [
         ("target", [], "exactly one"),
         ("target", ["--power", "5", "--slowdown", "1.1"], "exactly one"),
-        ("target", ["--slowdown", "0.5"], "greater than or equal to 1"),
+        ("target", ["--slowdown", "0.5"], "--slowdown: must be at least 1, not 0.5"),
         ("target", ["--power", "nan"], "--power"),
         ("straggler", [], "either --slowdown or --gone"),
         ("straggler", ["--slowdown", "1.2", "--pipeline", "4"], "pipelines 0 to 3"),

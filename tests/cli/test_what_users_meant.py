@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 from pfo_fs.autotune.plan_goal import target_of
 from pfo_fs.cli import app
 from pfo_fs.errors import ConfigError, PlanError, StoreError
-from pfo_fs.power_limit.selectors import MaxSlowdownConstraint
 from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.store import Files
 from pfo_fs.training.job_request import checked_directory
@@ -93,7 +92,6 @@ def test_a_slowdown_in_percent_is_refused_with_what_was_probably_meant(tmp_path:
         lambda: target_of(5, None, None),
         lambda: parse_schedule_yaml(b"target: {slowdown: 5}\n"),
         lambda: parse_schedule_yaml(b"straggler: {slowdown: 30}\n"),
-        lambda: MaxSlowdownConstraint(5),
     ],
 )
 def test_arguments_and_yaml_with_a_slowdown_in_percent_are_refused(refuses: Callable[[], Any]) -> None:

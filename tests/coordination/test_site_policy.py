@@ -65,7 +65,7 @@ def test_a_file_that_is_not_valid_changes_nothing_and_its_mistake_is_named(
     found = site(tmp_path, content, before)
     assert found.coordination == before.coordination
     assert problem in found.problem
-    assert f"`coordination: {before.coordination}` is in force" in found.problem
+    assert f"`coordination: {before.coordination}` is in force" in found.warning
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:

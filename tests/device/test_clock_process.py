@@ -13,13 +13,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
-from running import HANGS_AFTER_S, Processes, modules_loaded_by
+from running import HANGS_AFTER_S, Processes, modules_loaded_by, open_fds
 
 from pfo_fs.device import clock_client, shared_page
 from pfo_fs.device.clock_client import ClockProcess
@@ -34,6 +35,7 @@ from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.process_state import start_of
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
@@ -108,8 +110,7 @@ def gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "Z"  # dead, and its parent has not yet waited for it
+    return start_of(pid) == ""  # dead, and its parent has not yet waited for it
 
 
 # ---- clocks
@@ -291,6 +292,64 @@ def test_clocks_are_reset_at_the_trainers_death(
             os.kill(child, signal.SIGKILL)
 
 
+def processes_where(number_of: Callable[[int], int], number: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            found += [process] if number_of(process.pid) == number else []
+    return found
+
+
+LAUNCHERS: dict[str, Callable[[psutil.Process], list[psutil.Process]]] = {
+    "Ray, vLLM: children and theirs": lambda trainer: trainer.children(recursive=True),
+    "torchrun: the process group": lambda trainer: processes_where(os.getpgid, trainer.pid),
+    "a terminal: the session": lambda trainer: processes_where(os.getsid, trainer.pid),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_process_that_resets_the_clocks(
+    sim_dir: Path, wait_for: WaitFor, processes: Processes, launcher: str
+) -> None:
+    trainer = processes.python("-c", TRAINER, "alone", start_new_session=True)
+    assert trainer.stdout is not None
+    clock_pid = int(trainer.stdout.readline().split()[0])
+    its_own = LAUNCHERS[launcher](psutil.Process(trainer.pid))
+    assert clock_pid not in {process.pid for process in its_own}
+    for process in its_own:
+        process.kill()
+    trainer.kill()
+    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="the reset")
+
+
+def test_files_that_the_program_opens_where_it_had_closed_ours_are_neither_read_nor_written(
+    start: Start, tmp_path: Path, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    before = open_fds()
+    clocks = start()
+    assert clocks.message == ""
+    opened = open_fds() - before
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "checkpoint").open("wb", buffering=0) as file:
+        for fd in opened:
+            is_socket = os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+            os.dup2((ours if is_socket else file).fileno(), fd)
+        theirs.send(b"!hello\n")
+        clocks.ring_doorbell()
+        clocks.send_request({"ask": "energy", "id": 1})
+        assert clocks.receive_answer(10) is None
+        assert not clocks.check()
+        assert ours.recv(100, socket.MSG_DONTWAIT) == b"!hello\n"
+        clocks.close()
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100, socket.MSG_DONTWAIT)
+        assert file.tell() == 0
+        for fd in opened:
+            with suppress(OSError):
+                os.close(fd)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="the reset")
+
+
 def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
     """Where the kernel has no pidfds, the end of the socket alone must show the end of the trainer."""
 
@@ -356,13 +415,40 @@ def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
 
 
 def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask(clocks, 900)
     wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
     os.kill(pid_of(clocks), signal.SIGKILL)
-    clocks.close()
+    with caplog.at_level(logging.INFO, "pfo_fs"):
+        clocks.close()
     assert actions(sim_dir)[-1] == ("reset", 0)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_that_the_clock_is_back_is_said_after_it_is_and_not_if_it_may_not_be(
+    clocks: ClockProcess,
+    sim_dir: Path,
+    tmp_path: Path,
+    wait_for: WaitFor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As when the environment of a running job is replaced: no process can start any more."""
+    ask(clocks, 900)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho 'no module named pfo_fs' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    os.kill(pid_of(clocks), signal.SIGKILL)
+    with caplog.at_level(logging.INFO, "pfo_fs"):
+        wait_for(lambda: (clocks.check(), "it is not known" in caplog.text)[1], what="the second warning")
+    assert "exit status 1; its last words: no module named pfo_fs" in caplog.text
+    assert "is back" not in caplog.records[0].getMessage()
+    assert actions(sim_dir)[-1] == ("lock", 900)
+    monkeypatch.undo()
+    open_gpu("simulated:a").reset_clocks()
 
 
 def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess, wait_for: WaitFor) -> None:
@@ -382,8 +468,8 @@ def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wa
     before = len(os.listdir("/proc/self/fd"))
     clocks = ClockProcess("simulated:a")
     assert clocks.alive()
-    pid = clocks.pid
-    assert pid is not None
+    assert clocks.message == ""
+    pid = pid_of(clocks)
     del clocks
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -419,13 +505,13 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     clocks = start(start_timeout_s=0.2)
     assert "in time" in clocks.message
     clocks.close(0.1)
-    os.kill(pid_of(clocks), signal.SIGKILL)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 # ---- measuring
@@ -484,7 +570,8 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
         clocks.close()
         last = helper.wait(messages.ProgressReport, lambda m: m.step == 12)
         helper.wait(messages.ClocksReleased)
-    assert helper.messages[0] == messages.Hello(rank=5, role="clocks", token="secret", gpu_spec=clocks.spec)
+    gpu = messages.GpuToReset(clocks.spec)
+    assert helper.messages[0] == messages.Hello(rank=5, role="clocks", token="secret", gpu=gpu)
     assert (measured.number, measured.first_step, measured.result["rank"]) == (2, 11, 5)
     result = measured.result
     for i in range(2):

@@ -24,7 +24,7 @@ from pfo_fs.cli.terminal import PlainFormatter
 from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_clocks, judge_host_locks
 from pfo_fs.doctor.directory.mount import judge_mount, judge_space
 from pfo_fs.doctor.directory.names import check_write, judge_error, judge_locks, judge_owner, judge_reads
-from pfo_fs.doctor.directory.process import check_directory_in_time
+from pfo_fs.doctor.directory.process import check_directory, check_directory_in_time
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, lines
 from pfo_fs.errors import plain_text
@@ -110,6 +110,26 @@ def test_a_folder_above_that_others_may_write_to_is_told(tmp_path: Path) -> None
     assert "open" in check_rights(root)[1].found
     root.parent.chmod(0o1777)
     assert len(check_rights(root)) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "ok", "says"),
+    [
+        (None, True, "coordination: auto"),
+        ("coordination: daemon-only\n", True, "coordination: daemon-only"),
+        ("\ncordination: daemon-only\n", False, "site.yaml is not valid: line 2: unknown key 'cordination'"),
+    ],
+)
+def test_the_sites_rules_are_told_or_the_line_of_their_mistake(
+    tmp_path: Path, content: str | None, ok: bool, says: str
+) -> None:
+    tmp_path.chmod(0o700)
+    if content is not None:
+        (tmp_path / "site.yaml").write_text(content)
+    checks = check_directory(tmp_path, 1, 0.0, lambda *_: None)
+    found = next(check for check in checks if check.name == "rules of the site")
+    assert found.ok is ok
+    assert says in found.found
 
 
 def test_results_follow_from_what_was_found() -> None:

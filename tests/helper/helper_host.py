@@ -36,7 +36,7 @@ class Host:
     """One host.
 
     Attributes:
-        clocks_reset: GPU specs whose clocks the helper had put back.
+        resets: The GPUs that the helper has reset.
         handled: What the helper has handled so far: messages, ended operations, and other events.
     """
 
@@ -44,7 +44,7 @@ class Host:
         self.root = root
         self.token = secrets.token_hex(8)
         self.address = f"pfo-fs-test-{self.token}"
-        self.clocks_reset: list[str] = []
+        self.resets: list[messages.GpuToReset] = []
         server = transport.listen(self.address)
         settings = PFOSettings()
         operations = DirectoryOperations(str(root), "test", settings.scheduler)
@@ -59,11 +59,19 @@ class Host:
 
         self.state.handle = noted  # type: ignore[method-assign]
         self.loop = HelperLoop(
-            self.state, operations, lambda post: CoordinatorThread(operations, settings, post), self.clocks_reset.append
+            self.state,
+            operations,
+            lambda post: CoordinatorThread(operations, settings, post),
+            lambda: None,
+            self.reset,
         )
         self.thread = threading.Thread(target=self.loop.serve, args=(server,), daemon=True)
         self.thread.start()
         self.clients: list[HelperClient] = []
+
+    def reset(self, gpu: messages.GpuToReset) -> str:
+        self.resets.append(gpu)
+        return ""
 
     def client(self, rank: int, token: str | None = None) -> HelperClient:
         client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=HANGS_AFTER_S)

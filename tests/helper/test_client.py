@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clock import Clock, replace_time
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, open_fds
 
 from pfo_fs.errors import CoordinationError
 from pfo_fs.helper import client as client_module
@@ -113,7 +115,7 @@ def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
 def test_the_end_of_a_helper_is_known_to_the_process_that_started_it(make: Make, wait_for: WaitFor) -> None:
     client = make(0)
     die([client], wait_for)
-    assert client.how_it_ended() == " (ended by signal 9)"
+    assert client.how_it_ended() == " (without a word, as after SIGKILL)"
 
 
 def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +125,39 @@ def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkey
     monkeypatch.setattr(transport, "listen", in_use)
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
+
+
+def test_a_call_that_this_host_does_not_allow_is_not_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> socket.socket:
+        with transport.refusals_named("connect"):
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(transport, "connect", refused)
+    with pytest.raises(transport.CallRefused, match=r"connect\(\) is not allowed"):
+        make(0, deadline_s=math.inf)
+
+
+def test_a_socket_that_the_program_opens_where_it_had_closed_ours_is_neither_read_nor_written(make: Make) -> None:
+    before = open_fds()
+    client = make(0)
+    opened = open_fds() - before
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        for fd in opened:
+            with suppress(OSError):  # the folder's own descriptor
+                os.fstat(fd)
+                os.dup2(ours.fileno(), fd)
+        theirs.send(b"the program's")
+        assert client.poll() is None
+        assert not client.send(messages.WatchSwitch())
+        assert client.wait_for(messages.ClocksHeld, math.inf) is None
+        assert ours.recv(100, socket.MSG_DONTWAIT) == b"the program's"
+        client.close()
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100, socket.MSG_DONTWAIT)
+        for fd in opened:
+            with suppress(OSError):
+                os.close(fd)
 
 
 # ---- other users

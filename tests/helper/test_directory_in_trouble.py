@@ -160,13 +160,13 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(
     job = host.create(trainer)
     host.join(trainer, job, rank_infos(1)[0])
     with transport.connect(host.address) as connection:
-        hello = messages.Hello(rank=0, role="clocks", token=host.token, gpu_spec="simulated:x")
+        hello = messages.Hello(rank=0, role="clocks", token=host.token, gpu=messages.GpuToReset("simulated:x"))
         connection.send(transport.encode(hello))
         if releases:
             connection.send(transport.encode(messages.ClocksReleased()))
     trainer.close()
     host.thread.join(HANGS_AFTER_S)
-    assert host.clocks_reset == ([] if releases else ["simulated:x"])
+    assert host.resets == ([] if releases else [messages.GpuToReset("simulated:x")])
     end = host.folder(job).read_end()
     assert end is not None
     assert end.reason == "crashed"

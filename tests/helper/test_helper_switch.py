@@ -68,7 +68,7 @@ def test_a_rank_that_joins_while_all_jobs_are_off_hears_that_before_anything_els
 
 def test_clock_processes_are_held_too_also_one_that_connects_later(host: Host, wait_for: Wait) -> None:
     joined(host, "daemon")
-    early, late = (Reporter(host.address, 0, host.token, "simulated:a") for _ in range(2))
+    early, late = (Reporter(host.address, 0, host.token, m.GpuToReset("simulated:a")) for _ in range(2))
     assert early.send_waiting()
     (host.root / "off" / "all").touch()
     wait_for(lambda: early.why_held() == "off")
@@ -127,6 +127,23 @@ def test_a_helper_puts_back_the_directorys_id_that_a_purge_has_taken(host: Host,
     wait_for(lambda: shared.directory_id() == directory_id, "the id")
 
 
+@pytest.mark.slow
+def test_a_helper_that_replaces_a_dead_one_after_the_directory_was_removed_ends_with_its_last_rank(
+    host: Host, wait_for: Wait
+) -> None:
+    host.root.rmdir()
+    client, (info,) = host.client(0), rank_infos(1)
+    body = {"rank_info": info.model_dump(), "nonce": "n"}
+    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body, helper_name=0)
+    client.send(join)
+    hears(client, "removed", wait_for)
+    client.send(m.Goodbye(reason="finished"))
+    client.close()
+    host.thread.join(10)
+    assert not host.thread.is_alive()
+
+
+@pytest.mark.slow
 def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_more(
     host: Host, wait_for: Wait
 ) -> None:

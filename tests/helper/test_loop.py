@@ -48,7 +48,7 @@ def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "socket"))
         server.listen()
-        loop = HelperLoop(state, HangingDirectory(released), lambda _: Mock(), lambda _: None)
+        loop = HelperLoop(state, HangingDirectory(released), lambda _: Mock(), lambda: None, lambda _: "")
         serving = threading.Thread(target=loop.serve, args=(server,), daemon=True)
         serving.start()
         serving.join(1.0)  # the write hangs for this time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import threading
 import time
@@ -14,15 +13,16 @@ from unittest.mock import Mock
 
 import pytest
 from running import HANGS_AFTER_S
+from typer.testing import CliRunner
 
+from pfo_fs.cli import app
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.power_limit_files import PowerLimitFiles
+from pfo_fs.helper.power_limit_files import carry_out
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
-from pfo_fs.store.power_limit_folder import MAX_PROFILE_BYTES
 
 
 class HangingFiles:
@@ -54,7 +54,7 @@ def client(files: HangingFiles) -> Iterator[HelperClient]:
     token = secrets.token_hex(8)
     address = f"pfo-fs-test-{token}"
     state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
-    loop = HelperLoop(state, files, lambda _: Mock(), lambda _: None)
+    loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
     client = HelperClient(address, "", token, 0, {}, deadline_s=HANGS_AFTER_S)
@@ -85,36 +85,23 @@ def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, fil
 
 def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    path.write_bytes(os.urandom(2 * MAX_PROFILE_BYTES))
-    (read,) = PowerLimitFiles("").execute(m.ReadProfile(path=str(path)))
+    path.write_bytes(os.urandom(2 * m.MAX_PROFILE_BYTES))
+    (read,) = carry_out(m.ReadProfile(path=str(path)), "")
     assert isinstance(read, m.ProfileRead)
-    assert len(read.content) == MAX_PROFILE_BYTES + 1
+    assert len(read.content) == m.MAX_PROFILE_BYTES + 1
     assert len(transport.encode(read)) < transport.MAX_PACKET_BYTES
 
 
-def test_a_problem_is_told_once_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
-    files = PowerLimitFiles(str(tmp_path / "missing" / "shared"))
-    read = files.execute(m.ReadProfile(path=str(tmp_path)))
+def test_an_error_is_a_message_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing" / "shared")
+    read = carry_out(m.ReadProfile(path=str(tmp_path)), missing)
     assert [type(message) for message in read] == [m.LogLine, m.ProfileRead]
     assert read[-1] == m.ProfileRead(profile="unknown")
-    shared = files.execute(m.ShareLevels(key="key"))
-    assert [type(message) for message in shared] == [m.LogLine, m.SharedLevels]
-    assert shared[-1] == m.SharedLevels(can_share=False)
+    assert [type(message) for message in carry_out(m.MakeDirectory(), missing)] == [m.LogLine]
     save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
-    assert [type(message) for message in files.execute(save)] == [m.LogLine, m.ProfileSaved]
-    assert files.execute(save) == [m.ProfileSaved()]
+    assert [type(message) for message in carry_out(save, missing)] == [m.LogLine, m.ProfileSaved]
 
 
-def test_what_jobs_share_reaches_each_other(tmp_path: Path) -> None:
-    one, two = PowerLimitFiles(str(tmp_path / "shared")), PowerLimitFiles(str(tmp_path / "shared"))
-    for files in (one, two):
-        assert files.execute(m.ShareLevels(key="key", knob="clock")) == [m.SharedLevels()]
-    one.execute(m.ShareLevels(key="key", knob="clock", begun=[1200], measurements=[(1400, 10.0, 2.0)]))
-    told = two.execute(m.ShareLevels(key="key", knob="clock"))
-    assert told == [m.SharedLevels(measurements=[(1400, 10.0, 2.0)], begun=[1200])]
-
-
-def test_what_two_thousand_files_hold_fits_into_one_message() -> None:
-    chance = random.Random(1)
-    found = [(chance.randrange(1, 999_999), chance.random() * 1e9, chance.random() * 1e4) for _ in range(2000)]
-    assert len(transport.encode(m.SharedLevels(measurements=found))) < transport.MAX_PACKET_BYTES
+def test_the_shared_directory_is_made_such_that_it_can_be_switched_off(tmp_path: Path) -> None:
+    assert carry_out(m.MakeDirectory(), str(tmp_path / "shared")) == []
+    assert CliRunner().invoke(app, ["off", "--all", "-d", str(tmp_path / "shared")]).exit_code == 0

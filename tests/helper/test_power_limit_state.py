@@ -17,7 +17,7 @@ from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.write_queue import MAX_WAITING
 from pfo_fs.ipc import messages as m
 
-ASKED = m.ReadProfile | m.SaveProfile | m.ShareLevels
+ASKED = m.ReadProfile | m.SaveProfile | m.MakeDirectory
 BROKEN: list[PfoError | None] = [None, None, None, StoreError(errno.EIO, "a fault of the helper itself")]
 
 
@@ -84,9 +84,8 @@ class PowerLimitMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.client is not None)
     @rule()
-    def training_measures(self) -> None:
-        self.number += 1
-        self.ask(m.ShareLevels(key="key", measurements=[(self.number, 1.0, 1.0)]))
+    def training_needs_the_directory(self) -> None:
+        self.ask(m.MakeDirectory())
 
     @precondition(lambda self: self.client is not None)
     @rule(replace=st.booleans())
@@ -125,9 +124,9 @@ class PowerLimitMachine(RuleBasedStateMachine):
                 return [m.ProfileRead(profile="none")]
             case m.SaveProfile():
                 return [m.ProfileSaved()]
-            case m.ShareLevels():
+            case m.MakeDirectory():
                 self.number += 1
-                return [m.SharedLevels(measurements=[(self.number, 1.0, 1.0)])]
+                return [m.LogLine(level=30, message=f"error {self.number}")]
             case op.OpenDirectory():
                 return True
         return None

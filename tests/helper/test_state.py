@@ -12,6 +12,7 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
+from pfo_fs.store.bodies import RankProgress
 from pfo_fs.store.loads_known import LoadsKnown
 
 INFOS = rank_infos(1)
@@ -58,6 +59,27 @@ def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() 
     assert state.next_wake_s() < 1.0
     run = operations(state.handle(e.TimePassed(), state.next_wake_s()))
     assert any(isinstance(operation, op.RegisterRanks) for operation in run)
+
+
+def progress(actions: list[e.Action]) -> RankProgress:
+    (record,) = (operation for operation in operations(actions) if isinstance(operation, op.WriteProgress))
+    return record.body.ranks[0]
+
+
+def test_a_gpu_that_a_dead_clock_process_has_left_is_owed_until_it_is_reset_and_only_then_said_to_be_reset() -> None:
+    state, gpu = registered(), m.GpuToReset("nvml:GPU-3")
+    state.handle(e.MessageArrived(7, m.Hello(rank=0, role="clocks", token="token", gpu=gpu)), 0.0)
+    actions, told = state.handle(e.ClientGone(7), 0.0), []
+    for problem in ("the driver is away", "the driver is still away", ""):
+        assert [(action.rank, action.gpu) for action in actions if isinstance(action, e.ResetGpu)] == [(0, gpu)]
+        assert not state.is_idle
+        told.append(progress(actions))
+        state.handle(e.OperationDone(operations(actions)[-1]), 0.0)
+        actions = state.handle(e.GpuReset(0, gpu, problem), 0.0)
+    told.append(progress(actions))
+    assert [(rank.undo_owed, rank.undo_failures) for rank in told] == [(1, 0), (1, 1), (1, 2), (0, 2)]
+    assert ["is reset" in rank.error for rank in told] == [False, False, False, True]
+    assert not [action for action in actions if isinstance(action, e.ResetGpu)]
 
 
 def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_hangs() -> None:

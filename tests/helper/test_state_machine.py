@@ -47,7 +47,8 @@ class HelperMachine(RuleBasedStateMachine):
         self.trainers: dict[int, int] = {}
         self.clock_processes: dict[int, int] = {}
         self.results: list[tuple[int, int]] = []
-        self.reset: list[str] = []
+        self.reset: list[e.ResetGpu] = []
+        self.resetting: list[e.ResetGpu] = []
         self.stopped = False
         self.next_client = 0
         self.measured = 0
@@ -68,8 +69,9 @@ class HelperMachine(RuleBasedStateMachine):
                         (self.at_default_clocks.add if message.why else self.at_default_clocks.discard)(client)
                 case e.Run(operation):
                     self.running.append(operation)
-                case e.ResetClocks(spec):
-                    self.reset.append(spec)
+                case e.ResetGpu():
+                    self.reset.append(action)
+                    self.resetting.append(action)
                 case e.Stop():
                     self.stopped = True
 
@@ -95,7 +97,7 @@ class HelperMachine(RuleBasedStateMachine):
             return
         client, self.next_client = self.next_client, self.next_client + 1
         self.clock_processes[rank] = client
-        hello = m.Hello(rank=rank, role="clocks", token="token", gpu_spec=f"gpu{rank}")
+        hello = m.Hello(rank=rank, role="clocks", token="token", gpu=m.GpuToReset(f"gpu{rank}"))
         self.tell(e.MessageArrived(client, hello))
 
     @precondition(lambda self: self.clock_processes)
@@ -124,6 +126,13 @@ class HelperMachine(RuleBasedStateMachine):
         before = len(self.reset)
         self.tell(e.ClientGone(client))
         assert len(self.reset) == before + (not releases), "clocks are put back if, and only if, that was not done"
+
+    @precondition(lambda self: self.resetting)
+    @rule(problem=st.sampled_from(["", "the driver refuses"]))
+    def a_reset_ends(self, problem: str) -> None:
+        reset = self.resetting.pop(0)
+        assert not self.state.is_idle
+        self.tell(e.GpuReset(reset.rank, reset.gpu, problem))
 
     @precondition(lambda self: self.trainers)
     @rule(data=st.data(), says_goodbye=st.booleans())
@@ -195,7 +204,10 @@ class HelperMachine(RuleBasedStateMachine):
         for client in list(self.trainers.values()):
             self.tell(e.ClientGone(client))
         for _ in range(5000):
-            if self.running:
+            if self.resetting:
+                reset = self.resetting.pop(0)
+                self.tell(e.GpuReset(reset.rank, reset.gpu, ""))
+            elif self.running:
                 operation = self.running.pop(0)
                 result: op.Result = True if isinstance(operation, op.OpenDirectory) else None
                 if isinstance(operation, op.PollSchedule):

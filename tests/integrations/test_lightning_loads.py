@@ -61,6 +61,11 @@ class Model(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
+    def train_dataloader(self):
+        if options.get("unsized"):
+            return torch.utils.data.DataLoader(Batches(), batch_size=None)
+        return torch.utils.data.DataLoader(data, batch_size=1, collate_fn=lambda rows: rows[0][0], shuffle=False)
+
 class Keep(logging.Handler):
     def emit(self, record):
         kept.append(record.getMessage())
@@ -80,10 +85,6 @@ class Batches(torch.utils.data.IterableDataset):
         rank = torch.distributed.get_rank()
         yield from (one[0] for one in data[rank::2])
 
-if options.get("unsized"):
-    loader = torch.utils.data.DataLoader(Batches(), batch_size=None)
-else:
-    loader = torch.utils.data.DataLoader(data, batch_size=1, collate_fn=lambda rows: rows[0][0], shuffle=False)
 few = torch.utils.data.DataLoader(data[:8], batch_size=1, collate_fn=lambda rows: rows[0][0])
 clocks = LightningLoadClocks(sys.argv[1], strict=True)
 model = Model()
@@ -91,10 +92,11 @@ trainer = lightning.Trainer(
     accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="gloo"), accumulate_grad_batches=2,
     max_epochs=options.get("epochs", 1), val_check_interval=options.get("val_check_interval", 1.0),
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, logger=Kept(),
+    reload_dataloaders_every_n_epochs=options.get("reloads", 0),
     log_every_n_steps=10, callbacks=[clocks], num_sanity_val_steps=1)
 failed = ""
 try:
-    trainer.fit(model, loader, few)
+    trainer.fit(model, val_dataloaders=few)
 except RuntimeError as error:
     failed = str(error)
 told = json.dumps({
@@ -144,6 +146,14 @@ def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step_and_validate
 def test_loads_belong_to_their_steps_where_the_trainer_fetches_batches_ahead(tmp_path: Path) -> None:
     said = train(tmp_path, batches=88, unsized=True)
     assert [one["steps"] for one in said] == [22, 22]
+    assert not said[0]["warnings"] + said[1]["warnings"]
+    assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
+
+
+@pytest.mark.slow
+def test_loads_reach_the_steps_of_a_loader_that_is_made_again_in_each_epoch(tmp_path: Path) -> None:
+    said = train(tmp_path, batches=24, epochs=4, reloads=1)
+    assert [one["steps"] for one in said] == [24, 24]
     assert not said[0]["warnings"] + said[1]["warnings"]
     assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
 

@@ -27,8 +27,8 @@ class Clocks:
     def work_ended(self) -> None:
         self.told.append("ended")
 
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
+    def misread(self, error: Exception) -> None:
+        self.warnings.append(str(error))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, get_args
 
 import msgspec
@@ -13,19 +12,15 @@ from hypothesis import strategies as st
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 
-LEVELS = st.integers(1, 999_999)
-POSITIVE = st.floats(1e-300, 1e15)
-MEASURED = st.lists(st.tuples(LEVELS, POSITIVE, POSITIVE), max_size=5)
 TO_HELPER = st.one_of(
     st.builds(m.ReadProfile, path=st.text()),
     st.builds(m.SaveProfile, path=st.text(), content=st.binary(), replace=st.booleans()),
     st.builds(m.WatchSwitch),
-    st.builds(m.ShareLevels, key=st.text(), measurements=MEASURED, begun=st.lists(LEVELS, max_size=5)),
+    st.builds(m.MakeDirectory),
 )
 TO_TRAINING = st.one_of(
     st.builds(m.ProfileRead, profile=st.sampled_from(["none", "read", "unknown"]), content=st.binary()),
     st.builds(m.ProfileSaved),
-    st.builds(m.SharedLevels, measurements=MEASURED, begun=st.lists(LEVELS, max_size=5), can_share=st.booleans()),
 )
 
 
@@ -44,12 +39,6 @@ def test_what_its_helper_says_arrives_as_it_was_sent(message: m.Message) -> None
     [
         {"type": "ReadProfile"},
         {"type": "SaveProfile", "path": "/p", "content": "text", "replace": 1},
-        {"type": "ShareLevels", "key": "k", "begun": [0]},
-        {"type": "ShareLevels", "key": "k", "begun": [1_000_000]},
-        {"type": "ShareLevels", "key": "k", "measurements": [(1, math.nan, 1.0)]},
-        {"type": "ShareLevels", "key": "k", "measurements": [(1, math.inf, 1.0)]},
-        {"type": "ShareLevels", "key": "k", "measurements": [(1, 1.0, -1.0)]},
-        {"type": "ShareLevels", "key": "k", "measurements": [(1, 1.0)]},
         {"type": "ProfileSaved", "message": "only helpers say this"},
     ],
 )

@@ -432,6 +432,37 @@ def test_a_process_that_was_killed_without_a_word_says_by_which_signal(child_mod
     assert child.how_it_ended() == " (ended by signal 9)"
 
 
+def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known(
+    child_module: Callable[[str], str], wait_for: WaitFor
+) -> None:
+    child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
+    pid = wait_for(lambda: child.pid, what="its id")
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert (parent == os.getpid(), child.poll()) == (False, None)
+    child.kill()
+    child.wait(20)
+    assert child.how_it_ended() == " (without a word, as after SIGKILL)"
+
+
+def test_a_program_that_closes_all_its_files_still_knows_whether_a_process_that_outlives_it_runs(
+    child_module: Callable[[str], str], wait_for: WaitFor
+) -> None:
+    child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
+    wait_for(lambda: child.pid, what="its id")
+    os.close(child.output)
+    assert child.poll() is None
+    child.kill()
+    child.wait(20)
+
+
+def test_a_process_that_outlives_training_and_ends_before_it_begins_leaves_its_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, monkeypatch, "exit 3")
+    child = spawn.start_process("any", {}, outlives=True)
+    assert child.wait(20) == 3
+
+
 def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_nor_closed(
     child_module: Callable[[str], str], tmp_path: Path
 ) -> None:

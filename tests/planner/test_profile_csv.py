@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import PlanError
-from pfo_fs.planner import profile_csv
-from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, read_table, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
 
 HEADER = ",".join(COLUMNS) + "\n"
 cells = st.one_of(
@@ -62,11 +59,3 @@ def test_a_rank_that_is_not_a_whole_number_is_named() -> None:
 def test_a_column_that_is_there_twice_is_named() -> None:
     with pytest.raises(PlanError, match="column time appears twice"):
         parse_table("stage,instruction,frequency,time,energy,time\n", "p.csv")
-
-
-def test_a_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_csv, "MAX_PROFILE_BYTES", 100)
-    path = tmp_path / "p.csv"
-    path.write_text(HEADER + "0,forward,1410,0.1,20\n" * 10)
-    with pytest.raises(PlanError, match="larger than 100 bytes"):
-        read_table(path)

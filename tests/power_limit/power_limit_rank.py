@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import sys
-import time
 from typing import Any
 from unittest.mock import patch
 
@@ -71,8 +70,6 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
             optimizer.on_step_begin(loads=[1.0 + 0.1 * (step % 3) + rank] if has_loads else None)
             if step == 5 and loads_until is None:
                 optimizer.on_epoch_end()
-            if options.get("shared_dir"):
-                time.sleep(0.01)  # the directory takes its time to answer
         result["state"] = repr(optimizer.state)
         result["measurements"] = [m.model_dump() for m in optimizer.measurements]
         result["measured"] = len(measured)

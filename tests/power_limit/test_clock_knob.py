@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from pfo_fs import power_limit as pl
 from pfo_fs.cli import app
 from pfo_fs.errors import PlanError
+from pfo_fs.power_limit.measurements import ClockMeasurement
 from pfo_fs.power_limit.ranks import spaced_clocks
-from pfo_fs.store.power_limit_folder import ClockMeasurement, folder_key
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -100,33 +100,11 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
         assert clocks_set(sim_dir)[-1] == 0
 
 
-def test_knobs_share_neither_profiles_nor_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    levels = [300, 250]
-    # The name that folders of power limits had before there were other knobs.
-    assert folder_key("Fake GPU-0", levels, 40, 8) == "Fake-8x-43d0cdfb8183"
-    assert folder_key("Fake GPU-0", levels, 40, 8, "clock") != folder_key("Fake GPU-0", levels, 40, 8)
+def test_a_profile_of_another_knob_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(pl.profile_text([ClockMeasurement(clock=250, energy=1, time=1)]))
     with pytest.raises(PlanError, match="a profile of clocks, but the knob is 'power_limit'"):
         make_optimizer(monkeypatch, FakeMonitor([]), profile_path=path, strict=True)
-
-
-def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, wait_for: WaitFor) -> None:
-    chosen: list[int] = []
-    for name in ("a", "b"):
-        monitor = pl.EnergyMonitor(specs=[f"simulated:{name}"], knob="clock")
-        with pl.GlobalPowerLimitOptimizer(monitor, pl.Energy(), shared_dir=tmp_path, **OPTIONS) as optimizer:
-
-            def trained(monitor: Any = monitor, optimizer: Any = optimizer) -> bool:
-                train(monitor, optimizer, 2)
-                return isinstance(optimizer.state, pl.Done)
-
-            wait_for(trained)
-            chosen.append(optimizer.state.level)  # type: ignore[union-attr]
-        monitor.close()
-    assert set(clocks_set(sim_dir, "b")) <= {1410, chosen[0], 0}, "the second job measures no other clock"
-    (folder,) = (tmp_path / "power-limit").iterdir()
-    assert "-clock-" in folder.name
 
 
 def test_clocks_are_at_least_a_step_apart_and_above_a_third_of_the_highest() -> None:

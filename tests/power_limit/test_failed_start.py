@@ -34,7 +34,14 @@ def train(optimizer: Any, steps: int = 12) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"wait_steps": -1}, {"knob": "voltage"}, {"profile_path": 5}, {"pl_step": "wide"}, {"search": None}],
+    [
+        {"knob": "voltage"},
+        {"profile_path": 5},
+        {"pl_step": "wide"},
+        {"search": None},
+        {"optimum_selector": Energy},
+        {"device_id": 0},
+    ],
     ids=repr,
 )
 def test_what_cannot_be_is_one_warning_with_the_reason(

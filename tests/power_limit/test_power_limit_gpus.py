@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A40, A100, MODELS
 from pfo_fs.errors import ConfigError, DeviceError
+from pfo_fs.helper.client import HelperClient
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
 from pfo_fs.power_limit.gpus import LimitedGpu, read_energies
 
@@ -250,6 +252,29 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
             read_energies([gpu])
     assert len(caplog.records) == 1
     wait_for(lambda: limits_set(sim_dir)[-1] == 500)
+
+
+def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_of_the_clock_process(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor, tmp_path: Path
+) -> None:
+    """As when training and its clock process are killed at once."""
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
+    assert gpu.pid is not None
+
+    def sockets() -> int:
+        links = Path(f"/proc/{gpu.pid}/fd").iterdir()
+        return sum(os.readlink(link).startswith("socket:") for link in links if link.is_symlink())
+
+    token = secrets.token_hex(16)
+    address, before = f"pfo-fs-test-{token[:12]}", sockets()
+    helper = HelperClient(address, str(tmp_path / "shared"), token, 0, {})
+    try:
+        gpu.report_to(address, 0, token)
+        wait_for(lambda: sockets() > before, what="the report to the helper")
+        os.kill(gpu.pid, signal.SIGKILL)
+        wait_for(lambda: limits_set(sim_dir)[-1] == 500, what="the limit of before")
+    finally:
+        helper.close()
 
 
 def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:

@@ -6,7 +6,6 @@ import logging
 import random
 from array import array
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +16,6 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer
 from pfo_fs import power_limit as pl
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.same_load import SameLoad, StepsReport
-from pfo_fs.store import Files
-from pfo_fs.store.power_limit_folder import PowerLimitFolder
 
 LIMITS_W = (300, 250, 200, 150, 100)
 SLOWER = dict(zip(LIMITS_W, (1.0, 1.01, 1.03, 1.06, 1.3), strict=True))
@@ -147,21 +144,6 @@ def test_measuring_again_forgets_earlier_loads(monkeypatch: pytest.MonkeyPatch) 
         optimizer.on_step_begin(loads=[(1.0, 2.0, 3.0)])  # loads of another form, which old ones would contradict
         training.now_s += 1.0
     assert len(optimizer.measurements) == 1
-
-
-def test_windows_of_other_jobs_do_not_count_where_loads_are_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, _ = make_optimizer(monkeypatch, FakeMonitor([]), shared_dir=tmp_path, pl_step=50, profile_steps=20)
-    first.close()
-    (folder,) = (tmp_path / "power-limit").iterdir()
-    PowerLimitFolder(Files(tmp_path), folder.name).publish(
-        pl.PowerLimitMeasurement(power_limit=300, energy=1e5, time=1e3)  # beside it, any limit seems fast
-    )
-    optimizer = UnevenTraining(1, told).choose(monkeypatch, shared_dir=tmp_path)
-    optimizer.close()
-    assert limit(optimizer) == 200
-    assert not caplog.messages, "this job has not chosen by the other job's window, and then found it wrong"
 
 
 # ---- several ranks, of which the one with most work decides

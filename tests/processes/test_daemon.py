@@ -124,6 +124,19 @@ def test_a_signal_stops_a_daemon_cleanly_and_hands_over_at_once(
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_daemon_ends_by_a_signal_that_its_starter_blocks(
+    tmp_path: Path, processes: Processes, wait_for: Wait, number: signal.Signals
+) -> None:
+    blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
+    starter = f"import os, signal, sys; {blocks}; os.execv(sys.executable, sys.argv[1:])"
+    command = (sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path))
+    daemon = processes.python("-c", starter, *command)
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    daemon.send_signal(number)
+    assert daemon.wait(20) == 0
+
+
 def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     processes.daemon(tmp_path, "--scheduler", "schedulers:Broken", env=ENVIRONMENT)
     infos = rank_infos(1)
@@ -325,6 +338,14 @@ def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
         claim = wait_for(folder.read_coordinator, what="the daemon's claim")
         assert claim.kind == "daemon"
         wait_for(lambda: number_of(folder) == 0, what="a schedule")
+
+
+def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_key(
+    tmp_path: Path, start_daemon: Callable[..., Daemon], wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
+    start_daemon(tmp_path)
+    wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
 
 
 def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:

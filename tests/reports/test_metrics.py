@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 import threading
 from collections.abc import Callable
@@ -94,6 +96,30 @@ def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> Non
     assert (whole.more_time_s, whole.more_energy_j) == (pytest.approx(0.04), pytest.approx(-450))
 
 
+def test_a_mistake_in_the_sites_rules_is_a_metric_with_its_line_and_key(tmp_path: Path) -> None:
+    shared = SharedDirectory(Files(tmp_path, create=True), "test")
+    assert 'pfo_fs_site_problem{problem=""} 0.0' in text_of(FigureReader(shared).read(leads=True))
+    (tmp_path / "site.yaml").write_text("\ncordination: daemon-only\n")
+    line = next(
+        line for line in text_of(FigureReader(shared).read(leads=False)).splitlines() if "site_problem{" in line
+    )
+    assert "line 2: unknown key 'cordination'" in line
+    assert line.endswith(" 1.0")
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o007, 0o000])
+def test_others_may_read_the_file_and_not_write_it_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    path, before = tmp_path / "pfo.prom", os.umask(umask)
+    try:
+        metrics = MetricsFile(path, SharedDirectory(Files(tmp_path, create=True), "test"), lambda: True, 0.05)
+        metrics.start()
+        wait_for(path, bool)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        metrics.stop()
+    finally:
+        os.umask(before)
+
+
 def test_a_standby_daemon_counts_no_jobs(played: JobFolder) -> None:
     figures = FigureReader(SharedDirectory(played.files, "test")).read(leads=False)
     assert figures.reachable
@@ -107,6 +133,15 @@ def test_an_ended_job_leaves_the_file(tmp_path: Path) -> None:
     assert len(reader.read(leads=True).jobs) == 1
     folder.write_end(bodies.EndBody(reason="finished"))
     assert reader.read(leads=True).jobs == []
+
+
+def test_an_ended_job_stays_while_a_gpu_of_it_is_not_reset(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    reader = FigureReader(SharedDirectory(folder.files, "test"))
+    folder.write_end(bodies.EndBody(reason="finished"))
+    for owed in (0, 1, 1, 1, 0):
+        folder.write_progress(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]), 0)
+        assert [job.figures["undo_owed"] for job in reader.read(leads=True).jobs] == owed * [1.0]
 
 
 def test_the_file_says_that_a_directory_hangs(tmp_path: Path) -> None:

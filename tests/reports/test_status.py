@@ -54,6 +54,13 @@ def test_only_the_newest_jobs_are_shown_and_the_others_counted(tmp_path: Path) -
     assert state["jobs_not_shown"] == 3
 
 
+def test_a_mistake_in_the_sites_rules_is_shown_with_its_line_and_key(tmp_path: Path) -> None:
+    shared, _ = make_directory(tmp_path / "pfo")
+    assert "site.yaml" not in screen(collect_status(shared))
+    (tmp_path / "pfo" / "site.yaml").write_text("# rules\ncoordination: deamon-only\n")
+    assert "site.yaml is not valid: line 2: coordination is 'deamon-only'" in screen(collect_status(shared))
+
+
 @pytest.mark.parametrize(
     ("ways", "line"),
     [

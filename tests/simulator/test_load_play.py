@@ -85,11 +85,20 @@ def test_a_file_without_a_micro_batch_of_the_trace_is_refused(trace: Trace, tmp_
         loads_of(trace, str(path), 0)
 
 
-@pytest.mark.parametrize("text", ["step,dp_rank\n0,0\n", "step,dp_rank,micro_batch,load\n0,0,0,heavy\n"])
-def test_a_file_that_is_no_table_of_loads_is_refused(trace: Trace, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step,dp_rank\n0,0\n", "column micro_batch, load is missing"),
+        ("step,dp_rank,micro_batch,load\n0,0,0,heavy\n", "row 2, column load: 'heavy' is not a number"),
+        ("step,dp_rank,micro_batch,load\n0,0,0,-1\n", "row 2, column load: '-1' is not a number from 0"),
+        ("step,dp_rank,micro_batch,load\n0,0,0,inf\n", "row 2, column load: 'inf' is not a number from 0"),
+        ("step,dp_rank,micro_batch,load\n0,0,0,1\n\n0,0,0,2\n", "row 4.*'2' is another load of .* that in row 2"),
+    ],
+)
+def test_a_file_that_is_no_table_of_loads_is_refused(trace: Trace, tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "loads.csv"
     path.write_text(text)
-    with pytest.raises(PlanError, match="row 2"):
+    with pytest.raises(PlanError, match=said):
         loads_of(trace, str(path), 0)
     with pytest.raises(PlanError, match="cannot be read"):
         loads_of(trace, str(tmp_path / "absent.csv"), 0)

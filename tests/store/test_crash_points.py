@@ -25,7 +25,6 @@ from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.leaders import Leaders
-from pfo_fs.store.power_limit_folder import PowerLimitFolder, PowerLimitMeasurement
 from pfo_fs.store.system_calls import SystemCalls
 
 CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
@@ -190,10 +189,6 @@ def current(number: int) -> bodies.CurrentBody:
     return bodies.CurrentBody(generation=1, number=number, state="running")
 
 
-def limits(shared: SharedDirectory) -> PowerLimitFolder:
-    return PowerLimitFolder(shared.files, "key")
-
-
 def a_job_is_there(shared: SharedDirectory) -> bool:
     folders = [shared.job(job_id) for job_id in shared.job_ids()]
     made = [folder for folder in folders if folder.read_job() is not None]
@@ -285,11 +280,6 @@ OPERATIONS: dict[str, Operation] = {
     "JobFolder.remove_stale_temporaries": in_job(
         lambda folder: folder.remove_stale_temporaries(), lambda folder: stale(folder.files, folder.path)
     ),
-    "PowerLimitFolder.__init__": Operation(limits),
-    "PowerLimitFolder.announce": Operation(lambda shared: limits(shared).announce(100), limits),
-    "PowerLimitFolder.publish": Operation(
-        lambda shared: limits(shared).publish(PowerLimitMeasurement.at(100, 1.0, 1.0)), limits
-    ),
 }  # fmt: skip
 COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock", "Files.now_s"}
 """`claim` and `replace` of `RecordFolder`, which most operations above call; to register a rank opens a lock;
@@ -310,7 +300,6 @@ ONLY_READ = set(
     JobFolder.progress_names JobFolder.read_iteration_times JobFolder.ranks_with_iteration_times JobFolder.read_yaml
     JobFolder.read_end JobFolder.schedule_numbers JobFolder.read_index JobFolder.read_schedule
     JobFolder.read_schedules
-    PowerLimitFolder.updates
     """.split()
 )
 
@@ -443,7 +432,7 @@ def test_each_public_method_is_known() -> None:
     """A new operation needs a crash test, or a line in `ONLY_READ`."""
     found = {
         f"{kind.__name__}.{name}"
-        for kind in (Files, SharedDirectory, Leaders, JobFolder, PowerLimitFolder)
+        for kind in (Files, SharedDirectory, Leaders, JobFolder)
         for name, _ in inspect.getmembers(kind, callable)
         if not name.startswith("_")
     }
@@ -468,7 +457,6 @@ def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
         shared,
         shared.leaders,
         job(shared),
-        limits(opened(tmp_path, calls)),
     ):
         for name in sorted(vars(type(owner))):
             if f"{type(owner).__name__}.{name}" in ONLY_READ - {"SharedDirectory.try_leader_lock"}:

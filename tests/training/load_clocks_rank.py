@@ -6,7 +6,9 @@
 `OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
 have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends (in the first attempt), or
 closes; `none_at`: the step in which rank 1 gives no load; `skips_from`: that from which it does not call `step`;
-`too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work.
+`too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work;
+`compiled`: the watched module is compiled inside, and exported in the middle of a step; `reduces`: gradients
+are reduced in each backward.
 Prints one JSON object.
 """
 
@@ -19,6 +21,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -55,12 +58,13 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
     else:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     torch.manual_seed(0)
-    model = DistributedDataParallel(
-        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-    )
+    inner = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    if "compiled" in options:
+        inner.compile(backend="aot_eager", fullgraph=True)
+    model = DistributedDataParallel(inner)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     count, ahead = options.get("micro_batches", 2), options.get("ahead", 0)
-    watched = None if "unmarked" in options else model
+    watched = None if "unmarked" in options else inner if "compiled" in options else model
     clocks = None if "without" in options else LoadClocks(shared_dir, model=watched, **options.get("options", {}))
     kernels = clocks.simulated_kernels() if clocks is not None else None
     began_s = time.monotonic()
@@ -81,12 +85,16 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
         optimizer.zero_grad()
         for place, amount in enumerate(work):
             torch.manual_seed(1000 * step + 10 * rank + place)
-            if kernels is not None:
-                kernels.stream.launch("forward", work=WORK * amount)
-            loss = model(torch.randn(4, 16)).square().mean()
-            if kernels is not None:
-                kernels.stream.launch("backward", work=WORK * amount)
-            loss.backward()
+            is_last = place == count - 1 or "reduces" in options
+            with nullcontext() if is_last else model.no_sync():
+                if kernels is not None:
+                    kernels.stream.launch("forward", work=WORK * amount)
+                loss = model(torch.randn(4, 16)).square().mean()
+                if kernels is not None:
+                    kernels.stream.launch("backward", work=WORK * amount)
+                loss.backward()
+            if "compiled" in options and step == place == 1:
+                torch.export.export(inner, (torch.randn(4, 16),))
         if kernels is not None:
             kernels.stream.synchronize()  # as the all-reduce of a GPU waits for the gradients
         dist.barrier()

@@ -144,6 +144,25 @@ def test_where_a_container_refuses_any_of_thirty_system_calls_training_runs_all_
 
 
 @pytest.mark.slow
+@needs_filter
+def test_where_a_sandbox_refuses_what_local_sockets_need_the_warning_names_the_call(tmp_path: Path) -> None:
+    calls = ("socket", "socketpair", "connect", "bind", "listen", "accept4", "getsockopt", "sendto", "recvfrom")
+    cases = of_kind("call", *([call, errno.EPERM] for call in calls))
+    results = run(tmp_path, cases)
+    assert not list(complaints(cases, results))
+    told = {call: str(results[case["name"]]["told"]) for call, case in zip(calls, cases, strict=True)}
+    assert not {call: text for call, text in told.items() if f"{call}() is not allowed" not in text}
+
+
+@pytest.mark.slow
+@needs_filter
+def test_where_a_sandbox_refuses_larger_buffers_the_job_is_made_without(tmp_path: Path) -> None:
+    cases = of_kind("call", ["setsockopt", errno.EPERM])
+    results = run(tmp_path, cases)
+    assert not list(complaints(cases, results, most_warnings=0))
+
+
+@pytest.mark.slow
 def test_with_few_descriptors_and_without_what_a_shell_gives_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = [
         *of_kind("descriptors", *range(9)),

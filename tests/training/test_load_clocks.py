@@ -125,6 +125,20 @@ def test_fewer_loads_than_micro_batches_are_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_gradients_that_are_reduced_in_each_backward_are_a_warning(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=4, reduces=True)
+    assert ["use no_sync()" in text for text in job.said[0]["warnings"]] == [True]
+
+
+@pytest.mark.slow
+def test_a_compiled_module_trains_and_its_backward_is_seen(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=15, compiled=True)
+    assert job.codes == [0, 0]
+    assert not job.said[0]["warnings"]
+    assert "loads explain" in job.said[0]["status"]
+
+
+@pytest.mark.slow
 def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, steps=30, closes_at=27)
     assert job.codes == [0, 0]

@@ -34,6 +34,8 @@ def _geopm(place: GpuPlace, asked: bool) -> ClockBackend:
 _OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo, "geopm": _geopm}
 """Ways that go through another program: each is opened for a GPU, and told whether the user has asked for it by name.
 Its module is imported only then, because the clock process must start fast."""
+MODULES = (*_OPENED_BY, "slurm_step")
+"""The modules beside this one that are imported only when they are needed."""
 NAMES = ("auto", "nvml", *_OPENED_BY, "slurm-step", "none")
 """What a user can ask for; `auto` tries the others in this order."""
 

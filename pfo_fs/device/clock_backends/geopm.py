@@ -100,7 +100,8 @@ class GeopmBackend:
                 return relay
             except OSError as error:
                 if not started:
-                    start_process("pfo_fs.device.clock_backends.geopm_relay", {"address": relay_address()})
+                    address = {"address": relay_address()}
+                    start_process("pfo_fs.device.clock_backends.geopm_relay", address, outlives=True)
                     started = True
                 elif time.monotonic() > deadline_s:
                     raise DeviceError(f"{what}: the GEOPM relay of this host has not started ({error})") from None

@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, DriverCalls
-from pfo_fs.ipc.optional_calls import OFD_GETLK, OFD_SETLK
+from pfo_fs.ipc.optional_calls import FLOCK, OFD_GETLK, OFD_SETLK
 
 _PLACES = 512
-_FLOCK = "hhqqi4x"  # type, whence, start, length, process
 _COUNT_EVERY_NS = 10_000_000_000
 _PATIENCE_NS = 200_000_000
 """After this time a call is made without the lock: a process that holds it has a driver that hangs."""
@@ -64,7 +63,7 @@ class HostDriver(DriverCalls):
         self._fd = fd
         for place in range(_PLACES):
             with suppress(OSError):  # another process has this place
-                fcntl.fcntl(fd, OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+                fcntl.fcntl(fd, OFD_SETLK, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
                 self._place = place
                 return
 
@@ -76,12 +75,12 @@ class HostDriver(DriverCalls):
 
     def _is_taken(self, place: int) -> bool:
         """Returns whether another process has a place."""
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         try:
             found = fcntl.fcntl(self._fd, OFD_GETLK, asked)
         except OSError:
             return False
-        return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
+        return bool(struct.unpack(FLOCK, found)[0] != fcntl.F_UNLCK)
 
     @contextmanager
     def turn(self) -> Iterator[None]:

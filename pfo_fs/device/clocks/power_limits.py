@@ -32,20 +32,28 @@ class PowerLimits:
         {"ask": "give back"}               {}
         {"ask": "energy"}                  {"energy_j", "breaks"}
         {"ask": "clock"}                   {}; the clock that the shared page requests is in force
+        {"ask": "report", "to": address, "rank": 3, "token": "..."}     {}; reports to this helper from now on
 
     or `{"error": "...", "passes": true}`, with a text for the log, and whether trying again may help. An answer has the
     "id" of its request. A line without an id is not an answer: it reports that no more limits are set, and why.
 
     Args:
         gpu: The GPU.
+        report_to: Reports to a helper from now on, by its address, the rank, and the job's token.
         why_clocks_stay: Returns why clocks are not set; None if they are.
 
     Attributes:
         undo: Restores the limit, and knows whether that is owed.
     """
 
-    def __init__(self, gpu: Gpu, why_clocks_stay: Callable[[], DeviceError | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        report_to: Callable[[str, int, str], None] = lambda address, rank, token: None,
+        why_clocks_stay: Callable[[], DeviceError | None] = lambda: None,
+    ) -> None:
         self._gpu = gpu
+        self._report_to = report_to
         self._why_clocks_stay = why_clocks_stay
         self._sets_clocks = False
         self._note = limit_note(gpu.uuid)
@@ -75,6 +83,9 @@ class PowerLimits:
     def _result(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["ask"] == "energy":
             return {"energy_j": patiently(self._gpu.energy_j, attempts=3), "breaks": self._gpu.energy_breaks}
+        if request["ask"] == "report":
+            self._report_to(request["to"], request["rank"], request["token"])
+            return {}
         if request["ask"] == "clock":  # the clock process sets the clock before it answers
             self._sets_clocks = True
             why = self._why_clocks_stay()

@@ -6,7 +6,7 @@ itself, and while its trainer is stopped. After a stop it sets everything again:
 
 from __future__ import annotations
 
-import ctypes
+import fcntl
 import os
 import signal
 import socket
@@ -19,7 +19,6 @@ from pfo_fs.ipc.started import on_sigterm
 _LOOK_EVERY_NS = 1_000_000_000
 _LOOK_AGAIN_NS = 200_000_000
 """How soon a stopped trainer is seen to go on: clocks are set again then."""
-_PR_SET_PDEATHSIG = 1
 
 
 class Stops:
@@ -52,11 +51,19 @@ class Stops:
     def _on_continue(self, *_: object) -> None:
         self.over = True
 
-    def watch(self, trainer_pid: int) -> None:
-        """Looks at the trainer from now on; when it ends, the kernel makes this process go on, should it be stopped."""
+    def watch(self, trainer_pid: int, lifeline: int) -> None:
+        """Looks at the trainer from now on.
+
+        Args:
+            trainer_pid: Its id.
+            lifeline: The reading end of a pipe whose other end the trainer has. When that closes, the kernel makes
+                this process go on, should it be stopped.
+        """
         self._trainer_pid = trainer_pid
-        with suppress(AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+        with suppress(AttributeError, OSError):
+            fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGCONT)
+            fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
 
     def take_signals(self) -> None:
         """Empties `fd`."""

@@ -297,27 +297,22 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
         take_over(gpu, clock, limit)
     else:
         limit.owe(0.0, power_limit_w)
-    if finish((clock, limit), for_s):
-        return ""
-    return state_of((clock, limit)).problem or f"the GPU has not shown within {for_s:g} s that it is reset"
+    return what_is_left((clock, limit), for_s)
 
 
-def reset_only(spec: str, options: ClockOptions, power_limit_w: float | None) -> int:
-    """Puts back what a clock process that has died has left, in the process that is started after it.
+def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None = None) -> str:
+    """Puts back what a clock process that has died has left on its GPU; returns why that is not done, or ''.
 
     Args:
         spec: The GPU.
         options: What the clock process was told at its start.
-        power_limit_w: The power limit that was in force before it, in W; None if it has set none.
-
-    Returns:
-        The exit status, 1 if it could not.
+        power_limit_w: The power limit that was in force before it, in W; None: what its note says.
     """
     backend = options.clock_backend
     try:
         gpu = patiently(lambda: open_gpu(spec, backend), attempts=12, first_s=0.1, within_s=UNDO_FOR_S)
-    except DeviceError:
-        return 1
+    except DeviceError as error:
+        return str(error)
     clock, limit = clock_undo(gpu), limit_undo(gpu)
     is_reset = not options.leave_clocks and not gpu.try_reset()  # chooses a way that works
     if not options.leave_clocks and not is_reset:
@@ -326,4 +321,11 @@ def reset_only(spec: str, options: ClockOptions, power_limit_w: float | None) ->
     take_over(gpu, clock, limit, clock_is_reset=is_reset)
     if power_limit_w is not None and not is_noted:
         limit.owe(0.0, power_limit_w)
-    return 0 if finish((clock, limit), UNDO_FOR_S) else 1
+    return what_is_left((clock, limit), UNDO_FOR_S)
+
+
+def what_is_left(undos: Sequence[Undo], for_s: float) -> str:
+    """Goes on until everything is put back, for no longer than `for_s` seconds; returns what is not, or ''."""
+    if finish(undos, for_s):
+        return ""
+    return state_of(undos).problem or f"the GPU has not shown within {for_s:g} s that it is reset"

@@ -11,27 +11,56 @@ import json
 import math
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pfo_fs.ipc.process_state import is_stopped, start_of
 
 _MAX_BYTES = 4096
+MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
 
 
-def _folder() -> str:
-    """Returns a folder that only this user can write: `PFO_FS_RUN_DIR`, or one in memory, which a reboot empties.
+def _folders() -> list[str]:
+    """Returns the folders of notes that are there and that only this user can write, the one for new notes first.
+
+    It is `PFO_FS_RUN_DIR`, or in memory, which a reboot empties. There, any user can take a name before its owner does:
+    every folder whose name begins with this user's counts, if it belongs to this user alone.
+    """
+    given = os.environ.get("PFO_FS_RUN_DIR")
+    found = [given] if given else []
+    with suppress(OSError):
+        names = [] if given else os.listdir(MEMORY)
+        found += [os.path.join(MEMORY, name) for name in names if f"{name}-".startswith(f"{_own_name()}-")]
+    return sorted(filter(_is_own, found))
+
+
+def _new_folder() -> str:
+    """Makes a folder for notes.
 
     Raises:
-        OSError: The folder cannot be made, or other users can write to it.
+        OSError: It cannot be made, or, with `PFO_FS_RUN_DIR`, is there and is not this user's alone.
     """
-    folder = os.environ.get("PFO_FS_RUN_DIR") or f"/dev/shm/pfo-fs-{os.geteuid()}"  # noqa: S108  checked below
+    given = os.environ.get("PFO_FS_RUN_DIR")
+    folder = given or os.path.join(MEMORY, _own_name())
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    info = os.lstat(folder)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+    if not given and not _is_own(folder):
+        folder = tempfile.mkdtemp(prefix=f"{_own_name()}-", dir=MEMORY)  # another user has taken the name
+    if not _is_own(folder):
         raise PermissionError(f"{folder} is not a folder of this user alone")
     return folder
+
+
+def _own_name() -> str:
+    return f"pfo-fs-{os.geteuid()}"
+
+
+def _is_own(folder: str) -> bool:
+    with suppress(OSError):
+        info = os.lstat(folder)
+        return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
+    return False
 
 
 class Left(NamedTuple):
@@ -82,7 +111,7 @@ class UndoNote:
 
     def left(self) -> Left | None:
         """Returns the note; None if there is none that can be read."""
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             found = self._read()
             before, value, pid = float(found[self._before]), float(found[self._value]), int(found["pid"])
             if math.isfinite(before) and math.isfinite(value) and before >= 0:
@@ -97,7 +126,7 @@ class UndoNote:
         with suppress(OSError):
             if not self._uuid:
                 return
-            path = os.path.join(_folder(), self._name)
+            path = os.path.join(next(iter(_folders()), None) or _new_folder(), self._name)
             pid = os.getpid()
             temporary = f"{path}.{pid}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -110,11 +139,17 @@ class UndoNote:
         """Removes the note, unless a process that still runs, other than this one, has written it."""
         left = self.left()
         if left is None or left.is_own or not left.in_use:
-            with suppress(OSError):
-                os.unlink(os.path.join(_folder(), self._name))
+            for path in self._paths():
+                with suppress(OSError):
+                    os.unlink(path)
+
+    def _paths(self) -> list[str]:
+        """Returns where the note lies; in more than one place if processes made folders at the same time."""
+        paths = (os.path.join(folder, self._name) for folder in _folders())
+        return [path for path in paths if os.path.lexists(path)]
 
     def _read(self) -> dict[str, Any]:
-        fd = os.open(os.path.join(_folder(), self._name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(self._paths()[0], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             return dict(json.loads(file.read(_MAX_BYTES)))
 

@@ -8,9 +8,11 @@ little before it knows which GPU that is.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pfo_fs.device.clock_backends.choice import NAMES
+from pfo_fs.device.clock_backends.choice import MODULES, NAMES
 from pfo_fs.device.gpu.dry_run import DryRunGpu
 from pfo_fs.device.gpu.interface import Gpu, NoGpu
 from pfo_fs.errors import DeviceError
@@ -52,8 +54,16 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     else:
         raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
     if os.environ.get("PFO_FS_DRY_RUN", "") not in ("", "0"):
-        return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG"))
+        return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG") or None)
     return gpu
+
+
+def load_all_ways() -> None:
+    """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
+    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in MODULES))
+    for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
+        with suppress(Exception):  # what cannot be imported cannot be used either
+            import_module(name)
 
 
 def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu, str]:

@@ -28,15 +28,15 @@ class Reporter:
         address: The helper's first abstract socket address; None to send nothing.
         rank: Global rank.
         token: The helper accepts only clients that send it.
-        gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
-            `released`, the helper resets the clocks.
+        gpu: The GPU that this process sets; None if it sets none. If this process dies without `released`, the helper
+            resets the GPU.
     """
 
-    def __init__(self, address: str | None, rank: int, token: str, gpu_spec: str = "") -> None:
+    def __init__(self, address: str | None, rank: int, token: str, gpu: messages.GpuToReset | None = None) -> None:
         self._address = address
         self._rank = rank
         self._token = token
-        self._gpu_spec = gpu_spec
+        self._gpu = gpu
         self._greeted = False
         self._socket: socket.socket | None = None
         self._retry_at_s = 0.0
@@ -44,6 +44,10 @@ class Reporter:
         self._newest: list[bytes] = []  # the last report of progress, and the farewell
         self._progress_at_s = 0.0
         self._reported: tuple[object, ...] = ()
+
+    def start(self, address: str, rank: int, token: str) -> None:
+        """Begins to report, where training knows its helper only later; the arguments are those of the class."""
+        self._address, self._rank, self._token = address, rank, token
 
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
         """Queues a result; leaves out its later iterations if it does not fit into one packet.
@@ -79,7 +83,7 @@ class Reporter:
         return True
 
     def released(self) -> None:
-        """Reports that the clocks are reset and stay so."""
+        """Reports that clock and power limit are put back, and stay so."""
         self._newest.append(transport.encode(messages.ClocksReleased()))
 
     def send_waiting(self) -> bool:
@@ -144,7 +148,7 @@ class Reporter:
         assert self._address is not None
         self._socket = transport.connect_to_helper(transport.names_of_helper(self._address, self._token))
         self._socket.setblocking(False)
-        hello = messages.Hello(rank=self._rank, role="clocks", token=self._token, gpu_spec=self._gpu_spec)
+        hello = messages.Hello(rank=self._rank, role="clocks", token=self._token, gpu=self._gpu)
         self._socket.send(transport.encode(hello), socket.MSG_NOSIGNAL)
         self._greeted = True
         return True

@@ -52,7 +52,7 @@ def simulation_dir() -> str:
         DeviceError: Another user owns it.
     """
     folder = os.environ.get("PFO_FS_SIM_DIR")
-    if folder is None:
+    if not folder:
         memory = "/dev/shm"  # noqa: S108  the owner of the folder in it is checked below
         base = memory if os.access(memory, os.W_OK) else os.environ.get("TMPDIR") or "/var/tmp"  # noqa: S108
         folder = os.path.join(base, f"pfo-fs-sim-{os.geteuid()}")
@@ -282,7 +282,7 @@ class SimulatedGpu:
         if self._driver >= 0:
             os.close(self._driver)
         self._log.close()
-        if "PFO_FS_SIM_DIR" not in os.environ:
+        if not os.environ.get("PFO_FS_SIM_DIR"):
             for path in (self._state.path, self._state.log_path):
                 with suppress(OSError):
                     os.unlink(path)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.ipc.optional_calls import OFD_SETLK
+from pfo_fs.ipc.optional_calls import FLOCK, OFD_SETLK
 from pfo_fs.store import NO_HARD_LINKS, TEMP_PREFIX
 
 _WRITTEN_BYTES = 64 << 10
@@ -214,7 +214,7 @@ def shown_reads(counts: Counter[str]) -> str:
 # ---- locks
 
 _REFUSED = (errno.EAGAIN, errno.EACCES)
-_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def _flock(fd: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
+from pfo_fs.coordination import read_site_policy
 from pfo_fs.doctor.directory.between import checks_between_hosts
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
 from pfo_fs.doctor.directory.mount import check_events, check_space, judge_mount
@@ -23,9 +24,9 @@ from pfo_fs.doctor.directory.names import check_create, check_links, check_locks
 from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import StoreError
-from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.spawn import Child, start_process
 from pfo_fs.ipc.started import on_sigterm
-from pfo_fs.store import Files, mount_of
+from pfo_fs.store import Files, SharedDirectory, mount_of
 
 _START_S = 30.0
 """A process that has not begun after this time in s: Python itself may lie on a slow file system."""
@@ -81,8 +82,11 @@ def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check
     if written[0].ok:
         yield from _run(_WRITING, root, tell)
         yield from _with_peers(root, peers, wait_s, tell)
+    tell("doing", "reading site.yaml")
     try:
-        Files(root)
+        site = read_site_policy(SharedDirectory(Files(root)))
+        rules = site.problem or f"coordination: {site.coordination}"
+        yield line("rules of the site", "mistake" if site.problem else "ok", rules)
     except StoreError as error:
         yield line("answers", "refused", str(error.args[-1]))
 
@@ -208,13 +212,10 @@ def _read(fd: int, told: SimpleQueue[dict[str, Any]]) -> None:
     told.put({})
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: Child) -> None:
     """Ends the process; does not wait for one that no signal can end, because it hangs in the file system."""
-    with suppress(OSError):
-        process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-        return
-    process.kill()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(0.2)
+    for number, within_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, 0.2)):
+        process.send_signal(number)
+        with suppress(TimeoutError):
+            process.wait(within_s)
+            return

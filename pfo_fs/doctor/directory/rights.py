@@ -9,7 +9,7 @@ from pathlib import Path
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.store import layout
 
-_FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF, layout.POWER_LIMIT)
+_FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF)
 
 
 def check_rights(root: Path) -> list[Check]:

@@ -18,7 +18,7 @@ from running import HANGS_AFTER_S, Processes
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
-from pfo_fs.helper.process import reset_clocks
+from pfo_fs.helper.process import reset_gpu
 from pfo_fs.ipc import messages, transport
 
 WaitFor = Callable[..., Any]
@@ -185,9 +185,10 @@ def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the
         connection.close()
     assert changes(zeusd) == [0, 1395]
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
-    reset_clocks(hello.gpu_spec)
+    assert hello.gpu is not None
+    assert reset_gpu(hello.gpu) == ""
     wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
-    assert hello.gpu_spec == (SPEC if asked == "auto" else f"{SPEC}@{asked}")
+    assert hello.gpu == messages.GpuToReset(SPEC, asked)
 
 
 def test_a_power_limit_is_set_and_restored_through_the_same_way_and_clocks_are_left_alone(

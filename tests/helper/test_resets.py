@@ -1,4 +1,4 @@
-"""Clock processes that a signal has stopped."""
+"""GPUs whose clock process was stopped by a signal, or has died."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import pytest
 from clock import Clock
 from running import Processes
 
-from pfo_fs.helper.stopped_clocks import StoppedClocks
+from pfo_fs.helper import events
+from pfo_fs.helper.resets import Resets
 from pfo_fs.ipc import messages
 
 WaitFor = Callable[..., Any]
+GPU = messages.GpuToReset("nvml:GPU-3")
 
 
 class Connection:
@@ -34,11 +36,11 @@ class Host:
     """A helper with the clock process of rank 3."""
 
     def __init__(self, processes: Processes, clock: Clock, wait_for: WaitFor) -> None:
-        self.resets: list[str] = []
-        self.stopped = StoppedClocks(self.resets.append)
+        self.resets: list[events.Event] = []
+        self.stopped = Resets(lambda: None, lambda _: "", self.resets.append)
         self.process = processes.start("sleep", "60")
         self._clock, self._wait_for = clock, wait_for
-        clocks = messages.Hello(rank=3, role="clocks", token="t", gpu_spec="nvml:GPU-3")
+        clocks = messages.Hello(rank=3, role="clocks", token="t", gpu=GPU)
         self.hear(2, clocks)
 
     def hear(self, client: int, message: messages.ToHelper) -> None:
@@ -69,13 +71,13 @@ def test_a_clock_process_that_runs_is_left_alone_however_long_it_says_nothing(ho
     assert host.resets == []
 
 
-def test_a_clock_process_that_is_stopped_has_its_gpu_reset_once_for_each_stop(host: Host) -> None:
+def test_the_stop_of_a_clock_process_is_told_once_so_that_its_gpu_is_reset(host: Host) -> None:
     for count in (1, 2):
         host.send(signal.SIGSTOP, "T")
         host.look(1)
         assert len(host.resets) == count - 1, "it may be a debugger's stop"
         host.look(10)
-        assert host.resets == count * ["nvml:GPU-3"]
+        assert host.resets == count * [events.ClocksStopped(3, GPU)]
         host.send(signal.SIGCONT, "S")
         host.look(3)
 
@@ -96,3 +98,16 @@ def test_a_clock_process_that_has_reset_its_clocks_or_is_gone_is_not_looked_at(h
     host.send(signal.SIGSTOP, "T")
     host.look(5)
     assert host.resets == []
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_result_of_a_reset_is_told_also_if_it_raises(wait_for: WaitFor, raises: bool) -> None:
+    def reset(_: messages.GpuToReset) -> str:
+        if raises:
+            raise RuntimeError("the driver is away")
+        return "the driver is away"
+
+    told: list[events.Event] = []
+    Resets(lambda: None, reset, told.append).start(3, GPU)
+    wait_for(lambda: told, what="the result")
+    assert told == [events.GpuReset(3, GPU, "the driver is away")]

@@ -1,0 +1,56 @@
+"""Where the notes lie of what is to be put back, whoever else is on the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.clocks import undo_note
+from pfo_fs.device.clocks.undo_note import limit_note
+
+TAKEN: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.touch(),
+    "a folder that others can write": lambda path: (path.mkdir(), path.chmod(0o777)),
+    "a link": lambda path: path.symlink_to(path.parent.parent),
+    "a link to nowhere": lambda path: path.symlink_to("/nowhere"),
+}
+
+
+@pytest.fixture
+def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of this user's notes, in a memory that all users share."""
+    monkeypatch.delenv("PFO_FS_RUN_DIR")
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(undo_note, "MEMORY", str(tmp_path / "memory"))
+    return tmp_path / "memory" / f"pfo-fs-{os.geteuid()}"
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_a_note_is_read_and_removed_although_another_user_has_taken_the_name_of_its_folder(
+    name: Path, taken: str
+) -> None:
+    TAKEN[taken](name)
+    limit_note("GPU-1").write(400, 200)
+    left = limit_note("GPU-1").left()
+    assert left is not None
+    assert (left.before, left.value) == (400, 200)
+    assert not list(name.iterdir() if name.is_dir() and not name.is_symlink() else [])
+    limit_note("GPU-1").remove()
+    assert limit_note("GPU-1").left() is None
+
+
+def test_a_note_is_found_although_the_name_is_taken_or_free_again_later(name: Path) -> None:
+    name.touch()
+    limit_note("GPU-1").write(400, 200)
+    name.unlink()
+    limit_note("GPU-2").write(300, 150)
+    assert [limit_note(uuid).left().before for uuid in ("GPU-1", "GPU-2")] == [400, 300]  # type: ignore[union-attr]
+
+
+def test_what_others_have_written_under_a_similar_name_does_not_count(name: Path) -> None:
+    name.with_name(f"{name.name}1").mkdir(mode=0o700)  # the notes of user 10, where this one is user 1
+    limit_note("GPU-1").write(400, 200)
+    assert list(name.iterdir())
