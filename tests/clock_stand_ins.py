@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socketserver
+import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -13,6 +15,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from fake_nvml import UUIDS
+from running import HANGS_AFTER_S, children
 
 TESTS = Path(__file__).parent
 
@@ -125,7 +128,7 @@ class Zeusd:
         self.most_at_once = max(self.most_at_once, self.under_way)
         with self._driver:  # a request also runs if its client has given up
             if self.hangs_on in ("", call):
-                self.runs.wait(30)
+                self.runs.wait(HANGS_AFTER_S)
             values = {name: int(query[name]) for name in self._VALUES[call]}
             self.done += [(int(number), call, values) for number in query["gpu_ids"].split(",")]
             self.under_way -= 1
@@ -235,6 +238,14 @@ class GeopmService:
         package.mkdir()
         for name, text in (("__init__", ""), ("topo", _TOPO), ("pio", _PIO)):
             (package / f"{name}.py").write_text(text)
+
+    def close(self) -> None:
+        """Ends the relay, which would wait for more clock processes, and forgets the package."""
+        for pid, command in children().items():
+            if "geopm_relay" in command:
+                os.kill(pid, signal.SIGKILL)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "geopmdpy"]:
+            del sys.modules[name]
 
     @property
     def calls(self) -> list[list[Any]]:

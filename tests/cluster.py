@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from running import HANGS_AFTER_S
+
 _PORT = 24907
 _SERVER_ADDRESS = "10.88.0.1"
 _SERVER = f"""
@@ -133,7 +135,7 @@ class Cluster:
 
     def restart_server(self) -> None:
         """Starts the server again after it was killed."""
-        self.server.wait(20)
+        self.server.wait(HANGS_AFTER_S)
         self.server = self._serve()
 
     def close(self) -> None:
@@ -144,7 +146,7 @@ class Cluster:
             subprocess.run(["umount", "-l", str(host.mount)], check=False, capture_output=True)
         for process in (*self._clients, self.server):
             process.kill()
-            process.wait(20)
+            process.wait(HANGS_AFTER_S)
         for name in self._namespaces:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
@@ -178,14 +180,14 @@ class Cluster:
         def listening() -> bool:
             return self._in(self._switch, probe).wait() == 0
 
-        self._wait_for(listening, 30, "the GlusterFS server")
+        self._wait_for(listening, "the GlusterFS server")
         return server
 
     def _mount(self, host: Host) -> None:
         log = ["-l", f"{host.mount.parent}/client.log", "--entry-timeout=1", "--attribute-timeout=1"]
         command = ["glusterfs", "--no-daemon", "-f", f"{self._root}/client.vol", *log, str(host.mount)]
         self._clients.append(self._in(host.namespace, command))
-        self._wait_for(lambda: os.path.ismount(host.mount), 30, f"the mount of {host.name}")
+        self._wait_for(lambda: os.path.ismount(host.mount), f"the mount of {host.name}")
 
     @staticmethod
     def _in(namespace: str, command: Iterable[str]) -> subprocess.Popen[bytes]:

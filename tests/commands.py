@@ -32,4 +32,4 @@ def pfo_fs_process(*arguments: object, columns: int = 200) -> subprocess.Complet
     """Runs a command in a process of its own, without any setting."""
     command = [sys.executable, "-m", "pfo_fs", *map(str, arguments)]
     environment = {"PATH": os.environ["PATH"], "COLUMNS": str(columns)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

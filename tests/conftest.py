@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from clock import Clock
 from gluster_volume import gluster_volume
-from hypothesis import settings
-from running import Gluster, Processes, wait_for
+from hypothesis import HealthCheck, settings
+from running import HANGS_AFTER_S, Gluster, Processes, children, wait_for
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -20,10 +22,13 @@ for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
 os.environ["PFO_FS_SCHEDULER"] = "Manual"
 
 # The same examples in each run, so that a test fails for the change that broke it, not by chance. `search` draws new
-# ones: HYPOTHESIS_PROFILE=search pytest ... finds what nobody has thought of. No deadline: these machines are noisy.
-settings.register_profile("pfo-fs", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None)
+# ones: HYPOTHESIS_PROFILE=search pytest ... finds what nobody has thought of. No verdict is by the time that it takes.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("pfo-fs", settings.get_profile("search"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pfo-fs"))
+
+_ENDS_WITHIN_S = 20.0
+"""What a test has told to end may take so long; it must not need anything else."""
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -35,6 +40,21 @@ def _folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         for variable in ("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """A test leaves no thread and no process: they would take time from other tests, and see what these replace."""
+    threads, processes = set(threading.enumerate()), set(children())
+    yield
+    until_s = time.monotonic() + _ENDS_WITHIN_S
+    while left := [
+        *(f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads),
+        *(f"process {pid}: {command}" for pid, command in children().items() if pid not in processes),
+    ]:
+        if time.monotonic() > until_s:
+            pytest.fail(f"the test has left {', '.join(left)}")
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -75,7 +95,7 @@ def processes() -> Iterator[Processes]:
     for process in started.started:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(HANGS_AFTER_S)
         if process.stdout:
             process.stdout.close()
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
 import signal
 import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any, NamedTuple
 
 import pytest
+from clock import VirtualTime
 from fake_nvml import UUIDS, FakeNvml, NVMLError
 
+from pfo_fs import device
 from pfo_fs.device import clock_process, shared_page
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.metering.step_metrics import StepMetrics
@@ -27,6 +31,16 @@ UUID = UUIDS[0]
 FUNCTIONS = sorted(name for name in dir(FakeNvml) if name.startswith("nvml") and name != "nvmlShutdown")
 CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
 ALWAYS = 10**9
+
+
+def open_descriptors() -> set[int]:
+    """The descriptors of this process that are open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself
+            os.fstat(int(name))
+            found.add(int(name))
+    return found
 
 
 class Fault(NamedTuple):
@@ -102,19 +116,19 @@ class Bench:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *faults: Fault) -> None:
-        self._ns = 10**9
-        self._began_ns = self._ns
-        patch.setattr(time, "monotonic_ns", self._now_ns)
-        patch.setattr(time, "monotonic", lambda: self._now_ns() / 1e9)
-        patch.setattr(time, "sleep", self._sleep)
+        for module in walk_packages(device.__path__, "pfo_fs.device."):
+            import_module(module.name)  # what is imported later would have the real time
+        self._time = VirtualTime(patch, "pfo_fs")
+        self._began_ns = self._time.now_ns
         patch.setattr(select, "epoll", lambda: self)
         patch.setattr(clock_process, "raise_priority", lambda: None)
         for variable in ("PFO_FS_RUN_DIR", "PFO_FS_SIM_DIR"):
             patch.setenv(variable, str(folder))
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.folder = folder
-        self.nvml = FaultyNvml(lambda: (self._ns - self._began_ns) / 1e9, *faults)
+        self.nvml = FaultyNvml(lambda: self.now_s, *faults)
         patch.setitem(sys.modules, "pynvml", self.nvml)
+        patch.setitem(sys.modules, "geopmdpy", None)  # its relay would be a real process, waited for in virtual time
         self.page = SharedPage.create()
         self.words = self.page.words
         self._ours, self._theirs = socket.socketpair()
@@ -129,14 +143,7 @@ class Bench:
     @property
     def now_s(self) -> float:
         """Virtual seconds since the start."""
-        return (self._ns - self._began_ns) / 1e9
-
-    def _now_ns(self) -> int:
-        self._ns += 1000
-        return self._ns
-
-    def _sleep(self, seconds: float) -> None:
-        self._ns += max(1000, round(seconds * 1e9))
+        return (self._time.now_ns - self._began_ns) / 1e9
 
     # ---- in place of epoll
 
@@ -146,7 +153,7 @@ class Bench:
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         """Lets time pass until the next event of the script."""
         until_s = min(self.now_s + max(1e-5, timeout_s), self._events[0][0] if self._events else float("inf"))
-        self._ns += max(1000, round((until_s - self.now_s) * 1e9))
+        self._time.sleep(until_s - self.now_s)
         if self._events and self.now_s >= self._events[0][0]:
             self._events.pop(0)[1]()
         if self.now_s >= self._next_metrics_s:
@@ -179,16 +186,17 @@ class Bench:
             "page_fd": os.dup(self.page.fd), "doorbell_fd": os.eventfd(0), "socket_fd": self._theirs.detach(),
             "lifeline_fd": os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
         }  # fmt: skip
-        handler, open_before = signal.getsignal(signal.SIGTERM), set(os.listdir("/proc/self/fd"))
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
+        open_before = open_descriptors()
         try:
             return clock_process.main(given)
         finally:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, handler)
-            for fd in set(os.listdir("/proc/self/fd")) - open_before:
-                with suppress(OSError):
-                    os.close(int(fd))
-            os.close(given["doorbell_fd"])
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            gc.collect()  # what is in a cycle would close its descriptor later, when the number is another file's
+            for fd in {*open_descriptors() - open_before, given["page_fd"], given["doorbell_fd"]}:
+                os.close(fd)
 
     def _end(self) -> None:
         self.ended_s = self.now_s
@@ -197,9 +205,10 @@ class Bench:
             self._heard = self._ours.recv(1 << 20)
 
     def close(self) -> None:
-        """Closes the sockets of a bench, also of one that has not run."""
+        """Closes what a bench has opened, also one that has not run."""
         self._ours.close()
         self._theirs.close()
+        self.page.close()
 
     @property
     def answers(self) -> list[dict[str, Any]]:

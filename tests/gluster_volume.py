@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from running import Gluster, wait_for
+from running import HANGS_AFTER_S, Gluster, wait_for
 
 _SERVER = """
 volume posix
@@ -101,4 +101,4 @@ def gluster_volume(
             subprocess.run(["umount", "-l", str(mount)], check=False, stderr=subprocess.DEVNULL)
         for process in (*clients, server):
             process.terminate()
-            process.wait(10)
+            process.wait(HANGS_AFTER_S)

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+HANGS_AFTER_S = 300.0
+"""What takes this long hangs, also on a machine that has other work. A deadline in a test says nothing else."""
+
 
 class Processes:
     """Starts processes for a test and ends all that are left, by pid."""
@@ -64,25 +67,45 @@ def pids_with(variable: str, value: str) -> list[int]:
     return found
 
 
-def wait_for_end(variable: str, value: str, within_s: float = 20.0) -> None:
+def children() -> dict[int, str]:
+    """The child processes that run, with their command lines; not the one that `multiprocessing` keeps for good."""
+    with suppress(ChildProcessError):  # there is none: `/proc` need not be read
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        found = {pid: command_line(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_child(pid)}
+        return {pid: command for pid, command in found.items() if "multiprocessing.resource_tracker" not in command}
+    return {}
+
+
+def is_child(pid: int) -> bool:
+    """Whether a process is a child of this one, and has not ended."""
+    with suppress(OSError):
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return int(parent) == os.getpid() and state != "Z"
+    return False
+
+
+def command_line(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:500]
+    return ""
+
+
+def wait_for_end(variable: str, value: str) -> None:
     """Waits until no other process has an environment variable with this value; fails with those that are left."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + HANGS_AFTER_S
     while left := set(pids_with(variable, value)) - {os.getpid()}:
         if time.monotonic() > deadline:
-            lines = []
-            for pid in sorted(left):
-                with suppress(OSError):
-                    lines.append(f"{pid}: " + Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:500])
+            lines = [f"{pid}: {command_line(pid)}" for pid in sorted(left)]
             raise AssertionError("these processes have not ended:\n" + "\n".join(lines))
         time.sleep(0.01)
 
 
-def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:
-    """Returns the first true value of `condition`, looking often; fails after the deadline."""
-    deadline = time.monotonic() + timeout_s
+def wait_for(condition: Callable[[], T], what: str = "the condition") -> T:
+    """Returns the first true value of `condition`, looking often; fails if it hangs."""
+    deadline = time.monotonic() + HANGS_AFTER_S
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"{what} did not come true within {timeout_s} s")
+    raise AssertionError(f"{what} did not come true within {HANGS_AFTER_S:g} s")

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Generator
 
+from running import HANGS_AFTER_S
+
 from pfo_fs.models import MAX_INSTRUCTIONS, FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
 
@@ -76,7 +78,7 @@ class SlowFirst(FrequencyScheduler):
     def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
         SlowFirst.made.append(self)
         if len(SlowFirst.made) == 1:
-            SlowFirst.go_on.wait(60)
+            SlowFirst.go_on.wait(HANGS_AFTER_S)
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
 
 

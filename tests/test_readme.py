@@ -24,7 +24,6 @@ def rows_of(page: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("command", "saved", "slower"), sorted({*rows_of("README.md"), *rows_of("docs/measured.md")}), ids=lambda text: text
 )

@@ -65,13 +65,16 @@ class Watcher:
 
         # watchdog warns that it adds a folder twice if the folder is made and filled at once, which does no harm.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
+        observer: Any = None
         try:
-            observer = Observer()
+            observer = Observer()  # from watchdog 7 on, it has a thread and three descriptors from here on
             self._schedule(observer, self._path, recursive=False)
             observer.start()
         except (OSError, RuntimeError) as error:  # no inotify instance is left, or no thread
             log.info("no file-system events for %s (%s); polling alone", self._path, error)
             self._not_before = time.monotonic() + _RETRY_AFTER_S
+            if observer is not None:
+                observer.stop()
             return
         self._observer = observer
 

@@ -34,7 +34,7 @@ def rms(values: Sequence[float]) -> float:
 
 
 @given(share=st.floats(0.05, 1.0), cap_mhz=st.sampled_from([10_000, 1290, 1170]), seed=st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_four_clocks_fix_a_curve_within_the_error_that_it_states(share: float, cap_mhz: int, seed: int) -> None:
     truth = follows(share, cap_mhz)
     apart = distances(fitted(points_of(truth, {(0, "forward"): [1410, 1290, 1140, 960]}, seed=seed)), truth)

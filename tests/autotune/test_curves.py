@@ -39,7 +39,7 @@ def rows_of(curves: Curves, view: View = EXPECTED, kind: Kind = FORWARD) -> dict
 MEASURED = st.sets(st.sampled_from(CLOCKS[1:]), max_size=3).map(lambda low: sorted({1410, *low}, reverse=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(MEASURED, st.lists(st.tuples(st.sampled_from(CLOCKS), st.floats(-2, 2)), max_size=4))
 def test_what_is_added_and_taken_away_of_one_clock_has_no_error(
     clocks: list[int], parts: list[tuple[int, float]]
@@ -79,7 +79,7 @@ def test_errors_of_gpus_that_are_fitted_apart_add_up_as_independent_ones() -> No
     assert both == pytest.approx(math.hypot(*(error_of(curves, part) for part in parts)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(MEASURED, st.floats(0.0, 1.0), st.integers(0, 20), st.sampled_from([EVERYTHING, CAUTIOUS, HOPEFUL, EXPECTED]))
 def test_a_view_does_not_go_beyond_what_physics_allows(clocks: list[int], share: float, seed: int, view: View) -> None:
     """No instruction takes longer than its work at a clock, and none less than at the highest: within what was seen."""

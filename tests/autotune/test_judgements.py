@@ -82,7 +82,7 @@ OFFSETS = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.none() | OFFSETS, min_size=1, max_size=6), st.integers(0, 1000))
 def test_errors_are_finite_whatever_was_measured(measured: list[Offset | None], seed: int) -> None:
     root = np.random.default_rng(seed).normal(scale=0.003, size=(len(measured), len(measured)))

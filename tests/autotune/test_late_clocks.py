@@ -31,7 +31,7 @@ def test_nothing_is_known_at_first() -> None:
     assert LateClocks().latency_s({}) == pytest.approx(0.01, rel=0.1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0.0, 0.09), st.integers(0, 10**9))
 def test_the_latency_is_learned_from_changes_up_and_down(latency_s: float, seed: int) -> None:
     rng, late = random.Random(seed), LateClocks()

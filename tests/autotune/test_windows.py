@@ -73,7 +73,7 @@ def at_one_clock(job: JobLayout, mhz: int) -> list[FrequencySchedule]:
 STEPS = st.lists(st.integers(1, 12), min_size=1, max_size=10, unique=True).map(sorted)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(STEPS, min_size=4, max_size=4))
 def test_ranks_are_paired_by_step_and_only_steps_that_all_of_a_pipeline_measured_count(steps: list[list[int]]) -> None:
     job = layout(dp=2)

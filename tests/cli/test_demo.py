@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Processes, wait_for, wait_for_end
+from running import HANGS_AFTER_S, Processes, wait_for, wait_for_end
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
@@ -39,7 +39,6 @@ def result_of(*arguments: str | Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_demo_ends_with_a_saving_and_a_page(tmp_path: Path) -> None:
     verdict = result_of("-d", tmp_path / "pfo", "-o", tmp_path / "demo.html")
     # Processors, Python and numpy round in different ways, and some end with another plan: 9.9 % was seen for 10.5.
@@ -64,7 +63,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_demo_of_clocks_from_loads_ends_with_a_saving_and_a_page(tmp_path: Path, temporary: Path) -> None:
     page = tmp_path / "demo.html"
     told = result_of("--loads", "--minutes", "4", "-o", page)
@@ -76,7 +74,6 @@ def test_the_demo_of_clocks_from_loads_ends_with_a_saving_and_a_page(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_an_interrupted_demo_ends_its_training_and_removes_what_it_has_written(
     tmp_path: Path, temporary: Path, processes: Processes
 ) -> None:
@@ -87,9 +84,9 @@ def test_an_interrupted_demo_ends_its_training_and_removes_what_it_has_written(
         stderr=subprocess.DEVNULL,
     )
     signal.signal(signal.SIGINT, before)
-    wait_for(lambda: list(tmp_path.glob("pfo/jobs/*/progress/0.json")), timeout_s=150, what="the first steps")
+    wait_for(lambda: list(tmp_path.glob("pfo/jobs/*/progress/0.json")), what="the first steps")
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(60) == 130
+    assert demo.wait(HANGS_AFTER_S) == 130
     assert not (tmp_path / "demo.html").exists()
 
 

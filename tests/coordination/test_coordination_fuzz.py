@@ -65,9 +65,7 @@ def polled(root: Path, known: JobFolder, clock: Clock) -> Coordinator:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_poll_copes_with_every_record_in_bounded_memory(data: st.DataObject, base: Base, tmp_path: Path) -> None:
     place, record = data.draw(damaged_records(base.path, base.places), label="record")

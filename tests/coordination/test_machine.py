@@ -351,6 +351,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestCluster = pytest.mark.slow(Cluster.TestCase)
-TestCluster.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestCluster.settings = settings(max_examples=30, stateful_step_count=40, suppress_health_check=list(HealthCheck))

@@ -77,7 +77,7 @@ def current(poll_s: float) -> bodies.CurrentBody:
     return bodies.CurrentBody(generation=1, number=0, state="running", poll_s=poll_s)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 1_000_000), st.booleans(), st.lists(st.tuples(st.floats(0, 100), st.booleans()), max_size=20))
 def test_every_host_polls_within_the_lead_of_a_schedule(
     world_size: int, remote: bool, course: list[tuple[float, bool]]

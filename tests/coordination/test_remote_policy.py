@@ -30,6 +30,7 @@ pytestmark = pytest.mark.xdist_group("remote policies")
 @pytest.fixture(scope="module")
 def processes() -> Iterator[PolicyProcesses]:
     made = PolicyProcesses(SMALL)
+    made.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {})).close()
     yield made
     made.close()
 
@@ -57,7 +58,17 @@ def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
 @pytest.fixture
 def start_impatient() -> Iterator[Callable[..., RemotePolicy]]:
     """Policies that must answer within a second."""
-    processes = PolicyProcesses(replace(SMALL, wall_s=1.0))
+    yield from starting_alone(replace(SMALL, wall_s=1.0))
+
+
+@pytest.fixture
+def start_alone() -> Iterator[Callable[..., RemotePolicy]]:
+    """Policies that no other test uses the process of."""
+    yield from starting_alone(SMALL)
+
+
+def starting_alone(limits: PolicyLimits) -> Iterator[Callable[..., RemotePolicy]]:
+    processes = PolicyProcesses(limits)
     yield from starting(processes)
     processes.close()
 
@@ -199,13 +210,13 @@ def test_a_policy_whose_process_is_killed_from_outside_is_lost_and_not_failed(
 
 
 def test_the_process_that_forks_is_started_again_when_it_was_killed(
-    start: Callable[..., RemotePolicy], wait_for: Wait
+    start_alone: Callable[..., RemotePolicy], wait_for: Wait
 ) -> None:
-    first = start("schedulers:ThreeSteps")
+    first = start_alone("schedulers:ThreeSteps")
     forks = int(state_of(pid_of(first))[1])
     os.kill(forks, signal.SIGKILL)
     wait_for(lambda: state_of(forks)[0] == "Z", what="its end")
-    assert clock(start("schedulers:ThreeSteps").request().schedules) == 1410
+    assert clock(start_alone("schedulers:ThreeSteps").request().schedules) == 1410
 
 
 def test_the_process_of_a_policy_ends_when_the_policy_is_closed(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import HANGS_AFTER_S
 
 from pfo_fs.coordination.workers import Workers
 
@@ -40,7 +41,7 @@ def test_short_calls_run_one_after_the_other(workers: Workers, wait_for: Wait) -
 
 def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wait) -> None:
     held, done = threading.Event(), []
-    workers.start(lambda: held.wait(30) and None)
+    workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
     workers.start(lambda: done.append(1))
     wait_for(lambda: done, what="the second call")
     assert workers.busy
@@ -51,7 +52,7 @@ def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wa
 def test_calls_wait_when_all_threads_are_held(workers: Workers, wait_for: Wait) -> None:
     held, done = threading.Event(), []
     for _ in range(3):
-        workers.start(lambda: held.wait(30) and None)
+        workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
     workers.start(lambda: done.append(1))
     assert workers.busy
     assert not done
@@ -90,7 +91,7 @@ def test_every_call_runs_once_however_long_others_take(pauses: list[float]) -> N
 
     for number, pause_s in enumerate(pauses):
         workers.start(lambda number=number, pause_s=pause_s: call(number, pause_s))  # type: ignore[misc]
-    assert all_done.wait(20)
+    assert all_done.wait(HANGS_AFTER_S)
     workers.close()
     assert sorted(done) == list(range(len(pauses)))
 
@@ -99,11 +100,11 @@ def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatc
     """Also when a thread still watches, because of a call before it."""
     monkeypatch.setattr("pfo_fs.coordination.workers._PATIENCE_S", 60.0)
     workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
-    workers.start(lambda: begun.set() or (held.wait(30) and None))
-    assert begun.wait(20)
+    workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))
+    assert begun.wait(HANGS_AFTER_S)
     workers.start(lambda: done.append(1))
     held.set()
     wait_for(lambda: done and not workers.busy, what="the first two calls")
     workers.start(lambda: done.append(2))
-    wait_for(lambda: len(done) == 2, timeout_s=10, what="the third call")
+    wait_for(lambda: len(done) == 2, what="the third call")
     workers.close()

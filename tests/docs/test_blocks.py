@@ -21,6 +21,7 @@ import yaml
 from blocks import PAGES, ROOT, Block, all_blocks, blocks_of, differences
 from command_pages import commands
 from power_limit_fakes import at_limit
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
@@ -35,7 +36,6 @@ KINDS = ("not run: ", "file: ", "test command")
 OPTIONS = {one.name: {name for p in one.parameters for name in p.names.split(", ")} for one in commands()}
 ALWAYS = {"-h", "--help", "--install-completion", "--show-completion"}
 RUNNABLE = ("bash", "console", "python")
-TOGETHER_S = 240
 
 
 @dataclass
@@ -76,9 +76,7 @@ class Session:
             self._start(block, ["bash", "-euo", "pipefail", "-c", "\n".join(x for x in lines if x not in daemons)])
 
     def _start(self, block: Block, command: list[str]) -> None:
-        ended = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=TOGETHER_S
-        )
+        ended = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         assert ended.returncode == 0, f"{block.place}:\n{ended.stdout[-2000:]}{ended.stderr[-4000:]}"
         self.printed = ended.stdout
 
@@ -90,7 +88,7 @@ class Session:
             command, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.daemons.append(daemon)
-        record, deadline = self.folder / command[1] / "daemon.json", time.monotonic() + 60
+        record, deadline = self.folder / command[1] / "daemon.json", time.monotonic() + HANGS_AFTER_S
         while time.monotonic() < deadline and daemon.poll() is None:
             if record.exists() and re.search(rf'"pid": ?{daemon.pid}\b', record.read_text()):
                 return
@@ -101,7 +99,7 @@ class Session:
     def end_daemons(self) -> None:
         for daemon in self.daemons:
             daemon.send_signal(signal.SIGTERM)
-            daemon.communicate(timeout=30)
+            daemon.communicate()
         self.daemons.clear()
 
 
@@ -152,7 +150,6 @@ def runs(page: Path) -> list[Block]:
 WITH_CODE = [page for page in PAGES if any(block.language in RUNNABLE for block in runs(page))]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import HANGS_AFTER_S
 
 from pfo_fs.doctor.directory.between import check_delay
 from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
@@ -38,7 +39,7 @@ def test_hosts_find_each_other_beside_leftovers_and_hear_what_each_has_said(tmp_
     for host in hosts:
         host.start()
     for host in hosts:
-        host.join(90)
+        host.join(HANGS_AFTER_S)
     assert heard["a"][:3] == [[["a", step], ["b", step], ["c", step]] for step in range(3)]
     assert heard["a"] == heard["b"] == heard["c"]
     left = {path.name[0] for path in (tmp_path / "doctor").iterdir()} if (tmp_path / "doctor").exists() else set()
@@ -73,7 +74,7 @@ def test_all_hosts_hear_how_long_changes_take_to_each_of_them(tmp_path: Path) ->
     for host in hosts:
         host.start()
     for host in hosts:
-        host.join(90)
+        host.join(HANGS_AFTER_S)
     (delay, clocks), *others = found
     assert others == [[delay, clocks]] * 2
     assert delay.found.count("replaced file") == delay.found.count("new name") == 2

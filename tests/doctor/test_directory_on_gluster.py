@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gluster_volume import gluster_volume
-from running import Gluster
+from running import Gluster, wait_for
 
-pytestmark = [pytest.mark.gluster]
+pytestmark = pytest.mark.gluster
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -31,7 +30,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, dict[str, dict[str, Any]]]:
     """Returns the exit status, and the lines by name; of several with one name, the last."""
-    output, _ = process.communicate(timeout=110)
+    output, _ = process.communicate()
     return process.returncode, {line["name"]: line for line in json.loads(output)["checks"]}
 
 
@@ -106,9 +105,7 @@ def test_a_full_file_system_is_told(tmp_path: Path) -> None:
 def test_a_hung_mount_ends_the_command_with_a_line_about_it(gluster: Gluster) -> None:
     make_directory(gluster)
     gluster.server.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
     status, lines = doctor(gluster.mounts[0] / "pfo", "--answer-within", "2")
-    assert time.monotonic() - began < 60
     assert status == 1
     assert "no answer within 2 s (file system: fuse.glusterfs)" in lines["answers"]["found"]
     assert "hangs" in lines["answers"]["meaning"]
@@ -127,10 +124,7 @@ def test_a_mount_without_a_server_is_told(gluster: Gluster) -> None:
 def test_a_server_that_stops_between_the_hosts_ends_both_commands(gluster: Gluster) -> None:
     make_directory(gluster)
     started = [start(mount / "pfo", "--peer", "3", "--answer-within", "3", "--wait", "60") for mount in gluster.mounts]
-    deadline = time.monotonic() + 60
-    while len(list((gluster.mounts[0] / "pfo").glob("doctor/*.json"))) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: len(list((gluster.mounts[0] / "pfo").glob("doctor/*.json"))) == 2)
     gluster.server.send_signal(signal.SIGSTOP)
     for process in started:
         status, lines = finish(process)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Processes
+from running import HANGS_AFTER_S, Processes
 
 from pfo_fs.device.clock_backends.choice import BackedGpu
 from pfo_fs.device.clock_client import ClockProcess
@@ -42,7 +42,6 @@ def doctor(sim_dir: Path, *arguments: str, node: str = "none", **more: str) -> s
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=180,
         stdin=subprocess.DEVNULL,
         env=environment(sim_dir, node, **more),
     )
@@ -101,10 +100,10 @@ def test_clocks_are_reset_when_the_measurement_is_ended(
         stderr=subprocess.DEVNULL,
     )
     processes.started.append(process)
-    wait_for(lambda: sum("lock" in log for log in actions(sim_dir).values()) == 2, 60, "clocks of both GPUs")
+    wait_for(lambda: sum("lock" in log for log in actions(sim_dir).values()) == 2, "clocks of both GPUs")
     process.send_signal(number)
-    assert process.wait(30) == (130 if number == signal.SIGINT else -number)
-    wait_for(lambda: {log[-1] for log in actions(sim_dir).values()} == {"reset"}, 20, "the reset of all clocks")
+    assert process.wait(HANGS_AFTER_S) == (130 if number == signal.SIGINT else -number)
+    wait_for(lambda: {log[-1] for log in actions(sim_dir).values()} == {"reset"}, "the reset of all clocks")
     assert not output.exists()
 
 

@@ -22,7 +22,7 @@ from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     environment = {**os.environ, "PFO_FS_GPU": "simulated:left", "PFO_FS_SIM_DIR": str(sim_dir)}
     command = [sys.executable, "-m", "pfo_fs", "doctor", "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     lines = {line["name"]: line for line in json.loads(done.stdout)["checks"]}
     return done.returncode, lines["clocks and limits left"]
 
@@ -34,7 +34,7 @@ def leave(mhz: int, limit_w: float) -> None:
         f"gpu = SimulatedGpu('left'); limit_note(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
         f"gpu.lock_clock_mhz({mhz}); gpu.set_power_limit_w({limit_w})"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: Path) -> None:

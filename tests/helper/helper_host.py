@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from jobs import rank_infos
+from running import HANGS_AFTER_S
 
 from pfo_fs.helper import events
 from pfo_fs.helper.client import HelperClient
@@ -73,7 +74,7 @@ class Host:
         return ""
 
     def client(self, rank: int, token: str | None = None) -> HelperClient:
-        client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=5)
+        client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=HANGS_AFTER_S)
         self.clients.append(client)
         return client
 
@@ -84,7 +85,7 @@ class Host:
     def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
         info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
         job = {"job_info": info.model_dump(), "coordination": mode}
-        created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, 15)
+        created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, HANGS_AFTER_S)
         return {"job_id": created.job_id, "coordination": created.coordination}
 
     def join(self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> messages.Joined:
@@ -92,7 +93,7 @@ class Host:
         return client.request(
             messages.JoinJob(attempt="a", **job, rank_body=body),  # type: ignore[arg-type]
             messages.Joined,
-            5,
+            HANGS_AFTER_S,
         )
 
     def start(self, ranks: int = 1, mode: str = "daemon") -> tuple[list[HelperClient], JobFolder]:
@@ -111,5 +112,5 @@ class Host:
     def close(self) -> None:
         for client in self.clients:
             client.close()
-        self.thread.join(10)
+        self.thread.join(HANGS_AFTER_S)
         assert not self.thread.is_alive(), "the helper ends when its clients have gone"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helper_host import Host
 from jobs import rank_infos, results_by_rank
+from running import HANGS_AFTER_S
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import CoordinationError, RecordError, StoreError
@@ -43,7 +44,7 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
     def silent(folder: JobFolder) -> bodies.CurrentBody | None:
         if how == "refuses" and not answers.is_set():
             raise StoreError(errno.EIO, "no answer")
-        answers.wait(30)
+        answers.wait(HANGS_AFTER_S)
         return read_current(folder)
 
     monkeypatch.setattr("pfo_fs.helper.directory_health.FALLBACK_AFTER_S", 0.2)
@@ -72,9 +73,10 @@ def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is
     try:
         client = second.client(0)
         body = {"rank_info": info.model_dump(), "nonce": "n"}
-        client.request(messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=0), messages.Joined, 5)  # type: ignore[arg-type]
+        join = messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=0)  # type: ignore[arg-type]
+        client.request(join, messages.Joined, HANGS_AFTER_S)
         (tmp_path / "away").rename(root)
-        wait_for(lambda: second.folder(job).registered_ranks() == [0], 10, "the registration")
+        wait_for(lambda: second.folder(job).registered_ranks() == [0], "the registration")
     finally:
         second.close()
 
@@ -84,14 +86,14 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
 
     def plan(_: Coordinator) -> float:
         plans.set()
-        may_go_on.wait(30)
+        may_go_on.wait(HANGS_AFTER_S)
         return 1.0
 
     monkeypatch.setattr(Coordinator, "poll", plan)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client, mode="local")
     try:
-        assert plans.wait(10)
+        assert plans.wait(HANGS_AFTER_S)
         host.join(client, job, info)
         client.send(measurement(0, 0))
         wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
@@ -143,7 +145,7 @@ def test_a_helper_that_takes_the_place_of_another_goes_on_under_its_name(tmp_pat
     client = new.client(2)
     body = {"rank_info": infos[2].model_dump(), "nonce": "n"}
     join = messages.JoinJob(job_id=job["job_id"], attempt="a", coordination="daemon", rank_body=body, helper_name=0)
-    assert client.request(join, messages.Joined, 5).helper_name == 0
+    assert client.request(join, messages.Joined, HANGS_AFTER_S).helper_name == 0
     client.send(messages.ProgressReport(step=3, number=0))
     wait_for(lambda: (record := new.folder(job).read_progress(0)) and record.ranks[-1].step == 3, what="progress")
     assert new.folder(job).progress_names() == [0]
@@ -163,7 +165,7 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(
         if releases:
             connection.send(transport.encode(messages.ClocksReleased()))
     trainer.close()
-    host.thread.join(10)
+    host.thread.join(HANGS_AFTER_S)
     assert host.resets == ([] if releases else [messages.GpuToReset("simulated:x")])
     end = host.folder(job).read_end()
     assert end is not None
@@ -180,7 +182,7 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused_and_makes_non
     client = rank_0.client(0)
     info = JobInfo(pp_degree=2, dp_degree=1, tp_degree=1, world_size=2)
     job = {"job_info": info.model_dump(), "coordination": "daemon"}
-    created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, 5)
+    created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, HANGS_AFTER_S)
     join = messages.JoinJob(
         job_id=created.job_id,
         directory_id=created.directory_id,
@@ -189,7 +191,7 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused_and_makes_non
         rank_body={"rank_info": rank_infos(2)[1].model_dump(), "nonce": "n"},
     )
     with pytest.raises(CoordinationError, match="mounted"):
-        other.client(1).request(join, messages.Joined, 10)
+        other.client(1).request(join, messages.Joined, HANGS_AFTER_S)
     assert other.root.exists() == has_a_directory
     rank_0.close()
     other.close()

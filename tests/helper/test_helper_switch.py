@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helper_host import Host
 from jobs import rank_infos
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
@@ -123,7 +124,7 @@ def test_a_helper_puts_back_the_directorys_id_that_a_purge_has_taken(host: Host,
     shared = SharedDirectory(Files(host.root))
     directory_id = shared.directory_id()
     (host.root / "directory.json").unlink()
-    wait_for(lambda: shared.directory_id() == directory_id, 30, "the id")
+    wait_for(lambda: shared.directory_id() == directory_id, "the id")
 
 
 @pytest.mark.slow
@@ -153,5 +154,5 @@ def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_
     client.send(m.OrderSeen(instructions=[("forward", None)]))
     client.send(m.Goodbye(reason="finished"))
     client.close()
-    host.thread.join(10)
+    host.thread.join(HANGS_AFTER_S)
     assert not host.thread.is_alive()

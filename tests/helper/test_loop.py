@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+from running import HANGS_AFTER_S
+
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.loop import HelperLoop
@@ -37,7 +39,7 @@ class HangingDirectory:
         self._released = released
 
     def execute(self, operation: Any) -> None:
-        assert self._released.wait(30)
+        assert self._released.wait(HANGS_AFTER_S)
 
 
 def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path
         serving.join(1.0)  # the write hangs for this time
         woken_meanwhile, still_served = state.times_woken, serving.is_alive()
         released.set()
-        serving.join(30)
+        serving.join(HANGS_AFTER_S)
     assert still_served
     assert not serving.is_alive()
     assert woken_meanwhile <= 1  # by the clock alone it wakes after five seconds

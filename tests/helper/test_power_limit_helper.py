@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from running import HANGS_AFTER_S
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
@@ -56,29 +57,29 @@ def client(files: HangingFiles) -> Iterator[HelperClient]:
     loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
-    client = HelperClient(address, "", token, 0, {}, deadline_s=5)
+    client = HelperClient(address, "", token, 0, {}, deadline_s=HANGS_AFTER_S)
     yield client
     client.close()
     files.may_end.set()
-    thread.join(10)
+    thread.join(HANGS_AFTER_S)
     assert not thread.is_alive(), "the helper ends when training has gone"
 
 
 def test_training_is_told_of_a_profile_when_it_is_written(client: HelperClient, files: HangingFiles) -> None:
     client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
     client.send(m.SaveProfile(path="/p.json", content=b"2", replace=True))
-    assert files.begun.acquire(timeout=10)
+    assert files.begun.acquire(timeout=HANGS_AFTER_S)
     assert client.wait_for(m.ProfileSaved, 0.1) is None
     files.may_end.set()
     for _ in range(2):
-        assert client.wait_for(m.ProfileSaved, 10) is not None
+        assert client.wait_for(m.ProfileSaved, HANGS_AFTER_S) is not None
     assert [operation.content for operation in files.done] == [b"1", b"2"]
 
 
 def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, files: HangingFiles) -> None:
     client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
     client.close()
-    assert files.begun.acquire(timeout=10)
+    assert files.begun.acquire(timeout=HANGS_AFTER_S)
     files.may_end.set()  # the fixture waits for the end of the helper
 
 

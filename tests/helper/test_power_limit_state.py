@@ -161,7 +161,7 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.finish()
 
 
-PowerLimitMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PowerLimitMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPowerLimitState = PowerLimitMachine.TestCase
 
 

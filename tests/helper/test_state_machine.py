@@ -225,5 +225,5 @@ class HelperMachine(RuleBasedStateMachine):
         assert len(self.results) == len(set(self.results))
 
 
-HelperMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+HelperMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestHelperState = HelperMachine.TestCase

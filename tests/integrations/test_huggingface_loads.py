@@ -60,10 +60,10 @@ clocks = HFLoadClocks(sys.argv[2], strict=True).attach(trainer)
 Model.kernels = clocks.clocks.simulated_kernels()
 trainer.train()
 clocks.close()
-line = json.dumps({
+told = json.dumps({
     "rank": torch.distributed.get_rank(), "status": clocks.clocks.status_text, "warnings": kept,
     "steps": trainer.state.global_step, "logged": [one for one in trainer.state.log_history if "loss" in one][-1]})
-sys.stdout.write(line + "\\n")  # at once: two ranks write to one pipe
+open(f"{sys.argv[2]}-{torch.distributed.get_rank()}.json", "w").write(told)
 """
 
 
@@ -73,13 +73,12 @@ def train(folder: Path, *program: str) -> list[str]:
     environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
     environment |= {"PFO_FS_RUN_DIR": str(folder / "sim"), "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_the_example_learns_what_loads_make_of_a_step_and_lowers_clocks(tmp_path: Path) -> None:
     lines = train(tmp_path, str(EXAMPLE), "--shared-dir", str(tmp_path / "pfo"), "--steps", "45")
     assert "loads explain" in lines[-1]
@@ -87,11 +86,10 @@ def test_the_example_learns_what_loads_make_of_a_step_and_lowers_clocks(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    lines = train(tmp_path, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo"))
-    said = sorted((json.loads(line) for line in lines if line.startswith('{"rank"')), key=lambda one: one["rank"])
+    train(tmp_path, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo"))
+    said = [json.loads((tmp_path / f"pfo-{rank}.json").read_text()) for rank in range(2)]
     assert [one["steps"] for one in said] == [20, 20]
     assert not said[0]["warnings"] + said[1]["warnings"]
     assert "loads explain" in said[0]["status"]

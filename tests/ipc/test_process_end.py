@@ -50,7 +50,7 @@ def test_a_process_of_multiprocessing_says_how_it_ends(tmp_path: Path, method: s
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), method, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0].startswith(told)
 
 
@@ -59,7 +59,7 @@ def test_an_object_that_is_gone_is_told_nothing_and_the_end_is_silent() -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, types; m = types.ModuleType('program'); sys.modules['program'] = m\n"
          f"exec({PROGRAM!r}, m.__dict__)\n{code}"],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["forgotten", "ended with None"]
     assert done.stderr == ""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import HANGS_AFTER_S
 
 from pfo_fs.ipc import spawn
 
@@ -57,7 +58,7 @@ def answer_of(module: str, **arguments: Any) -> Any:
         finally:
             os.close(writing)
         text = answers.read()
-    assert child.wait(20) == 0, child.how_it_ended()
+    assert child.wait(HANGS_AFTER_S) == 0, child.how_it_ended()
     return json.loads(text)
 
 
@@ -190,7 +191,7 @@ def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_pat
     """
     environment = {**os.environ, "PYTHONPATH": python_path.format(tmp_path=tmp_path, package=PACKAGE.parent)}
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    subprocess.run(command, check=True, env=environment, timeout=60, cwd=tmp_path)
+    subprocess.run(command, check=True, env=environment, cwd=tmp_path)
     assert (tmp_path / "ran").read_text() == "ran"
 
 
@@ -214,7 +215,7 @@ def test_a_package_that_training_has_found_by_a_hook_of_the_moment_is_found_by_i
         assert child.wait(20) == 0, child.how_it_ended()
     """
     (tmp_path / "runs.py").write_text("def main(given):\n    pass\n")
-    subprocess.run([sys.executable, "-I", "-c", textwrap.dedent(script)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-I", "-c", textwrap.dedent(script)], check=True)
 
 
 TRAINS = """
@@ -252,7 +253,7 @@ def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path, options: 
     environment = {**os.environ, "PFO_FS_GPU": "simulated"}
     done = subprocess.run(
         [sys.executable, *options, "job.pyz", str(tmp_path / "shared")],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
 
@@ -306,7 +307,7 @@ def test_an_executable_that_runs_the_program_again_ends_where_it_imports_pfo_fs(
     (tmp_path / "main.py").write_text("import pfo_fs; open('trained-again', 'w')")
     program(tmp_path, monkeypatch, f"cd {tmp_path}; PYTHONPATH={PACKAGE.parent} exec {sys.executable} main.py")
     child = spawn.start_process("any", {})
-    assert child.wait(20) == 1
+    assert child.wait(HANGS_AFTER_S) == 1
     assert "started the program a second time" in child.last_words()
     assert not (tmp_path / "trained-again").exists()
 
@@ -330,7 +331,7 @@ def test_what_a_batch_system_or_a_terminal_sends_does_not_end_or_stop_a_process_
             child.send_signal(number)
         time.sleep(0.01)
     go.touch()
-    assert child.wait(20) == 0, child.how_it_ended()
+    assert child.wait(HANGS_AFTER_S) == 0, child.how_it_ended()
 
 
 def _name(number: int) -> str:
@@ -382,7 +383,7 @@ def test_starting_a_process_leaves_the_signals_of_training_alone(child_module: C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     child = spawn.start_process(module, {})
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
-    child.wait(20)
+    child.wait(HANGS_AFTER_S)
 
 
 # ---- descriptors
@@ -394,7 +395,7 @@ def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path:
         f"import os\nfor fd in {closed}: os.close(fd)\n{TRAINS}\ntrain('shared')\nopen('trained', 'w').close()\n"
     )
     environment = {**os.environ, "PFO_FS_GPU": "simulated", "PYTHONPATH": str(PACKAGE.parent)}
-    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=environment, timeout=60, capture_output=True)
+    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=environment, capture_output=True)
     assert (tmp_path / "trained").exists()
 
 
@@ -408,7 +409,7 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
     (tmp_path / "hangs.py").write_text("import time\ndef main(given):\n    time.sleep(60)\n")
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(  # waits until all copies of the pipes are closed
-        [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True
     )
     os.kill(int(done.stdout), signal.SIGKILL)
     assert done.stderr == ""
@@ -419,7 +420,7 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
 
 def test_the_last_words_of_a_process_say_why_it_ended(child_module: Callable[[str], str]) -> None:
     child = spawn.start_process(child_module("import no_such_package"), {})
-    child.wait(20)
+    child.wait(HANGS_AFTER_S)
     wanted = "exit status 1; its last words: ModuleNotFoundError: No module named 'no_such_package'"
     assert child.how_it_ended() == f" ({wanted})"
 
@@ -427,7 +428,7 @@ def test_the_last_words_of_a_process_say_why_it_ended(child_module: Callable[[st
 def test_a_process_that_was_killed_without_a_word_says_by_which_signal(child_module: Callable[[str], str]) -> None:
     child = spawn.start_process(child_module("time.sleep(60)"), {})
     child.kill()
-    child.wait(20)
+    child.wait(HANGS_AFTER_S)
     assert child.how_it_ended() == " (ended by signal 9)"
 
 
@@ -466,7 +467,7 @@ def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_no
     child_module: Callable[[str], str], tmp_path: Path
 ) -> None:
     child = spawn.start_process(child_module("import no_such_package"), {})
-    child.wait(20)
+    child.wait(HANGS_AFTER_S)
     (tmp_path / "diary").write_text("secret")
     with (tmp_path / "diary").open() as file:
         assert child.output is not None
@@ -474,7 +475,7 @@ def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_no
         fd = child.output
         assert child.last_words() == ""
         del child
-        spawn.start_process("json.tool", {}).wait(20)  # those that have ended are dropped then
+        spawn.start_process("json.tool", {}).wait(HANGS_AFTER_S)  # those that have ended are dropped then
         gc.collect()
         assert os.read(fd, 6) == b"secret"
         os.close(fd)
@@ -482,7 +483,7 @@ def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_no
 
 def test_last_words_are_cut_and_made_safe_to_show(child_module: Callable[[str], str]) -> None:
     child = spawn.start_process(child_module("os.write(2, b'first\\n\\x1b[31m\\xff' + 100_000 * b'y' + b'\\n\\n')"), {})
-    child.wait(20)
+    child.wait(HANGS_AFTER_S)
     words = child.last_words()
     assert words.isprintable()
     assert len(words) <= 400
@@ -509,5 +510,5 @@ def test_a_process_that_writes_without_end_keeps_little_and_its_last_words(child
     os.close(pipe[1])
     with open(pipe[0]) as answers:
         assert json.load(answers) < 300_000
-    child.wait(20)
+    child.wait(HANGS_AFTER_S)
     assert child.last_words() == "the end"

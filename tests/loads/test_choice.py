@@ -140,7 +140,7 @@ def test_the_margin_grows_at_once_with_time_that_was_lost_and_shrinks_slowly() -
     assert before < job.choice.margin < grown
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(0.0, 0.05), st.integers(0, 1000))
 def test_lost_time_stays_within_twice_its_bound_however_exact_loads_are(noise: float, seed: int) -> None:
     job = Job(noise=noise, seed=seed)

@@ -59,7 +59,7 @@ def test_plans_that_differ_determine_the_delay_within_its_error() -> None:
 
 
 @given(seed=st.integers(0, 1000), noise=st.floats(-0.002, 0.002))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_two_plans_that_are_alike_do_not_invent_a_delay(seed: int, noise: float) -> None:
     # The second plan only takes all times longer by the same share: any delay fits, and noise would choose one.
     pipeline = make_pipeline("1f1b", 4, 8)

@@ -38,7 +38,7 @@ def uneven_problem(seed: int, onset_delay_s: float, stages: int = 4, microbatche
     return Problem(pipeline, Profile(table), WAITING_W, switch_costs=SwitchCosts(onset_delay_s=onset_delay_s))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.sampled_from([0.001, 0.01, 0.05, 1.0]), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
 def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, onset_delay_s: float, schedule: str) -> None:
     problem = problem_of(seed, onset_delay_s, schedule)
@@ -54,7 +54,7 @@ def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, onset_delay_s: f
     assert plan.energy_j == pytest.approx(played.energy_j, rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**9), st.sampled_from([0.003, 0.01, 0.05]), st.sampled_from([1.0, 1.005, 1.1]))
 def test_a_plan_is_on_time_though_clocks_act_late(seed: int, onset_delay_s: float, slowdown: float) -> None:
     problem = problem_of(seed, onset_delay_s)
@@ -68,7 +68,7 @@ def test_a_plan_is_on_time_though_clocks_act_late(seed: int, onset_delay_s: floa
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(small_problems(), st.sampled_from([0.003, 0.01, 0.05]), st.floats(1.0, 1.2))
 def test_bound_optimum_and_plan_are_in_order(problem: Problem, onset_delay_s: float, slowdown: float) -> None:
     problem = replace(problem, switch_costs=SwitchCosts(onset_delay_s=onset_delay_s))
@@ -150,7 +150,7 @@ def test_a_negative_latency_is_refused() -> None:
         SwitchCosts(onset_delay_s=-0.01)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**9), st.sampled_from([1.0, 1.1, 1.5]), st.booleans())
 def test_the_quick_bound_is_below_every_plan(seed: int, slowdown: float, straggler: bool) -> None:
     problem = problem_of(seed, 0.01)

@@ -35,7 +35,7 @@ def value_j(problem: Problem, clocks_mhz: list[int], price_w: float, change_pric
     return plan.effective_j + price_w * sum(plan.times_s) + len(plan.changes) * change_price_j
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 10**9),
     st.sampled_from([0.001, 0.01, 0.1]),
@@ -55,7 +55,7 @@ def test_without_windows_the_cheapest_of_all_clocks_is_found(
     assert value_j(problem, found, price_w, change_price_j) == pytest.approx(least_j, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.floats(1.0, 1.6), st.sampled_from([0.0, 0.02]), st.sampled_from([0.0, 0.02]))
 def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: float, onset_delay_s: float) -> None:
     problem = problem_of(seed, SwitchCosts(still_s, timing_error_s=0.01, onset_delay_s=onset_delay_s))
@@ -65,7 +65,7 @@ def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: fl
     assert Plan(problem, tuple(found), "", due_s).iteration_time_s <= due_s + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.sampled_from([0.02, 0.1, 0.3]), st.sampled_from([0.0, 0.05]))
 def test_no_run_is_too_short_for_the_driver(seed: int, driver_time_s: float, latency_s: float) -> None:
     problem = problem_of(seed, SwitchCosts(driver_time_s=driver_time_s, latency_s=latency_s))

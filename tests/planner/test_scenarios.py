@@ -57,7 +57,7 @@ def weights_of(scenarios: Scenarios, clocks: list[list[int]]) -> Any:
     return weights.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).sum(axis=1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(problems(), st.sampled_from(COSTS), st.integers(0, 10**9))
 def test_one_scenario_is_evaluated_like_a_plan(problem: Problem, costs: SwitchCosts, seed: int) -> None:
     problem = replace(problem, switch_costs=costs, gpus_per_rank=2)
@@ -68,7 +68,7 @@ def test_one_scenario_is_evaluated_like_a_plan(problem: Problem, costs: SwitchCo
     assert scenarios.energy_j([clocks]) == pytest.approx(plan.energy_j, rel=1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS))
 def test_each_pipeline_is_as_long_as_its_instructions_make_it(seed: int, costs: SwitchCosts) -> None:
     problem = small_problem(seed, costs)
@@ -81,7 +81,7 @@ def test_each_pipeline_is_as_long_as_its_instructions_make_it(seed: int, costs: 
     assert scenarios.iteration_times_s(clocks) == pytest.approx(spans.max(axis=1) + problem.overhead_s)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(problems(), st.integers(0, 10**9), st.integers(1, 3))
 def test_weights_are_by_how_much_the_mean_time_grows(problem: Problem, seed: int, pipelines: int) -> None:
     groups = list(range(pipelines))
@@ -101,7 +101,7 @@ def test_weights_are_by_how_much_the_mean_time_grows(problem: Problem, seed: int
             assert grown_s / more_s == pytest.approx(weights[node, pipeline], abs=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(problems(), st.integers(0, 10**9))
 def test_an_instruction_that_takes_its_slack_longer_delays_nothing_and_a_longer_one_does(
     problem: Problem, seed: int
@@ -118,7 +118,7 @@ def test_an_instruction_that_takes_its_slack_longer_delays_nothing_and_a_longer_
         assert Scenarios(problem, longer, [0, 0]).iteration_times_s() == pytest.approx(times + later, abs=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS), st.sampled_from([0.99, 1.0, 1.002, 1.05]), st.booleans())
 def test_a_plan_is_on_time_and_saves_no_less_than_one_clock_per_rank(
     seed: int, costs: SwitchCosts, slowdown: float, grouped: bool
@@ -138,7 +138,7 @@ def test_a_plan_is_on_time_and_saves_no_less_than_one_clock_per_rank(
             assert len(set(simple[group][first:end])) == 1
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(problems(), st.floats(1.0005, 1.2))
 def test_for_one_scenario_the_relaxation_is_that_of_the_linear_program(problem: Problem, slowdown: float) -> None:
     scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])
@@ -153,7 +153,7 @@ def test_for_one_scenario_the_relaxation_is_that_of_the_linear_program(problem: 
     assert found_j <= exact.lower_bound_j * (1 + 3e-3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**9), st.floats(1.0, 1.3), st.sampled_from([[0], [0, 1], [0, 1, 0]]))
 def test_no_plan_for_several_scenarios_takes_less_than_the_bound_of_their_linear_program(
     seed: int, slowdown: float, groups: list[int]
@@ -168,7 +168,7 @@ def test_no_plan_for_several_scenarios_takes_less_than_the_bound_of_their_linear
     assert planned_j < 1.1 * bound_j, "the bound is close"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS[1:]))
 def test_a_plan_uses_no_clock_that_is_known_but_not_offered(seed: int, costs: SwitchCosts) -> None:
     whole = small_problem(seed, costs)
@@ -188,7 +188,7 @@ def test_a_clock_that_acts_late_is_kept_for_longer_than_others() -> None:
     assert costs.shortest_run_s(False, 1200) == costs.shortest_run_s(False) == 0.01
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10**9))
 def test_the_drivers_can_make_the_changes_of_a_plan(seed: int) -> None:
     problem = small_problem(seed, SwitchCosts(driver_time_s=0.02, latency_s=0.05, hosts=((0, 1),)))
@@ -197,7 +197,7 @@ def test_the_drivers_can_make_the_changes_of_a_plan(seed: int) -> None:
     assert scenarios.play(scenarios.numbers(clocks)).impossible == 0
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10**9))
 def test_the_order_of_pipelines_does_not_matter(seed: int) -> None:
     problem = small_problem(seed)

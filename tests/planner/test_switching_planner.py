@@ -94,7 +94,7 @@ def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(s
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 10**9),
     st.sampled_from([0.0003, 0.001, 0.005, 0.03]),
@@ -145,7 +145,7 @@ def test_a_rank_whose_instructions_share_no_clock_is_planned_all_the_same() -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 10**9),
     switch_costs(),
@@ -170,7 +170,7 @@ def test_whatever_changes_cost_a_plan_is_on_time_can_be_made_and_is_not_behind_s
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**9), st.sampled_from([1.0, 1.05]))
 def test_the_more_a_change_costs_the_less_a_plan_saves_and_the_fewer_changes_it_has(seed: int, slowdown: float) -> None:
     problem = problem_of(seed, 0.0)

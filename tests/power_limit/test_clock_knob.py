@@ -54,7 +54,7 @@ def test_clocks_are_measured_the_best_is_set_and_the_default_is_back_in_the_end(
         train(monitor, optimizer, 14)
         assert isinstance(optimizer.state, pl.Done)
         assert optimizer.state.unit == "MHz"
-        assert optimizer.state.level == pl.MaxSlowdownConstraint(1.5).select(optimizer.measurements) < 1410
+        assert optimizer.state.level == pl.MaxSlowdownConstraint(1.5).select(optimizer.measurements)
         assert optimizer.metrics()["pfo_fs/saving"] == 1 - (
             min(m.energy for m in optimizer.measurements if m.level == optimizer.state.level)
             / optimizer.measurements[0].energy
@@ -78,7 +78,7 @@ def test_when_training_is_killed_the_clock_is_reset(sim_dir: Path, processes: An
         os.kill(os.getpid(), signal.SIGKILL)
     """
     trainer = processes.python("-c", textwrap.dedent(program))
-    trainer.communicate(timeout=60)
+    trainer.communicate()
     assert trainer.returncode == -signal.SIGKILL
     wait_for(lambda: clocks_set(sim_dir)[-2:] == [900, 0])
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from power_limit_fakes import FakeMonitor, make_optimizer
+from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer
 
 from pfo_fs.power_limit import Energy, GlobalPowerLimitOptimizer, Off
 from pfo_fs.power_limit.rank_gpus import RankGpus
@@ -100,7 +100,7 @@ def test_a_callback_can_be_copied_before_training_and_its_copy_starts_with_the_t
         fake = ModuleType(module)
         setattr(fake, base, type(base, (), {}))
         monkeypatch.setitem(sys.modules, module, fake)
-    monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [])
+    monkeypatch.setattr("pfo_fs.power_limit.monitor.open_gpu_for", lambda *_: FakeGpu())
     kinds: dict[str, Any] = {
         kind.__name__: kind for kind in (HFGlobalPowerLimitOptimizer, LightningPowerLimitOptimizer)
     }

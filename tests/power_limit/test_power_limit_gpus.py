@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
 from pfo_fs.device.gpu.dry_run import DryRunGpu
@@ -154,7 +155,7 @@ def kill_all(gpu: LimitedGpu) -> None:
     gpu._clocks._lost = True
     assert gpu._clocks._process is not None
     gpu._clocks._process.kill()
-    gpu._clocks._process.wait(10)
+    gpu._clocks._process.wait(HANGS_AFTER_S)
 
 
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
@@ -306,7 +307,7 @@ def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Pa
     os.kill(gpu.pid, signal.SIGSTOP)
     gpu.set_level(200)
     threading.Timer(0.1, os.kill, (gpu.pid, signal.SIGCONT)).start()
-    gpu.settle(time.monotonic() + 10)
+    gpu.settle(time.monotonic() + HANGS_AFTER_S)
     assert set(limits_set(sim_dir)) == {200}, "a process that goes on after a stop may set it once more"
     assert gpu.check() == ""
 
@@ -399,7 +400,7 @@ def test_limits_are_back_after_the_trainers_death(
             wait_for(lambda: limits_set(sim_dir) == [500, 250], what="the limit")
             trainer.send_signal(killer)
         wait_for(lambda: limits_set(sim_dir)[-2:] == [250, 500], what="the old limit")
-        trainer.wait(10)
+        trainer.wait(HANGS_AFTER_S)
         assert not (tmp_path / "profile.json").exists()
     finally:
         if child:

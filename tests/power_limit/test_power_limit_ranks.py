@@ -42,7 +42,7 @@ def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> 
         for rank in range(size)
     ]
     try:
-        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+        outputs = [rank.communicate()[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -43,7 +43,7 @@ SELECTORS = st.one_of(
     numbers=st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 1e5)), min_size=12, max_size=12),
     selector=SELECTORS,
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_states_limits_and_choice_are_zeuss_after_every_event(
     monkeypatch: pytest.MonkeyPatch,
     events: list[str],

@@ -95,7 +95,7 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
                 optimizer.on_step_end()
                 return condition()
 
-            wait_for(one, 60)
+            wait_for(one)
 
         step_until(lambda: isinstance(optimizer.state, Done))
         chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))

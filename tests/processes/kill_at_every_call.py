@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import make_job, rank_infos, register, write_results
+from running import HANGS_AFTER_S
 
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
@@ -101,7 +102,7 @@ def main() -> None:
         base.mkdir(parents=True, exist_ok=True)
         folder = make_job(root, 2)
         register(folder, rank_infos(2))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANGS_AFTER_S
         pid = start_daemon(root, kill_at)
         died = not finish(folder, pid, deadline)
         if died:

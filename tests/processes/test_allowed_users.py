@@ -37,7 +37,7 @@ def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_r
     planted = jobs["with bob's file"]
     os.chown(planted.location / "job.json", BOB, -1)
     daemon = processes.daemon(root, "--allow-users", f"root,{ALICE}", "--log-level", "info")
-    wait_for(jobs["of alice"].read_coordinator, 60, "the claim of alice's job")
+    wait_for(jobs["of alice"].read_coordinator, "the claim of alice's job")
     seen: list[str] = []
     assert daemon.stdout
     while sum(folder.job_id in line for folder in (planted, jobs["of bob"]) for line in seen) < 2:
@@ -53,6 +53,6 @@ def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_r
 @pytest.mark.parametrize("names", ["nobody-of-this-name", " , "])
 def test_a_list_without_a_known_user_is_wrong_usage(tmp_path: Path, names: str) -> None:
     command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), "--allow-users", names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "--allow-users" in done.stderr

@@ -98,9 +98,8 @@ def test_a_job_with_thousands_of_clocks_takes_little_memory(
     names = ["forward"] * 4 + ["backward"] * 4
     for info in infos:
         folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name in names]))
-    answered, deadline = -1, time.monotonic() + 60
+    answered = -1
     while (current := folder.read_current()) is None or current.number < 5:
-        assert time.monotonic() < deadline, "the job was not planned for"
         if current is not None and current.number > answered:
             answered = current.number
             for info in infos:
@@ -149,7 +148,7 @@ def test_results_that_wait_for_a_rank_take_little_memory_of_a_daemon(
     register(other, rank_infos(1))
     wait_for(lambda: number_of(other) == 0, what="the other job's schedule")
     folder.write_results(0, [bodies.ResultBody(result=ProfilingResult(rank=5, iter_time=[1], iter_energy=[1]))])
-    wait_for(lambda: number_of(folder) == 1, timeout_s=60, what="the next schedule, after all results were read")
+    wait_for(lambda: number_of(folder) == 1, what="the next schedule, after all results were read")
     current = current_of(folder)
     assert current.state == "running", current.message
 

@@ -17,7 +17,7 @@ from training_job import Job, all_made, told_on_failure
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
-pytestmark = [pytest.mark.slow, pytest.mark.gluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.gluster]
 HERE = Path(__file__).parent
 Wait = Callable[..., Any]
 
@@ -45,17 +45,17 @@ class Started:
         leader, standby = cluster.hosts[2:]
         self.leader = self.daemon(leader)
         self.shared = SharedDirectory(Files(standby.mount / "pfo", create=True))
-        wait_for(self.shared.read_daemon, 60, "the daemon")
+        wait_for(self.shared.read_daemon, "the daemon")
         self.standby = self.daemon(standby)
         given = {"mesh": {"pp": 2}, "work_s": 0.02}
         self.job = start_job(2, given, hosts=cluster.hosts[:2], PFO_FS_GPU="simulated")
         with told_on_failure(self.job):
-            wait_for(all_made(self.job, 2), 120, "both ranks")
+            wait_for(all_made(self.job, 2), "both ranks")
             assert {line["coordination"] for line in self.job.having("coordination")} == {"daemon"}
-            wait_for(lambda: len(self.job.first_steps_of(0)) == 2, 60, "the first schedule")
+            wait_for(lambda: len(self.job.first_steps_of(0)) == 2, "the first schedule")
         self.folder: JobFolder = self.shared.job(self.job.having("job_id")[0]["job_id"])
         self.folder.read_job()
-        wait_for(lambda: 0 in self.folder.ranks_with_order(), 60, "the order")
+        wait_for(lambda: 0 in self.folder.ranks_with_order(), "the order")
 
     def daemon(self, host: Host) -> subprocess.Popen[str]:
         environment = {**os.environ, **host.environment, "PYTHONPATH": f"{HERE.parents[1]}"}
@@ -69,13 +69,13 @@ class Started:
     def switch_to(self, number: int, mhz: int) -> None:
         """A person edits the schedule on the host of the standby daemon; both ranks change at one step."""
         (self.shared.files.root / self.folder.path / "schedule.yaml").write_text(f"all: {mhz}\n")
-        self.wait_for(lambda: len(self.job.first_steps_of(number)) == 2, 90, f"schedule {number} on both hosts")
+        self.wait_for(lambda: len(self.job.first_steps_of(number)) == 2, f"schedule {number} on both hosts")
         assert len(set(self.job.first_steps_of(number).values())) == 1
 
     def ends_well(self) -> None:
         """Training ends without an error, its end is recorded, and no rank ever went back to an older schedule."""
         assert self.job.finish() == 0
-        self.wait_for(lambda: self.folder.read_end() is not None, 60, "the end")
+        self.wait_for(lambda: self.folder.read_end() is not None, "the end")
         assert self.folder.read_end().reason == "finished"  # type: ignore[union-attr]
         for rank in range(2):
             numbers = [line["number"] for line in self.job.having("step") if line["rank"] == rank]
@@ -87,7 +87,7 @@ def test_the_next_daemon_leads_when_the_leader_is_killed(started: Started, wait_
         assert started.leader_host() == "host2"
         started.switch_to(1, 1200)
         started.leader.kill()
-        wait_for(lambda: started.leader_host() == "host3", 60, "the next leader")
+        wait_for(lambda: started.leader_host() == "host3", "the next leader")
         started.switch_to(2, 1110)
         started.ends_well()
 
@@ -96,7 +96,7 @@ def test_a_leader_that_was_cut_off_takes_no_rank_back_when_its_link_is_healed(st
     cut_off = started.cluster.hosts[2]
     with told_on_failure(started.job):
         started.cluster.cut(cut_off)
-        wait_for(lambda: started.leader_host() == "host3", 90, "the next leader")
+        wait_for(lambda: started.leader_host() == "host3", "the next leader")
         started.switch_to(1, 1200)
         started.cluster.heal(cut_off)
         # Its calls return now, some of them with what they were to write before the link was cut.
@@ -113,12 +113,12 @@ def test_training_goes_on_without_the_server_and_follows_schedules_when_it_is_ba
     with told_on_failure(job):
         cluster.server.send_signal(how)
         at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 300)) == 2, 90, "steps while the server does not answer")
+        wait_for(lambda: len(job.of(step=at + 300)) == 2, "steps while the server does not answer")
         if how == signal.SIGKILL:
             cluster.restart_server()
         else:
             cluster.server.send_signal(signal.SIGCONT)
-        wait_for(lambda: readable(started), 60, "the directory")
+        wait_for(lambda: readable(started), "the directory")
         started.switch_to(1, 1200)
         started.ends_well()
 
@@ -131,7 +131,7 @@ def test_a_host_of_ranks_that_is_cut_off_from_the_server_gets_the_schedule_later
     with told_on_failure(job):
         cluster.hide_server(cluster.hosts[1])
         at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 200)) == 2, 90, "steps of both ranks")
+        wait_for(lambda: len(job.of(step=at + 200)) == 2, "steps of both ranks")
         cluster.show_server(cluster.hosts[1])
         started.switch_to(1, 1200)
         started.ends_well()
@@ -153,4 +153,4 @@ def assert_stays(condition: Callable[[], bool], wait_for: Wait, looks: int = 50)
         seen.append(True)
         return len(seen) > looks
 
-    wait_for(look, 60, "the last look")
+    wait_for(look, "the last look")

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import make_job, plan_text, rank_infos, register, schedule_of, write_results
-from running import Processes
+from running import HANGS_AFTER_S, Processes
 from schedulers import SlowFirst
 
 from pfo_fs import PFOFileOptimizer
@@ -51,7 +50,7 @@ def start_daemon() -> Iterator[Callable[..., Daemon]]:
     yield start
     for daemon, thread in started:
         daemon.stop()
-        thread.join(10)
+        thread.join(HANGS_AFTER_S)
         assert not thread.is_alive()
 
 
@@ -86,9 +85,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
     assert leader.pid == first.pid
     first.send_signal(signal.SIGKILL)
     write_results(folder, 0, infos)
-    began = time.monotonic()
-    wait_for(lambda: number_of(folder) == 1, timeout_s=10, what="schedule 1 from the standby")
-    assert time.monotonic() - began < 8
+    wait_for(lambda: number_of(folder) == 1, what="schedule 1 from the standby")
     leader = leader_record(tmp_path)
     assert leader is not None
     assert (leader.pid, leader.generation) == (second.pid, 2)
@@ -121,7 +118,7 @@ def test_a_signal_stops_a_daemon_cleanly_and_hands_over_at_once(
     first = processes.daemon(tmp_path, "--lease-timeout", "60")
     wait_for(lambda: leader_record(tmp_path), what="a leader")
     first.send_signal(number)
-    assert first.wait(10) == 0
+    assert first.wait(HANGS_AFTER_S) == 0
     assert leader_record(tmp_path).stopped  # type: ignore[union-attr]
     second = processes.daemon(tmp_path, "--lease-timeout", "60")
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
@@ -207,7 +204,7 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     looks.clear()
     wait_for(lambda: (now := leader_record(tmp_path)) and now.counter >= beats.counter + 3, what="three heartbeats")
     daemon.stop()
-    thread.join(10)
+    thread.join(HANGS_AFTER_S)
     assert len(looks) < 40, "four a second, or so"
 
 
@@ -219,7 +216,7 @@ def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: 
     register(folder, rank_infos(2))
     wait_for(lambda: folder.read_coordinator(), what="the claim")
     daemon.send_signal(signal.SIGTERM)
-    assert daemon.wait(10) == 0
+    assert daemon.wait(HANGS_AFTER_S) == 0
 
 
 def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_same_daemon_leads_again(
@@ -383,13 +380,12 @@ def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processe
 
 def test_a_wrong_scheduler_argument_is_an_error_at_the_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), "--scheduler", "PointSolution"]
-    done = subprocess.run([*command, "--scheduler-args", '{"path": "x"}'], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--scheduler-args", '{"path": "x"}'], capture_output=True, text=True)
     assert done.returncode == 1
     assert "solution_path" in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_ends_the_same(
     tmp_path: Path, processes: Processes
 ) -> None:
@@ -401,7 +397,7 @@ def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_en
     ]
     runs = []
     for runner in runners:
-        output, _ = runner.communicate(timeout=200)
+        output, _ = runner.communicate()
         assert runner.returncode == 0, output[-2000:]
         runs += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     undisturbed = [run["content"] for run in runs if not run["died"]]

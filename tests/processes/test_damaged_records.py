@@ -68,7 +68,6 @@ def heartbeats(shared: SharedDirectory, pid: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_daemon_goes_on_whatever_lies_in_the_directory(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
     root.parent.mkdir()
@@ -97,7 +96,6 @@ def test_a_daemon_goes_on_whatever_lies_in_the_directory(tmp_path: Path, process
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("with_daemon", [True, False], ids=["daemon", "local"])
 def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
     tmp_path: Path, start_job: Callable[..., Job], processes: Processes, wait_for: Wait, with_daemon: bool
@@ -110,7 +108,7 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
         wait_for(SharedDirectory(Files(root, create=True)).read_daemon, what="the daemon")
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(root)})
     with told_on_failure(job):
-        wait_for(all_made(job, 2), 60, "both ranks")
+        wait_for(all_made(job, 2), "both ranks")
         wait_for(lambda: job.of(number=0, step=5), what="steps")
         job.put_yaml("all: 1200\n")
         wait_for(lambda: len(job.first_steps_of(1)) == 2, what="the switch")

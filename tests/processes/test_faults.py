@@ -33,13 +33,13 @@ class Faulty:
         self.root = tmp_path / "pfo"
         self.daemon = processes.daemon(self.root)
         self.shared = SharedDirectory(Files(self.root, create=True))
-        wait_for(self.shared.read_daemon, 30, "the daemon")
+        wait_for(self.shared.read_daemon, "the daemon")
         path = os.pathsep.join((str(HERE / "faulty"), str(HERE.parent), str(HERE.parents[1])))
         given = {"mesh": {"pp": 2}, "work_s": 0.01}
         self.job = start_job(2, given, PYTHONPATH=path, PFO_TEST_FAULT=str(self._fault), **more)
         with told_on_failure(self.job):
-            wait_for(all_made(self.job, 2), 60, "both ranks")
-            wait_for(lambda: len(self.job.first_steps_of(0)) == 2, 30, "the first schedule")
+            wait_for(all_made(self.job, 2), "both ranks")
+            wait_for(lambda: len(self.job.first_steps_of(0)) == 2, "the first schedule")
 
     def begin(self, fault: str) -> None:
         self._fault.with_suffix(".new").write_text(fault)
@@ -50,24 +50,24 @@ class Faulty:
 
     def trains_on(self) -> None:
         at = max(line["step"] for line in self.job.having("step"))
-        self._wait_for(lambda: len(self.job.of(step=at + 60)) == 2, 60, "sixty more steps")
+        self._wait_for(lambda: len(self.job.of(step=at + 60)) == 2, "sixty more steps")
 
     def outages(self) -> list[str]:
         return [line for line in list(self.job.log) if any(text in line for text in OUTAGE)]
 
     def switches(self) -> None:
         self.job.put_yaml("all: 1200\n")
-        self._wait_for(lambda: len(self.job.first_steps_of(1)) == 2, 60, "the switch")
+        self._wait_for(lambda: len(self.job.first_steps_of(1)) == 2, "the switch")
         assert len(set(self.job.first_steps_of(1).values())) == 1
 
     def ends_with_all_results(self) -> None:
         folder = self.job.folder
-        self._wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], 60, "what was measured")
+        self._wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
         self.ends()
-        assert self._wait_for(folder.read_end, 60, "the end").reason == "finished"
+        assert self._wait_for(folder.read_end, "the end").reason == "finished"
 
     def ends(self) -> None:
-        assert self.job.finish(60) == 0
+        assert self.job.finish() == 0
         logs = self.job.clock_logs()
         assert len(logs) == 2
         assert all(log[-1]["action"] == "reset" for log in logs.values())
@@ -80,7 +80,7 @@ def test_errors_of_the_directory_are_said_once_and_lose_nothing(
     faulty = Faulty(start_job, processes, tmp_path, wait_for)
     with told_on_failure(faulty.job):
         faulty.begin(error)
-        wait_for(faulty.outages, 60, "a message about the outage")
+        wait_for(faulty.outages, "a message about the outage")
         faulty.trains_on()
         faulty.end()
         faulty.switches()
@@ -119,7 +119,7 @@ def test_a_job_whose_folder_is_removed_trains_on(
         away = tmp_path / "away"
         (faulty.root / faulty.job.folder.path).rename(away)  # at once; a removal file by file meets new files
         shutil.rmtree(away, ignore_errors=True)
-        wait_for(faulty.outages, 60, "a message about the outage")
+        wait_for(faulty.outages, "a message about the outage")
         faulty.trains_on()
         faulty.ends()
         assert faulty.daemon.poll() is None
@@ -138,7 +138,7 @@ def test_a_host_that_was_frozen_goes_on_where_it_was(
             process.send_signal(signal.SIGSTOP)
         try:
             beat = faulty.shared.read_daemon().counter  # type: ignore[union-attr]
-            wait_for(lambda: faulty.shared.read_daemon().counter >= beat + 6, 60, "heartbeats")  # type: ignore[union-attr]
+            wait_for(lambda: faulty.shared.read_daemon().counter >= beat + 6, "heartbeats")  # type: ignore[union-attr]
         finally:
             for process in everything:
                 process.send_signal(signal.SIGCONT)
@@ -154,11 +154,11 @@ def test_a_mount_that_is_gone_stops_neither_training_nor_its_end(
     mount = gluster.mounts[0]
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(mount / "pfo"), "work_s": 0.02})
     with told_on_failure(job):
-        wait_for(all_made(job, 2), 60, "both ranks")
-        wait_for(lambda: len(job.first_steps_of(0)) == 2, 30, "the first schedule")
+        wait_for(all_made(job, 2), "both ranks")
+        wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
         subprocess.run(["umount", "-l", str(mount)], check=True)
         at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 60)) == 2, 60, "sixty more steps")
-        assert job.finish(60) == 0
+        wait_for(lambda: len(job.of(step=at + 60)) == 2, "sixty more steps")
+        assert job.finish() == 0
         assert list(mount.iterdir()) == [], "nothing is written beside the volume, on the host's own disk"
         assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())

@@ -29,7 +29,6 @@ def play(**given: Any) -> list[dict[str, Any]]:
             env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=100,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         files = sorted(Path(results).glob("*.jsonl"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from jobs import make_job, rank_infos, register
-from running import Processes
+from running import HANGS_AFTER_S, Processes
 
 import pfo_fs
 from pfo_fs.coordination.daemon import Daemon
@@ -40,7 +40,7 @@ def running() -> Iterator[Callable[[Daemon], None]]:
     yield run
     for daemon, thread in started:
         daemon.stop()
-        thread.join(10)
+        thread.join(HANGS_AFTER_S)
         assert not thread.is_alive()
 
 

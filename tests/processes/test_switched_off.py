@@ -32,19 +32,19 @@ def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_dir
         return {(log[-1]["action"], log[-1]["mhz"]) for log in job.clock_logs().values()}
 
     with told_on_failure(job):
-        wait_for(all_made(job, 2), 60, "both ranks")
+        wait_for(all_made(job, 2), "both ranks")
         job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, 20, "the switch to the user's schedule")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch to the user's schedule")
         done = command("off", "--all", "--wait", "--json", "-d", job.shared_dir)
         assert [row["held_ranks"] for row in done["jobs"]] == [[0, 1]]
-        wait_for(lambda: last_clocks() == {("reset", 0)}, 5, "default clocks")
+        wait_for(lambda: last_clocks() == {("reset", 0)}, "default clocks")
         steps = len(job.of(step=0)) and max(line["step"] for line in job.having("step"))
-        wait_for(lambda: max(line["step"] for line in job.having("step")) > steps + 20, 20, "steps")
+        wait_for(lambda: max(line["step"] for line in job.having("step")) > steps + 20, "steps")
         assert last_clocks() == {("reset", 0)}, "and they stay so"
         command("on", "--all", "--wait", "--json", "-d", job.shared_dir)
-        wait_for(lambda: all(log[-1]["mhz"] == 900 or log[-2]["mhz"] == 900 for log in job.clock_logs().values()), 10)
+        wait_for(lambda: all(log[-1]["mhz"] == 900 or log[-2]["mhz"] == 900 for log in job.clock_logs().values()))
         shutil.rmtree(job.shared_dir, ignore_errors=True)
         shutil.rmtree(job.shared_dir, ignore_errors=True)  # what was written meanwhile
         steps = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: last_clocks() == {("reset", 0)} and job.of(step=steps + 200), 40, "default clocks that stay")
+        wait_for(lambda: last_clocks() == {("reset", 0)} and job.of(step=steps + 200), "default clocks that stay")
         assert job.finish() == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from jobs import index_of
-from running import Processes
+from running import HANGS_AFTER_S, Processes
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -46,7 +46,7 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, 9)
-        process.wait(10)
+        process.wait(HANGS_AFTER_S)
 
 
 def converged(folder: JobFolder) -> bool:
@@ -74,7 +74,6 @@ PARETO = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(320)
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
 def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     coordination: str,
@@ -86,14 +85,14 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     if coordination == "daemon":
         processes.daemon(tmp_path / "pfo", env={**os.environ, **PARETO})
-        wait_for(shared.read_daemon, 20, "the daemon")
+        wait_for(shared.read_daemon, "the daemon")
     process = train(**PARETO)
-    (job_id,) = wait_for(lambda: shared.job_ids(), 60, "the job")
+    (job_id,) = wait_for(lambda: shared.job_ids(), "the job")
     folder = shared.job(job_id)
-    wait_for(folder.read_job, 20, "job.json")
-    wait_for(lambda: converged(folder), 200, "a plan that was measured and stays")
+    wait_for(folder.read_job, "job.json")
+    wait_for(lambda: converged(folder), "a plan that was measured and stays")
     (tmp_path / "stop").touch()
-    assert process.wait(60) == 0
+    assert process.wait(HANGS_AFTER_S) == 0
     model = folder.read_model()
     assert model is not None
     # Found in the training itself. How well (83.64 W), and what the plans save, is tested in virtual time: on a busy

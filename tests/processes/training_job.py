@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cluster import Host
+from running import HANGS_AFTER_S
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -118,13 +118,12 @@ class Job:
     def having(self, key: str) -> list[dict[str, Any]]:
         return [line for line in list(self.lines) if key in line]
 
-    def finish(self, timeout_s: float = 60.0) -> int:
+    def finish(self) -> int:
         """Asks the ranks to stop; returns 0, or the exit status of a process that failed."""
         self.stop_file.touch()
-        deadline = time.monotonic() + timeout_s
-        codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
+        codes = [process.wait(HANGS_AFTER_S) for process in self.processes]
         for reader in self.readers:
-            reader.join(10)
+            reader.join(HANGS_AFTER_S)
         return next((code for code in codes if code), 0)
 
     def first_steps_of(self, number: int) -> dict[int, int]:
@@ -159,7 +158,7 @@ class Job:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         for reader in self.readers:
-            reader.join(10)
+            reader.join(HANGS_AFTER_S)
         for process in self.processes:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:

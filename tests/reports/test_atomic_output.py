@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from running import HANGS_AFTER_S
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.reports.atomic_output import output_file
@@ -44,7 +45,7 @@ def test_what_is_no_plain_file_is_written_into(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: seen.append(pipe.read_text()))
     reader.start()
     write(pipe)
-    reader.join(10)
+    reader.join(HANGS_AFTER_S)
     assert seen == ["new"]
     assert pipe.is_fifo()
     write(Path("/dev/null"))

@@ -39,7 +39,6 @@ def opened(page: str, folder: Path, width: int = 1280) -> tuple[str, list[str]]:
         ],
         capture_output=True,
         text=True,
-        timeout=100,
         check=True,
     )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -9,12 +9,13 @@ import shutil
 import stat
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import running
 from jobs import make_job, write_step
+from running import HANGS_AFTER_S
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.reports.collect import collect_job
@@ -34,13 +35,7 @@ def text_of(figures: Figures) -> str:
 
 def wait_for(path: Path, condition: Callable[[str], bool]) -> str:
     """The file's text, once it fulfils a condition."""
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        text = path.read_text() if path.exists() else ""
-        if condition(text):
-            return text
-        time.sleep(0.02)
-    raise AssertionError(text)
+    return running.wait_for(lambda: path.exists() and condition(text := path.read_text()) and text) or ""
 
 
 def test_a_running_job_has_its_energy_saving_and_state(played: JobFolder) -> None:
@@ -154,7 +149,7 @@ def test_the_file_says_that_a_directory_hangs(tmp_path: Path) -> None:
 
     class Hanging(SharedDirectory):
         def newest_job_ids(self, known: object = ()) -> list[str]:
-            answers.wait(60)
+            answers.wait(HANGS_AFTER_S)
             return []
 
     path = tmp_path / "pfo.prom"

@@ -135,7 +135,7 @@ def jobs_with_schedules(draw: st.DrawFn) -> tuple[Job, list[FrequencySchedule]]:
     return job, schedules
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(jobs_with_schedules())
 def test_all_schedules_are_the_same_when_read_again(case: tuple[Job, list[FrequencySchedule]]) -> None:
     job, schedules = case

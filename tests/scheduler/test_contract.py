@@ -270,9 +270,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return prefix + draw(st.lists(windows | plan_inputs | iteration_times, max_size=6))
 
 
-thorough = settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+thorough = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def tell(scheduler: FrequencyScheduler, event: Event) -> None:

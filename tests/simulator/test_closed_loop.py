@@ -22,7 +22,6 @@ from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nui
 from pfo_fs.simulator.job_generator import generated_job
 from pfo_fs.simulator.summary import first_place_of
 
-pytestmark = pytest.mark.timeout(300)
 """Whole jobs: with coverage, on a busy host, some take more than two minutes."""
 STAGES, MICROBATCHES = 4, 8
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)

@@ -15,7 +15,6 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, ModelTruth, Play, summarize
 from pfo_fs.simulator.nodes import NodeSettings
 
-pytestmark = pytest.mark.timeout(300)
 """Whole jobs: with coverage, on a busy host, some take more than two minutes."""
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
 

@@ -19,7 +19,7 @@ def test_a_generated_job_is_a_row_beside_a_plan_with_full_knowledge_that_is_in_t
             sys.executable, BENCHMARK, "--jobs", "generated", "--first", "973003", "--seeds", "1", "--iterations", "3",
             "--seconds", "0", "--workers", "1", "--json",
         ],
-        capture_output=True, text=True, timeout=100, check=True,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     row, totals = map(json.loads, done.stdout.splitlines())
     assert row["known_saved"] > 0.1

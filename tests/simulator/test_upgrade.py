@@ -74,7 +74,6 @@ def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("otherwise")
 def test_a_release_that_plans_otherwise_changes_no_clocks_and_books_results_under_what_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

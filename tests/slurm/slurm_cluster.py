@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from running import HANGS_AFTER_S
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "unshare", "runuser", "setpriv")
 
 _CONFIGURATION = """
@@ -92,7 +94,9 @@ class Cluster:
         self._launch("slurmctld", "slurmctld", "-D", "-i")
         for node in self._nodes:
             self.start_node(node)
-        self.wait(lambda: self.run("sinfo", "-h", "-p", "low", "-o", "%T").split() == ["idle"], 60, "idle nodes")
+        self.wait(
+            lambda: self.run("sinfo", "-h", "-p", "low", "-o", "%T").split() == ["idle"], HANGS_AFTER_S, "idle nodes"
+        )
 
     def start_node(self, node: str) -> None:
         spaces = ("unshare", "--uts", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
@@ -100,7 +104,7 @@ class Cluster:
 
     def power_off(self, node: str) -> None:
         self._processes[node].kill()
-        self._processes.pop(node).wait(10)
+        self._processes.pop(node).wait(HANGS_AFTER_S)
 
     def _launch(self, name: str, *command: str) -> None:
         with (self.root / "log" / f"{name}.out").open("ab") as log:
@@ -123,13 +127,13 @@ class Cluster:
                 controller.wait(10)
             except subprocess.TimeoutExpired:
                 controller.kill()
-                controller.wait(10)
+                controller.wait(HANGS_AFTER_S)
 
     # ---- jobs
 
     def run(self, *command: str) -> str:
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, cwd=self.root, check=True
+            command, env=self.environment, capture_output=True, text=True, cwd=self.root, check=True
         ).stdout.strip()
 
     def submit(self, *arguments: str) -> str:
@@ -139,7 +143,7 @@ class Cluster:
         text = self.run("scontrol", "-o", "show", "job", job)
         return {key: value for key, is_, value in (part.partition("=") for part in text.split()) if is_}
 
-    def wait_for_state(self, job: str, *states: str, timeout_s: float = 90) -> dict[str, str]:
+    def wait_for_state(self, job: str, *states: str, timeout_s: float = HANGS_AFTER_S) -> dict[str, str]:
         def reached() -> dict[str, str] | None:
             fields = self.fields(job)
             return fields if fields["JobState"] in states else None

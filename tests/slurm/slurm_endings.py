@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from running import HANGS_AFTER_S
 from slurm_cluster import Cluster, end_processes, processes_of
 
 from pfo_fs.errors import PfoError
@@ -54,7 +55,7 @@ class Site:
     def ended(self, name: str) -> Ended:
         """Waits for what is left of a job. If Slurm was not in time, another job starts, for a rerun of the test."""
         try:
-            return self._started[name].result(timeout=250)
+            return self._started[name].result()
         except AssertionError:
             self._start(name)
             raise
@@ -103,7 +104,7 @@ class Site:
         self.cluster.wait(lowered, 60, f"lowered clocks of job {job}")
         return folder
 
-    def left_of(self, job: str, *states: str, timeout_s: float = 90) -> Ended:
+    def left_of(self, job: str, *states: str, timeout_s: float = HANGS_AFTER_S) -> Ended:
         """Waits for the job's end, and for the records and processes that follow it by a little."""
         state = self.cluster.wait_for_state(job, *states, timeout_s=timeout_s)["JobState"]
 
@@ -119,7 +120,7 @@ class Site:
 
     def again(self, job: str) -> None:
         """Slurm waits for two minutes before it starts a requeued job again: not here. And no limit ends it again."""
-        self.cluster.wait_for_state(job, "PENDING", timeout_s=200)  # after its limit, Slurm takes up to a minute
+        self.cluster.wait_for_state(job, "PENDING")  # after its limit, Slurm takes up to a minute
         self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=30")
 
 
@@ -213,7 +214,7 @@ def two_nodes_lose_one(site: Site, node: str) -> Ended:
     job = site.submit("lost", "--nodes=2", "-w", f"{node},{other}")
     site.begun(job, ranks=2)
     site.cluster.power_off(other)
-    site.cluster.wait_for_state(job, "PENDING", timeout_s=90)
+    site.cluster.wait_for_state(job, "PENDING")
     site.cluster.run("scancel", job)
     ended = site.left_of(job, "CANCELLED")
     site.cluster.start_node(other)

@@ -28,6 +28,6 @@ def test_what_slurm_has_ended_at_its_limit_or_by_preemption_goes_on_although_sig
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(["bash", str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", str(SCRIPT)], env=environment, capture_output=True, text=True)
     assert done.returncode == 143
     assert (tmp_path / "requeued").exists() == requeued

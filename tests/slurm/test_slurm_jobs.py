@@ -7,7 +7,7 @@ from slurm_endings import NAMES, Site
 
 from pfo_fs.store import SharedDirectory
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
 # By ending: Slurm's state, and how each run of training ended by our records; None where nothing is sure.
 TRUE_REASONS: dict[str, tuple[str, list[str] | None]] = {

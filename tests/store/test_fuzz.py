@@ -34,7 +34,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def examples(count: int) -> settings:
     allowed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-    return settings(max_examples=count, deadline=None, suppress_health_check=allowed)
+    return settings(max_examples=count, suppress_health_check=allowed)
 
 
 class Scene:

@@ -67,4 +67,4 @@ def test_every_way_to_save_a_file_is_seen_on_another_mount(gluster: Gluster, wai
     yaml.write_bytes(b"clock: 1200")
     for number, save in enumerate((in_place, yaml.write_bytes, by_rename, in_place)):
         save(b"clock: 13%02d" % number)
-        wait_for(lambda n=number: files.read("schedule.yaml", 100) == b"clock: 13%02d" % n, 10)  # type: ignore[operator]
+        wait_for(lambda n=number: files.read("schedule.yaml", 100) == b"clock: 13%02d" % n)  # type: ignore[operator]

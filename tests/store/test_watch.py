@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def test_events_shorten_the_wait_on_a_local_file_system(
         files.publish("jobs/a/x.json", b"1")
         return "a" in watcher.wait(0.5)
 
-    wait_for(told, 10, "an event")
+    wait_for(told, "an event")
 
 
 def test_what_is_not_followed_makes_no_events(files: Files, watcher: Watcher) -> None:
@@ -82,18 +81,14 @@ def test_a_signal_handler_that_wakes_a_wait_never_deadlocks_wherever_the_signal_
     before = signal.signal(signal.SIGPROF, wake)
     signal.setitimer(signal.ITIMER_PROF, 1e-4, 1e-4)
     try:
-        deadline = time.monotonic() + 20
-        while woken < 200 and time.monotonic() < deadline:
+        while woken < 200:
             watcher.wait(0)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-    assert woken >= 200
 
 
 def test_a_wait_ends_at_a_wake_and_names_nothing(tmp_path: Path) -> None:
     watcher = Watcher(tmp_path, "jobs", "poll")
     watcher.wake()
-    began = time.monotonic()
-    assert watcher.wait(60) == set()
-    assert time.monotonic() - began < 30
+    assert watcher.wait(1e6) == set()

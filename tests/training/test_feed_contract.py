@@ -295,7 +295,7 @@ class BroadcastFeedMachine(FeedContract):
             assert {rank.runs for rank in self.ranks} == {None}
 
 
-CONTRACT = settings(max_examples=70, stateful_step_count=40, deadline=None)
+CONTRACT = settings(max_examples=70, stateful_step_count=40)
 TestHelperFeed = HelperFeedMachine.TestCase
 TestHelperFeed.settings = CONTRACT
 TestBroadcastFeed = BroadcastFeedMachine.TestCase

@@ -90,7 +90,6 @@ def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case
         capture_output=True,
         text=True,
         env=environment,
-        timeout=600,
         check=True,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -124,7 +123,6 @@ def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # some seventy short jobs
 def test_without_any_name_that_a_python_may_lack_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = of_kind("name", *optional_names())
     # Where helper and clock process fail later, for want of the same name, each of them may be one warning more.
@@ -139,7 +137,6 @@ CALLS = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # some seventy short jobs
 @needs_filter
 def test_where_a_container_refuses_any_of_thirty_system_calls_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = of_kind("call", *([call, errno.EPERM] for call in CALLS))
@@ -166,7 +163,6 @@ def test_where_a_sandbox_refuses_larger_buffers_the_job_is_made_without(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # some seventy short jobs
 def test_with_few_descriptors_and_without_what_a_shell_gives_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = [
         *of_kind("descriptors", *range(9)),

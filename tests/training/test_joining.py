@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import HANGS_AFTER_S
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device.clock_client import ClockProcess
@@ -24,7 +25,6 @@ from pfo_fs.training.parallel_dims import find_parallel_dims
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RANKS = 3
-WAIT_S = 30.0
 
 
 class Exchange:
@@ -36,7 +36,7 @@ class Exchange:
 
 
 class ThreadCollectives(Collectives):
-    """The collectives of one thread; a rank that waits for ever is an error after `WAIT_S`."""
+    """The collectives of one thread; a rank that waits for ever is an error after `HANGS_AFTER_S`."""
 
     def __init__(self, rank: int, exchange: Exchange) -> None:
         super().__init__(rank, RANKS, None)
@@ -44,9 +44,9 @@ class ThreadCollectives(Collectives):
 
     def _all(self, value: Any) -> list[Any]:
         self._exchange.values[self.rank] = value
-        self._exchange.barrier.wait(WAIT_S)
+        self._exchange.barrier.wait(HANGS_AFTER_S)
         values = [self._exchange.values[rank] for rank in range(RANKS)]
-        self._exchange.barrier.wait(WAIT_S)
+        self._exchange.barrier.wait(HANGS_AFTER_S)
         return values
 
     def from_rank_0(self, value: Any) -> Any:
@@ -104,7 +104,7 @@ def join_all(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * WAIT_S)
+        thread.join(2 * HANGS_AFTER_S)
     return results
 
 

@@ -52,7 +52,7 @@ class Job:
             for rank in range(ranks)
         ]
         try:
-            outputs = [process.communicate(timeout=150)[0] for process in processes]
+            outputs = [process.communicate()[0] for process in processes]
         finally:
             for process in processes:
                 process.kill()
@@ -66,7 +66,6 @@ class Job:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Path, ahead: int) -> None:
     (tmp_path / "with").mkdir()
@@ -177,20 +176,17 @@ def run_example(program: str, folder: Path, *arguments: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_example_with_packed_sequences_saves_energy(tmp_path: Path) -> None:
     assert "less energy" in run_example("train_packed.py", tmp_path).splitlines()[-1]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_what_loads_make_of_the_time_of_real_pipelines_is_learned_and_training_is_bit_equal(tmp_path: Path) -> None:
     plain = run_example("train_packed_pipeline.py", tmp_path / "without", "--iterations", "40", "--without")
     output = run_example("train_packed_pipeline.py", tmp_path / "with", "--iterations", "40")

@@ -17,7 +17,6 @@ TOP_MHZ = 1410
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(250)
 def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing_is_left(tmp_path: Path) -> None:
     sim_dir, options = tmp_path / "sim", {"steps": 30, "dies_at": 26}
     sim_dir.mkdir(mode=0o700)
@@ -32,7 +31,7 @@ def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "1", str(PROGRAM), "0", "0", "torchrun", str(tmp_path / "pfo"), json.dumps(options)]
     try:
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=220)
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
         assert "loads explain" in ran.stdout  # rank 0 prints it when training has ended, so in the second attempt only
         wait_for_end("PFO_FS_SIM_DIR", str(sim_dir))

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clock import replace_time
 from hypothesis import given
 from hypothesis import strategies as st
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz, write_change
 from pfo_fs.device.shared_page import Reading as PageReading
@@ -53,20 +55,20 @@ class Running:
     def connect(self, rank: int) -> Connection:
         made = connect([("127.0.0.1", self.port)], TOKEN, rank)
         self._connections.append(made.socket)
-        made.socket.settimeout(60.0)
+        made.socket.settimeout(HANGS_AFTER_S)
         return made
 
     def greet(self, rank: int, token: bytes = TOKEN) -> socket.socket:
         """Greets as a rank, and waits for nothing."""
         made = socket.create_connection(("127.0.0.1", self.port))
-        made.settimeout(60.0)
+        made.settimeout(HANGS_AFTER_S)
         self._connections.append(made)
         challenge, own = received(made, TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES)
         made.sendall(HELLO.pack(proof(token, challenge, rank), own, rank))
         return made
 
     def has_ended(self) -> bool:
-        self._thread.join(10.0)
+        self._thread.join(HANGS_AFTER_S)
         return not self._thread.is_alive()
 
     def close(self) -> None:
@@ -113,12 +115,9 @@ def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
             tell(rank, step, [EndedStep(step - 1, 0.123456789, 1410.0)] if step else [])
         for rank in ranks:
             hear(rank)
-    until = time.monotonic() + 60.0
-    while ((found := read_state(decider.state_fd)) is None or found.last is None) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert found is not None
-    assert found.last is not None
-    assert found.last.work_s == [0.1235, 0.1235]
+    last = wait_for(lambda: (found := read_state(decider.state_fd)) and found.last)
+    assert last is not None
+    assert last.work_s == [0.1235, 0.1235]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -172,24 +171,29 @@ def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a
 ) -> None:
     looked_up, answers = threading.Event(), threading.Event()
 
-    def look_up(*_: object, **__: object) -> list[object]:
+    def look_up(*_: object, **__: object) -> None:
         looked_up.set()
-        answers.wait(60.0)
-        return []
+        answers.wait()
+        raise socket.gaierror
+
+    def now_s() -> float:  # once there is an answer, the time to search is over
+        return time.monotonic() + 3600 * answers.is_set()
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    replace_time(monkeypatch, "pfo_fs.training.load_client", monotonic=now_s)
+    threads = threading.active_count()
     training, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     training.sendall(b"a packet that waits")
 
     def end_training() -> None:
-        looked_up.wait(10.0)
+        looked_up.wait()
         training.close()
 
     threading.Thread(target=end_training).start()
     with theirs:
         assert connect_beside(theirs, [("host", 1)], TOKEN, 1) is None
-    assert not answers.is_set()
     answers.set()
+    wait_for(lambda: threading.active_count() == threads)
 
 
 def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 import pytest
+from running import HANGS_AFTER_S
 
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import transport
@@ -68,4 +69,4 @@ def test_messages_beyond_the_limits_are_dropped_with_one_warning(client: Any, ca
 def test_a_message_beyond_the_limits_is_not_raised_where_the_first_schedule_is_awaited(client: Any) -> None:
     client.helper_side.send(transport.encode({**GOOD, "number": 2**63}))
     client.helper_side.send(transport.encode(GOOD))
-    assert client.wait_for(NewSchedule, 5.0).number == 1
+    assert client.wait_for(NewSchedule, HANGS_AFTER_S).number == 1

@@ -204,5 +204,5 @@ class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
                     assert len({self.ranks[one].runs, self.ranks[other].runs} - {None}) <= 1
 
 
-RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestRanksThatHearAtDifferentTimes = RanksThatHearAtDifferentTimes.TestCase

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from running import HANGS_AFTER_S
 from test_instruction_tracker import FakeClocks
 
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
@@ -71,7 +72,7 @@ def test_a_mark_is_written_when_the_simulated_device_gets_there(
     assert marker is not None
     marker.set_plan([900], [0])
     gets_there = threading.Event()
-    monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(10))
+    monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(HANGS_AFTER_S))
     kernels.stream.launch("backward")
     marker.begin_step()
     assert clocks.words[PROGRESS] == IDLE

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from clock_stand_ins import GeopmService, Sudo, Zeusd, most_at_once
 from fake_nvml import UUIDS, FakeNvml
+from running import HANGS_AFTER_S
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
@@ -38,7 +39,7 @@ class Bench(ABC):
     name: str
 
     @abstractmethod
-    def backend(self, within_s: float = 10.0) -> ClockBackend:
+    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         """Returns the way, for calls of at most `within_s` seconds."""
 
     @abstractmethod
@@ -85,7 +86,7 @@ class NvmlBench(Bench):
     def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
         def slow(*values: int) -> None:
             self.log.append("begins")
-            self.runs.wait(30)
+            self.runs.wait(HANGS_AFTER_S)
             try:
                 call(*values)
             finally:
@@ -93,7 +94,7 @@ class NvmlBench(Bench):
 
         return slow
 
-    def backend(self, within_s: float = 10.0) -> ClockBackend:
+    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return NvmlGpu(UUIDS[GPU])
 
     def clock_changes(self) -> list[int]:
@@ -125,7 +126,7 @@ class ZeusdBench(Bench):
     def __init__(self, folder: Path) -> None:
         self.zeusd = Zeusd(folder / "zeusd.sock")
 
-    def backend(self, within_s: float = 10.0) -> ClockBackend:
+    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return ZeusdBackend(PLACE, path=str(self.zeusd.path), within_s=within_s)
 
     def clock_changes(self) -> list[int]:
@@ -158,7 +159,7 @@ class SudoBench(Bench):
         self.sudo = Sudo(folder)
         monkeypatch.setenv("PATH", self.sudo.path)
 
-    def backend(self, within_s: float = 10.0) -> ClockBackend:
+    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return SudoBackend(PLACE, asked=True, within_s=within_s)
 
     def _ended(self) -> list[list[str]]:
@@ -199,7 +200,7 @@ class GeopmBench(Bench):
         monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
         self.opened: list[ClockBackend] = []
 
-    def backend(self, within_s: float = 10.0) -> ClockBackend:
+    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         self.opened.append(GeopmBackend(PLACE, within_s=within_s))
         return self.opened[-1]
 
@@ -226,6 +227,7 @@ class GeopmBench(Bench):
         self.hang(False)
         for backend in self.opened:
             backend.close()
+        self.service.close()
 
 
 def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
@@ -322,7 +324,7 @@ def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_the
 
 def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench, wait_for: WaitFor) -> None:
     """Requests come while a call hangs; afterwards only the last of them is set."""
-    backend = bench.backend(within_s=30.0)
+    backend = bench.backend(within_s=HANGS_AFTER_S)
     assert backend.why_not() == ""
     with NvmlGpuThrough(backend) as gpu:
         words = SharedPage.create().words

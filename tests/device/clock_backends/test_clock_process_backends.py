@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from clock_stand_ins import TESTS, GeopmService, Sudo, Zeusd, write_pynvml
 from fake_nvml import UUIDS
-from running import Processes
+from running import HANGS_AFTER_S, Processes
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
@@ -172,7 +172,7 @@ def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the
     """The variable does not count for that: the job may have asked for another way by the argument."""
     address = f"pfo-fs-test-helper-{os.getpid()}"
     with transport.listen(address) as server:
-        server.settimeout(20)
+        server.settimeout(HANGS_AFTER_S)
         program = TRAINER.replace("ClockOptions(", f'ClockOptions(report_to="{address}", ')
         trainer = processes.python("-c", program, SPEC, asked, "wait")
         connection, _ = server.accept()

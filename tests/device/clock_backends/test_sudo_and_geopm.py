@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from clock_stand_ins import GeopmService, Sudo
 from fake_nvml import UUIDS
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.clock_backends import geopm_relay
 from pfo_fs.device.clock_backends.geopm import GeopmBackend
@@ -89,17 +90,18 @@ def test_a_program_that_is_not_installed_is_a_reason(sudo: Sudo, monkeypatch: py
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GeopmService:
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GeopmService]:
     stand_in = GeopmService(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(tmp_path))
-    return stand_in
+    yield stand_in
+    stand_in.close()
 
 
 @pytest.fixture
 def backends(service: GeopmService) -> Iterator[list[GeopmBackend]]:
-    made = [GeopmBackend(place(number), within_s=20) for number in range(3)]
+    made = [GeopmBackend(place(number), within_s=HANGS_AFTER_S) for number in range(3)]
     yield made
     for backend in made:
         backend.close()
@@ -161,14 +163,14 @@ def test_controls_that_the_service_does_not_permit_are_named(
 
 
 def test_a_service_that_shows_other_gpus_than_this_process_is_refused(service: GeopmService) -> None:
-    backend = GeopmBackend(place(0)._replace(gpu_count=1), within_s=20)
+    backend = GeopmBackend(place(0)._replace(gpu_count=1), within_s=HANGS_AFTER_S)
     assert "shows 3 GPUs and this process sees 1" in backend.why_not()
     backend.close()
 
 
 def test_without_the_library_of_the_service_there_is_a_reason(service: GeopmService) -> None:
     (service.folder / "geopmdpy" / "topo.py").write_text("raise OSError('libgeopmd.so.2: cannot open shared object')")
-    backend = GeopmBackend(place(0), within_s=20)
+    backend = GeopmBackend(place(0), within_s=HANGS_AFTER_S)
     assert "libgeopmd.so.2" in backend.why_not()
     backend.close()
 
@@ -197,7 +199,7 @@ def test_a_request_that_is_not_known_is_an_answer_and_the_relay_goes_on(service:
             for do in ("format the disk", "lock"):
                 connection.send(json.dumps({"do": do, "gpu": 0, "value": 900}).encode())
                 answers.append(json.loads(connection.recv(10_000)))
-        relay.join(20)
+        relay.join(HANGS_AFTER_S)
     assert "unknown request" in answers[0]["error"]
     assert "error" not in answers[1]
     assert service.changes(0)[0] == 900

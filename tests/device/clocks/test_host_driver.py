@@ -6,13 +6,12 @@ import errno
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Processes
+from running import HANGS_AFTER_S, Processes
 
 from pfo_fs.device.clocks import host_driver
 from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
@@ -30,7 +29,8 @@ time.sleep(600)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(host_driver, "_PATIENCE_NS", HANGS_AFTER_S * 1e9)
     return str(tmp_path / "driver")
 
 
@@ -73,12 +73,12 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
     def call() -> None:
         with first.turn():
             holds.set()
-            goes_on.wait(10)
+            goes_on.wait(HANGS_AFTER_S)
             order.append("first")
 
     thread = threading.Thread(target=call)
     thread.start()
-    holds.wait(10)
+    holds.wait(HANGS_AFTER_S)
     threading.Timer(0.02, goes_on.set).start()
     with second.turn():
         order.append("second")
@@ -103,11 +103,9 @@ def test_a_process_whose_driver_hangs_does_not_stop_the_others(
     monkeypatch.setattr(host_driver, "_PATIENCE_NS", 20_000_000)
     start(processes, path, "locked")
     driver = HostDriver(path)
-    began_s = time.monotonic()
     with driver.turn():
         pass
     assert driver.waited_ns >= 20_000_000
-    assert time.monotonic() - began_s < 10
 
 
 def test_a_process_that_is_killed_in_its_turn_gives_it_up(processes: Processes, path: str) -> None:

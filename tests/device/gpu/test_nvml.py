@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import pytest
+from clock import VirtualTime
 from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device.gpu.nvml import NvmlGpu
@@ -40,15 +40,14 @@ def test_an_old_driver_is_called_by_the_old_name_of_the_function(
     assert NvmlGpu(UUIDS[0]).throttled() == "hardware slowdown"
 
 
-def test_without_a_counter_power_is_integrated(fake: FakeNvml) -> None:
+def test_without_a_counter_power_is_integrated(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    passing = VirtualTime(monkeypatch, "pfo_fs.device.gpu")
     fake.fails["nvmlDeviceGetTotalEnergyConsumption"] = 3
     gpu = NvmlGpu(UUIDS[0])
     assert gpu.energy_j() == 0.0
-    t0 = time.monotonic()
-    time.sleep(0.03)
+    passing.sleep(0.03)
     fake.power_mw = 300_000
-    energy_j = gpu.energy_j()
-    assert energy_j == pytest.approx(200 * (time.monotonic() - t0), rel=0.1)
+    assert gpu.energy_j() == pytest.approx(200 * 0.03, rel=0.01)
 
 
 def test_known_errors_are_explained_with_their_code_and_unknown_ones_keep_nvmls_text(fake: FakeNvml) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from clock import replace_time
 
 from pfo_fs.device.metering import step_metrics
 from pfo_fs.device.metering.step_metrics import Readings, StepMetrics
@@ -16,7 +17,7 @@ class Gpu:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns, self.energy_j = 100 * S, 5000.0
-        monkeypatch.setattr("time.monotonic_ns", lambda: self.now_ns)
+        replace_time(monkeypatch, step_metrics.__name__, monotonic_ns=lambda: self.now_ns)
         self.words = memoryview(bytearray(WORDS * 8)).cast("q")
         self.readings = Readings(self.words, 1400)
         self.readings.write(self.now_ns, self.energy_j)
@@ -54,7 +55,7 @@ def test_numbers_are_averages_over_the_steps_since_the_last_call(monkeypatch: py
 
 def test_without_a_reading_there_is_only_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     times_ns = iter((S, 2 * S, 3 * S))
-    monkeypatch.setattr(step_metrics.time, "monotonic_ns", lambda: next(times_ns))
+    replace_time(monkeypatch, step_metrics.__name__, monotonic_ns=lambda: next(times_ns))
     metrics = StepMetrics([memoryview(bytearray(WORDS * 8)).cast("q")])
     metrics.step_begins()
     metrics.step_begins()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from clock import VirtualTime
 
 from pfo_fs.device.gpu.dry_run import DryRunGpu
 from pfo_fs.device.gpu.spec import open_gpu
@@ -21,21 +22,26 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PFO_FS_DRY_RUN", raising=False)
 
 
-def test_an_idle_gpu_burns_the_blocking_power() -> None:
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    return VirtualTime(monkeypatch, "pfo_fs.device.simulated")
+
+
+def test_an_idle_gpu_burns_the_blocking_power(passing: VirtualTime) -> None:
     gpu = SimulatedGpu("a")
-    t0, e0 = time.monotonic(), gpu.energy_j()
-    time.sleep(0.05)
-    t1, e1 = time.monotonic(), gpu.energy_j()
-    assert (e1 - e0) / (t1 - t0) == pytest.approx(A100.blocking_power_w, rel=0.05)
+    t0, e0 = passing.now_ns, gpu.energy_j()
+    passing.sleep(0.05)
+    t1, e1 = passing.now_ns, gpu.energy_j()
+    assert (e1 - e0) / (t1 - t0) * 1e9 == pytest.approx(A100.blocking_power_w, rel=0.01)
 
 
-def test_an_instruction_takes_the_time_and_energy_of_its_clock() -> None:
+def test_an_instruction_takes_the_time_and_energy_of_its_clock(passing: VirtualTime) -> None:
     gpu = SimulatedGpu("a")
     kernels = SimulatedKernels("a", stages=8, time_scale=5)
     gpu.lock_clock_mhz(900)
-    t0, e0 = time.monotonic(), gpu.energy_j()
+    t0, e0 = passing.now_ns / 1e9, gpu.energy_j()
     kernels.run("forward", stage=7)
-    t1, e1 = time.monotonic(), gpu.energy_j()
+    t1, e1 = passing.now_ns / 1e9, gpu.energy_j()
     model = kernels.model("forward", 7)
     assert model.time_s(900) == pytest.approx(A100.coefficients("forward", last_stage=True).time_s(900) / 5)
     assert t1 - t0 >= model.time_s(900)
@@ -43,14 +49,14 @@ def test_an_instruction_takes_the_time_and_energy_of_its_clock() -> None:
     assert e1 - e0 == pytest.approx(model.power_w(900) * model.time_s(900) + idle_j, rel=0.03)
 
 
-def test_a_clock_that_changes_while_an_instruction_runs_changes_the_rest_of_it() -> None:
+def test_a_clock_that_changes_while_an_instruction_runs_changes_the_rest_of_it(passing: VirtualTime) -> None:
     gpu = SimulatedGpu("a")
     kernels = SimulatedKernels("a", time_scale=1)
     gpu.lock_clock_mhz(1410)
     model = kernels.model("forward", 0)
-    start_ns, e0 = time.monotonic_ns(), gpu.energy_j()
+    start_ns, e0 = passing.now_ns, gpu.energy_j()
     kernels.start("forward")
-    time.sleep(0.02)
+    passing.sleep(0.02)
     gpu.lock_clock_mhz(600)
     changed_ns = gpu._state.words[2]
     kernels.finish()
@@ -58,18 +64,17 @@ def test_a_clock_that_changes_while_an_instruction_runs_changes_the_rest_of_it()
     share = (changed_ns - start_ns) / 1e9 / model.time_s(1410)
     assert (end_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * model.time_s(600), abs=0.002)
     expected_j = model.power_w(1410) * share * model.time_s(1410) + model.power_w(600) * (end_ns - changed_ns) / 1e9
-    idle_j = A100.blocking_power_w * (time.monotonic_ns() - end_ns) / 1e9
+    idle_j = A100.blocking_power_w * (passing.now_ns - end_ns) / 1e9
     assert gpu.energy_j() - e0 == pytest.approx(expected_j + idle_j, rel=0.03)
 
 
-def test_work_that_was_done_before_the_call_counts() -> None:
+def test_work_that_was_done_before_the_call_counts(passing: VirtualTime) -> None:
     SimulatedGpu("a")
     kernels = SimulatedKernels("a", time_scale=1)
-    begin_ns = time.monotonic_ns()
-    time.sleep(0.03)
-    t0 = time.monotonic()
+    begin_ns = passing.now_ns
+    passing.sleep(0.03)
     kernels.run("forward", started_ns=begin_ns)
-    assert time.monotonic() - t0 < kernels.model("forward", 0).time_s(1410) - 0.025 + 0.02
+    assert (passing.now_ns - begin_ns) / 1e9 == pytest.approx(kernels.model("forward", 0).time_s(1410), abs=0.001)
 
 
 def test_clocks_are_logged_and_unknown_ones_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.device.simulated.stream import SimulatedEvent, SimulatedStream
@@ -32,7 +33,7 @@ class Gate:
         self._open = threading.Event()
         self.done: list[object] = []
         stream.launch("forward")
-        stream.call(lambda: self._open.wait(20) and None)
+        stream.call(lambda: self._open.wait(HANGS_AFTER_S) and None)
         self._stream = stream
 
     def note(self, what: object) -> None:
@@ -121,7 +122,7 @@ def test_work_that_fails_ends_the_stream_and_nothing_waits_for_it_for_ever(
     gate.open()
     waiting = threading.Thread(target=stream.synchronize, daemon=True)
     waiting.start()
-    waiting.join(10)
+    waiting.join(HANGS_AFTER_S)
     assert not waiting.is_alive()
     assert [str(error) for error in failed] == ["as asked"]
     stream.launch("forward")

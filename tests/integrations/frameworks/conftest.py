@@ -56,7 +56,7 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
         ]
         started.extend(processes)
         with ThreadPoolExecutor(ranks) as readers:
-            outputs = list(readers.map(lambda process: process.communicate(timeout=200)[0], processes))
+            outputs = list(readers.map(lambda process: process.communicate()[0], processes))
         for process, output in zip(processes, outputs, strict=True):
             assert process.returncode == 0, output[-6000:]
         return outputs

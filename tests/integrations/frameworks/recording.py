@@ -97,7 +97,7 @@ def run_cases(run_case: Callable[..., dict[str, Any]]) -> None:
 def order_in_directory(rank: int, job_id: str) -> Any:
     """A rank's order as a scheduler finds it in the shared directory; None if it does not come."""
     job = SharedDirectory(Files(given()["shared_dir"])).job(job_id)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         body = job.read_order(rank)
         if body is not None:

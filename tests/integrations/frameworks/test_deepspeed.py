@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed; .ci/frameworks installs it")
 
-pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
 
 KINDS: dict[str, dict[str, Any]] = {
     "1F1B with two replicas": {"pp": 2},

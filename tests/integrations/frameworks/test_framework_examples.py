@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
-
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

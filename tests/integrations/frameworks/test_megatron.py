@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("megatron.core", reason="needs Megatron-Core; .ci/frameworks installs it")
 
-pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
 
 KINDS: dict[str, dict[str, Any]] = {
     "1F1B on four ranks, its forward_step followed": {"pp": 4, "hook": "forward_step"},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 TWO_RANKS: dict[str, dict[str, Any]] = {
     "GPipe": {"schedule": "GPipe"},

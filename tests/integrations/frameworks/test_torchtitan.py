@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("torchtitan", reason="needs torchtitan; .ci/frameworks installs it")
 
-pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
 
 KINDS: dict[str, dict[str, Any]] = {
     "1F1B with gradient accumulation": {"pp": 2, "accumulate": 2},

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers", reason="needs transformers: pip install 'pfo-fs[huggingface]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'pfo-fs[huggingface]'")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the import of a framework alone takes many seconds
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("colossalai", reason="needs ColossalAI; .ci/frameworks installs it")
 
-pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
-
 
 def test_the_adapter_of_the_page_follows_colossalai(run_ranks: Callable[..., Any]) -> None:
     for rank, seen in enumerate(run_ranks("your_own", 2)):
