@@ -84,7 +84,7 @@ class Rounder:
         ]
         options = self.round(relaxed, [max(length_s, self._fastest_s) - overhead_s for length_s in useful_s])
         room = _MOST_EXCHANGED // (2 * len(targets_s))
-        if self._exchange_size(options[:, 0]) <= room:
+        if self._exchange_size() <= room:
             for number, (answer, target_s) in enumerate(zip(relaxed, targets_s, strict=True)):
                 starts = options[:, number], np.zeros_like(options[:, number])
                 found = [self._exchanged(each, answer.prices_w, target_s, waiting_w, room) for each in starts]
@@ -119,10 +119,11 @@ class Rounder:
         costs = self._costs_j[self._kind[:, None], options].sum(axis=0).reshape(len(starts), -1)
         return options[:, costs.argmin(axis=0) * len(deadlines_s) + np.arange(len(deadlines_s))]
 
-    def _exchange_size(self, options: Any, together: int = 1) -> int:
+    def _exchange_size(self, together: int = 1) -> int:
         """How many options all exchanges of so many instructions at once walk through."""
-        nodes, most = len(options), self._times_s.shape[1]
-        return comb(int((self._problem.table.options[self._kind] >= 0).sum()) - nodes, together) * nodes * most
+        nodes, most = len(self._kind), self._times_s.shape[1]
+        others = sum(len(choices.times_s) - 1 for choices in self._problem.choices)
+        return comb(others, together) * nodes * int(most)
 
     def _exchanged(
         self, options: Any, prices_w: Any, target_s: float, waiting_w: float, room: int
@@ -140,7 +141,7 @@ class Rounder:
         offered = self._problem.table.options[self._kind] >= 0
         least, together = self._values_j(options[:, None], target_s, waiting_w)[0], 1
         while together <= _MOST_TOGETHER:
-            room -= self._exchange_size(options, together)
+            room -= self._exchange_size(together)
             node, other = (offered & (np.arange(offered.shape[1]) != options[:, None])).nonzero()
             if room < 0 or len(node) < together:
                 break

@@ -71,6 +71,8 @@ class InstructionTracker:
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
+        other_order: Whether the next steps run another order than the scheduler was told of: they are not measured, and
+            clocks are at their default.
         step_times: (step, time from its begin to its end in s, monotonic time of its begin in s) of the last steps, in
             order; the reader removes them.
     """
@@ -90,6 +92,8 @@ class InstructionTracker:
         self._marker = marker
         self._takes_error = takes_error
         self.observed_order: list[tuple[str, int | None]] | None = None
+        self.other_order = False
+        self._has_changed = False  # whether another order was told before
         self._clocks = clocks
         self._words = clocks.words
         self._on_mismatch = on_mismatch
@@ -146,6 +150,7 @@ class InstructionTracker:
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
         """Takes (name, stage) of the instructions of a step as known; no step is observed for them."""
+        self._has_changed = self.observed_order is not None
         self.observed_order = list(instructions)
         self._order_taken = True
 
@@ -185,9 +190,10 @@ class InstructionTracker:
         self._step_head = self._head
         if number != self._measured_number:
             self._measured_number, self._measured_steps = number, 0
-        self._measured_steps += 1
+        is_other = self.other_order or self._is_outdated()
+        self._measured_steps += not is_other
         has_result, too_many = words[MEASURED_NUMBER] == number, self._measured_steps > self._most_measured_steps
-        self._measuring = measuring = not has_result and not too_many
+        self._measuring = measuring = not (has_result or too_many or is_other)
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
@@ -207,6 +213,9 @@ class InstructionTracker:
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)
+        if is_other and not one_clock:
+            self._strayed, self._plan = True, _NOTHING
+            self._release(strayed=True)
         return one_clock
 
     @property
@@ -338,6 +347,11 @@ class InstructionTracker:
             self._tell("ran out", position, "the end of the step", _shown(name, stage))
         else:
             self._tell("another", position, _shown(expected, its_stage), _shown(name, stage))
+
+    def _is_outdated(self) -> bool:
+        """Whether the schedule is one of the order before: it was made before the scheduler heard of this one."""
+        schedule, order = self._schedule, self.observed_order
+        return self._has_changed and schedule is not None and order is not None and len(schedule) - 1 != len(order)
 
     def _release(self, *, strayed: bool) -> None:
         if self._marker is not None:
