@@ -154,7 +154,7 @@ class PolicyRunner:
         self.results.forget()
 
     def forget(self) -> None:
-        """Ends the scheduler, whatever has become of it: ranks run other orders, so the next one begins from nothing."""
+        """Ends the scheduler, whatever has become of it: ranks run other orders, so the next begins from nothing."""
         self.close()
         self.scheduler, self.request, self.observed = None, None, Observed()
         self.failure = self.trouble = ""
