@@ -41,6 +41,7 @@ class RankRegistry:
         self.by_rank: dict[int, RankInfo] = {info.rank: info for info in self.rank_infos or ()}
         self.longest_poll_s = 0.0
         self._orders: dict[int, InstructionOrder] = {}
+        self._orders_before: dict[int, InstructionOrder] = {}
         self._clocks: dict[tuple[int, ...], list[int]] = {}
         self._not_before = self._orders_not_before = -math.inf
         self._checked = False
@@ -115,7 +116,7 @@ class RankRegistry:
     def order_changed(self) -> bool:
         """Returns whether ranks run another order than `orders` has told so far, from now on the new one.
 
-        It counts once the first rank of each stage has written it, so that the orders of all stages fit together.
+        It counts once it was read twice: then all stages have written theirs, and these fit together.
         """
         began = self.monotonic()
         if began < self._orders_not_before or not self._orders:
@@ -126,12 +127,13 @@ class RankRegistry:
             found = {rank: body.instructions for rank in first if (body := self.folder.read_order(rank)) is not None}
         took_s = self.monotonic() - began
         self._orders_not_before = began + max(_ORDERS_AGAIN_S, took_s / _ORDERS_SHARE)
-        if len(found) < len(first) or any(order == self._orders.get(rank) for rank, order in found.items()):
-            return False
-        if sum(map(len, found.values())) > MOST_INSTRUCTIONS or any(rank not in self._orders for rank in found):
-            return False
-        self._orders = found
-        return True
+        settled, self._orders_before = found == self._orders_before, found
+        known = {rank: self._orders.get(rank) for rank in first}
+        is_new = found.keys() == known.keys() and None not in known.values() and found != known
+        if settled and is_new and sum(map(len, found.values())) <= MAX_JOB_INSTRUCTIONS:
+            self._orders = found
+            return True
+        return False
 
     def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet.

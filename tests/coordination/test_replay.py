@@ -210,7 +210,7 @@ def test_after_another_order_of_instructions_the_scheduler_begins_from_nothing(
         write_orders(times)
         if restarts and times == 3:
             coordinator = coordinate(folder, clock, OfOrders)
-        poll(coordinator, clock, 15)
+        poll(coordinator, clock, 30)
         assert current_of(folder).number == number
         assert folder.read_index(number).source.revision == 0  # type: ignore[union-attr]
     write_results(folder, number, rank_infos(1, 2), time_s=1.0)
