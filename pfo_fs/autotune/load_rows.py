@@ -62,7 +62,7 @@ class Rows:
             shape = window.times_s.shape
             ratio, error = ratio_of(kinds, window, ratios)
             each = {
-                "logs": np.log(np.maximum(window.times_s, 1e-9)),
+                "logs": np.log(window.times_s),
                 "ratio_logs": np.log(ratio),
                 "ratio_errors": error,
                 "mhz": np.broadcast_to(window.clocks_mhz, shape),
@@ -71,7 +71,7 @@ class Rows:
                     ratios.at(np.broadcast_to(kinds[:, None], shape[1:]), window.clocks_mhz)[0], shape
                 ),
                 "at_clock": window.at_clock,
-                "seen": (window.times_s > 0) & (window.or_mhz == 0),
+                "seen": window.or_mhz == 0,
                 "from_mhz": np.where(window.since_s == 0, window.from_mhz, 0.0),
                 "late": (window.from_mhz > 0) & (window.since_s < ratios.onset_delay_s),
             }
@@ -174,7 +174,7 @@ def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array
         return np.exp(logs), errors
     before_logs, before_errors = ratios.at(which[0], np.where(window.from_mhz > 0, window.from_mhz, window.clocks_mhz))
     own, before = np.exp(logs), np.exp(before_logs)[None]
-    whole_s = np.maximum(window.times_s, 1e-9)
+    whole_s = window.times_s
     full_s = np.maximum(whole_s - left_s * (1 - own / before), 1e-9 * whole_s) / own
     full_s = np.where(whole_s <= left_s, whole_s / before, full_s)
     unsure = _UNKNOWN_LATENCY * np.abs(logs - before_logs) * np.minimum(1.0, left_s / whole_s)

@@ -312,8 +312,20 @@ class JobModel:
     @cached_property
     def _offered_mhz(self) -> list[list[int]]:
         """For each node, the clocks that can be set."""
-        table = self.everything.profile.measurements
-        return [[row.frequency_mhz for row in table[one.stage, one.name]] for one in self.problem.pipeline.instructions]
+        offered = {
+            kind: [row.frequency_mhz for row in rows] for kind, rows in self.everything.profile.measurements.items()
+        }
+        return [offered[one.stage, one.name] for one in self.problem.pipeline.instructions]
+
+    def known(self, clocks_mhz: Sequence[int]) -> tuple[int, ...]:
+        """Returns the clock of each node (MHz), or the nearest one that is known here.
+
+        Curves change with each window, so that a plan of an earlier model may hold a clock that this model lacks.
+        """
+        return tuple(
+            mhz if mhz in offered else min(offered, key=lambda known: abs(known - mhz))
+            for mhz, offered in zip(clocks_mhz, self._offered_mhz, strict=True)
+        )
 
     def knows(self, plan: ClockPlan) -> bool:
         """Returns whether a plan of an earlier model can be judged by this one."""
@@ -333,7 +345,7 @@ class JobModel:
         """Returns how late iterations of a plan can be, relative to the target: if all times follow the clock fully."""
         import numpy as np
 
-        clocks, columns, tops = self.for_groups(plan), self._columns(), self.max_clocks.clocks_mhz[0]
+        clocks, columns, tops = self._of_groups(plan), self._columns(), self.max_clocks.clocks_mhz[0]
         longer = np.array([[top / clocks[group][node] for group in columns] for node, top in enumerate(tops)])
         longest = Scenarios(self.everything, self.judged.full_s * longer, columns)
         return float(longest.iteration_times_s(None).mean()) / self.target_s - 1
@@ -364,6 +376,9 @@ class JobModel:
 
     def for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         """The plan's clocks for the groups of this model, each a clock that is known here."""
+        return [self.known(clocks_mhz) for clocks_mhz in self._of_groups(plan)]
+
+    def _of_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         members: dict[int, int] = {}
         for pipeline in self._members:
             members.setdefault(self.group_of.get(pipeline, 0), pipeline)

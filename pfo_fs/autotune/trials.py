@@ -76,7 +76,7 @@ def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window
     groups = sorted({model.group_of.get(pipeline, 0) for pipeline in window.pipelines})
     columns = [groups.index(model.group_of.get(pipeline, 0)) for pipeline in window.pipelines]
     scenarios = Scenarios(model.everything, full_s, columns)
-    clocks = [plan.of(window.pipelines[columns.index(number)]) for number in range(len(groups))]
+    clocks = [model.known(plan.of(window.pipelines[columns.index(number)])) for number in range(len(groups))]
     off: Array = (window.spans_s.max(axis=1) - scenarios.iteration_times_s(clocks)) / model.full_s
     saved, saved_error = 0.0, math.inf
     if window.energies_j.all():

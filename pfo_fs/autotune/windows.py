@@ -204,10 +204,14 @@ def window_of(
 
 
 def _runs_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> _RankRuns:
-    """What one rank measured, by step; iterations that ran something else than `ran` are left out."""
+    """What one rank measured, by step, without iterations that ran something else than `ran`, or an instruction in 0 s.
+
+    Coarse timers measure 0 s, which has no logarithm, and is no multiple of the time at another clock.
+    """
     steps = steps_of(result)
     spans = result.iter_span or result.iter_time
-    runs = {steps[number]: each for number, each in numbered_iterations(result, ran)}
+    numbered = numbered_iterations(result, ran)
+    runs = {steps[number]: each for number, each in numbered if all(run.time_s > 0 for run in each)}
     return _RankRuns(
         runs,
         dict(zip(steps, spans, strict=False)),

@@ -153,6 +153,20 @@ class PolicyRunner:
         self.observed = Observed()
         self.results.forget()
 
+    def forget(self) -> None:
+        """Ends the scheduler, whatever has become of it: ranks run other orders, so the next begins from nothing."""
+        self.close()
+        self.scheduler, self.request, self.observed = None, None, Observed()
+        self.failure = self.trouble = ""
+        self.results.forget()
+
+    def is_outdated(self, number: int) -> bool:
+        """Returns whether the schedule with this number is of other orders than ranks run now."""
+        orders = self.ranks.orders()
+        published = (self._published(number) if number >= 0 else None) or ()
+        known = [(len(schedule.frequencies), orders.get(schedule.rank)) for schedule in published]
+        return any(order is not None and len(order) != count for count, order in known)
+
     def close(self) -> None:
         """Ends the scheduler's process, if it has one; another thread that calls the scheduler gets PolicyLost."""
         if self.scheduler is not None:

@@ -168,6 +168,11 @@ class Publication:
         """The number of the newest schedule that the policy made; -1 for none."""
         return next(reversed(self.made), -1)
 
+    def forget(self) -> None:
+        """Takes the newest schedule for another one than any that is wanted: the policy begins from nothing."""
+        self.made.clear()
+        self.source, self.kept = None, -1
+
     def differs(self, source: bodies.Source) -> bool:
         """Returns whether a schedule of this source is another one than the newest."""
         return self.source is None or _identity(source) != _identity(self.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS
@@ -14,6 +15,8 @@ from pfo_fs.store import JobFolder, bodies
 
 _PAUSE_PER_READING = 2
 """After a reading that took t seconds there is a pause of 2 t: each listing has all the ranks that were read before."""
+_ORDERS_AGAIN_S, _ORDERS_SHARE = 10.0, 0.01
+"""Known orders are read again every 10 s, and for 1 % of the time at most."""
 _NAMED = 16
 """At most this many ranks are listed by number."""
 
@@ -38,8 +41,9 @@ class RankRegistry:
         self.by_rank: dict[int, RankInfo] = {info.rank: info for info in self.rank_infos or ()}
         self.longest_poll_s = 0.0
         self._orders: dict[int, InstructionOrder] = {}
+        self._orders_before: dict[int, InstructionOrder] = {}
         self._clocks: dict[tuple[int, ...], list[int]] = {}
-        self._not_before = -math.inf
+        self._not_before = self._orders_not_before = -math.inf
         self._checked = False
 
     @property
@@ -109,6 +113,28 @@ class RankRegistry:
         missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
         return list_ranks(missing) if missing else ""
 
+    def order_changed(self) -> bool:
+        """Returns whether ranks run another order than `orders` has told so far, from now on the new one.
+
+        It counts once it was read twice: then all stages have written theirs, and these fit together.
+        """
+        began = self.monotonic()
+        if began < self._orders_not_before or not self._orders:
+            return False
+        first = [info.rank for info in self.infos if not info.dp_rank and not info.tp_rank]
+        found: dict[int, InstructionOrder] = {}
+        with suppress(RecordError):
+            found = {rank: body.instructions for rank in first if (body := self.folder.read_order(rank)) is not None}
+        took_s = self.monotonic() - began
+        self._orders_not_before = began + max(_ORDERS_AGAIN_S, took_s / _ORDERS_SHARE)
+        settled, self._orders_before = found == self._orders_before, found
+        known = {rank: self._orders.get(rank) for rank in first}
+        is_new = found.keys() == known.keys() and None not in known.values() and found != known
+        if settled and is_new and sum(map(len, found.values())) <= MAX_JOB_INSTRUCTIONS:
+            self._orders = found
+            return True
+        return False
+
     def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet.
 
@@ -121,7 +147,7 @@ class RankRegistry:
             PlanError: The job has more different orders than it may have.
         """
         seen, infos = self._orders, self.infos
-        new = [rank for rank in self.folder.ranks_with_order() if rank not in seen]  # each is written only once
+        new = [rank for rank in self.folder.ranks_with_order() if rank not in seen]
         # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
         known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
         for rank in new:

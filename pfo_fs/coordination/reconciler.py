@@ -89,7 +89,12 @@ class Reconciler:
         """
         if math.isinf(self._waits_since):
             self._waits_since = now
+        if self.ranks.order_changed():
+            self.runner.forget()
+            self.publication.forget()
         if self.runner.scheduler is None and not self.runner.failure and now >= self.runner.start_at:
+            if self.runner.is_outdated(self.publication.newest_made):
+                self.publication.forget()
             self.runner.start(self.publication.made, self.publication.kept)
         self.override.poll(layout.YAML in names, now, self._resolve)
         if not self._update_plan_inputs(now):

@@ -17,13 +17,14 @@ field, and any callable that returns such timers does. Timers of the program's o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineAdapter, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
 _NAMES = {"forward-compute": "forward", "backward-compute": "backward"}
@@ -103,7 +104,7 @@ class MegatronPipeline:
             raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
         ObjectWraps.check_free(self.config, "timers")
         refuse_unmarkable(self.config)
-        self._num_microbatches = _num_microbatches() if num_microbatches is None else num_microbatches
+        self.num_microbatches = _num_microbatches() if num_microbatches is None else num_microbatches
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`."""
@@ -120,7 +121,7 @@ class MegatronPipeline:
 
     def orders(self) -> list[list[Instruction]]:
         """The instructions of one step, of each rank of the pipeline."""
-        return orders(self.config, self._num_microbatches)
+        return orders(self.config, self.num_microbatches)
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         """Puts timers into the configuration; returns what removes them."""
@@ -178,6 +179,30 @@ class MegatronAttachment(Attachment):
         """See `Attachment`."""
         super()._start_as_nothing(strict)
         self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
+        self._config: Any = None
+        self._given: int | None = None  # the number of micro-batches that the wrapped function got last
+        self._orders_of: dict[int, list[list[Instruction]]] = {}
+
+    def _follow(self, find: Callable[[], PipelineAdapter], shared_dir: Any, options: Mapping[str, Any]) -> None:
+        """See `Attachment`; also follows the number of micro-batches, which changes while it ramps up."""
+
+        def found() -> PipelineAdapter:
+            adapter = find()
+            assert isinstance(adapter, MegatronPipeline)
+            self._config, self._number = adapter.config, adapter.num_microbatches
+            return adapter
+
+        super()._follow(found, shared_dir, options)
+        self._orders_of[self._number] = self.orders  # type: ignore[assignment]
+        self.marks.before_step = self._follow_number
+
+    def _follow_number(self) -> None:
+        """Follows the order of the number of micro-batches that the next step has."""
+        number = _present_number() if self._given is None else self._given
+        if number is not None and not self.closed:
+            if number not in self._orders_of:
+                self._orders_of[number] = orders(self._config, number)
+            self.follow_orders(self._orders_of[number])
 
     def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
@@ -188,6 +213,7 @@ class MegatronAttachment(Attachment):
                 return function(*arguments, **options)
             with self._guard:
                 self._arm(config_of(options["model"] if "model" in options else arguments[2]))
+                self._given = options.get("num_microbatches", arguments[3] if len(arguments) > 3 else None)
             try:
                 return function(*arguments, **options)
             finally:
@@ -312,6 +338,15 @@ def _num_microbatches() -> int:
         return max(now, samples // samples_each) if samples and samples_each else now
     except AttributeError as error:  # the calculator is None
         raise ConfigError("the number of micro-batches of a step is not known: pass num_microbatches=") from error
+
+
+def _present_number() -> int | None:
+    """The number of micro-batches of the next step, where Megatron's calculator tells it."""
+    from megatron.core import num_microbatches_calculator as calculators
+
+    with suppress(AttributeError):  # the calculator is None
+        return int(calculators.get_num_microbatches())
+    return None
 
 
 def _version() -> str:

@@ -33,6 +33,7 @@ class PipelineMarks:
         guard: The same. What an adapter does on its own inside of a step belongs into it.
         in_step: Whether a step has begun and its last instruction has not ended.
         running: The name of the instruction that runs; None between two.
+        before_step: Called before each step.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class PipelineMarks:
     ) -> None:
         self.in_step = False
         self.running: str | None = None
+        self.before_step: Callable[[], object] = lambda: None
         self._opt = opt
         self._order = order
         self._position = 0
@@ -62,9 +64,15 @@ class PipelineMarks:
         if isinstance(self._opt, LoadSteps):
             self._opt.read(micro_batches)
 
+    def follow(self, order: Sequence[Instruction]) -> None:
+        """From the next step on, this rank runs another order."""
+        self._order, self._runs_longer = order, False
+
     def begin_step(self) -> None:
         """Begins a step; one that is still open, after an error, ends first."""
         self.end_step()
+        with self.guard:
+            self.before_step()
         self.in_step, self._position = True, 0
         self._opt.on_step_begin()
 
@@ -174,6 +182,10 @@ class ObjectWraps:
 _ABSENT = object()
 
 
+_STABLE_STEPS = 20
+"""An order that has run in this many steps in a row seems to stay: profiling takes several windows of some steps."""
+
+
 class PipelineAdapter(Protocol):
     """What pfo-fs needs to know of a framework."""
 
@@ -212,6 +224,8 @@ class Attachment(InTraining):
         self.optimizer = optimizer.PFOFileOptimizer.nothing()
         self.orders: Sequence[Sequence[Instruction]] = []
         self.marks = PipelineMarks(self.optimizer, [], self._guard)
+        self._told_orders: Sequence[Sequence[Instruction]] = []  # those that the scheduler knows
+        self._same_steps = 0
         self._clocks: LoadClocks | None = None
         self._load_steps: LoadSteps | None = None
 
@@ -280,11 +294,32 @@ class Attachment(InTraining):
         try:
             if own and loads is None:
                 self.optimizer.expect_order([(name, stage) for stage, name, _ in own])
-            self.orders, self.marks = orders, PipelineMarks(steps, own, self._guard)
+            self.orders = self._told_orders = orders
+            self.marks = PipelineMarks(steps, own, self._guard)
             self._undo = adapter.install(self.marks)
         except BaseException:
             (self._clocks or self.optimizer).close()
             raise
+
+    def follow_orders(self, orders: Sequence[Sequence[Instruction]]) -> None:
+        """Says what the next step runs; the scheduler hears of other orders once they have come some steps in a row.
+
+        Until then, steps of other orders run at default clocks and are not measured.
+
+        Args:
+            orders: The instructions of each rank of the pipeline; all ranks say the same of a step. The same list for
+                the same orders.
+        """
+        if orders is not self.orders:
+            self.orders, self._same_steps = orders, 0
+            self.marks.follow(orders[self.optimizer.parallel_dims.pp_rank])
+        self._same_steps += 1
+        if self._clocks is not None:
+            return
+        if orders is not self._told_orders and self._same_steps > _STABLE_STEPS:
+            self._told_orders = orders
+            self.optimizer.expect_order([(name, at) for at, name, _ in orders[self.optimizer.parallel_dims.pp_rank]])
+        self.optimizer.runs_other_order(orders is not self._told_orders)
 
     def give_loads(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
         """Gives the loads of the next step, for `attach(..., loads=True)`; one rank of a pipeline is enough.

@@ -51,10 +51,7 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
     _whole_numbers(frame, "stage", (0, MAX_STAGES - 1), "a stage", source)
     hint = "; clocks are in MHz here, not in Hz, kHz or GHz"
     _whole_numbers(frame, "frequency", _CLOCKS_MHZ, "a clock in MHz", source, hint)
-    for column, unit, most in (("time", "s", _LONGEST_S), ("energy", "J", _MOST_J)):
-        cells, frame[column] = frame[column], _numbers(frame, column, source)
-        _require(frame[column] > 0, frame, column, source, f"{unit} is not above zero", cells)
-        _require(frame[column] <= most, frame, column, source, f"{unit} is more than {most:g} {unit}", cells)
+    check_measured(frame, source)
     for column in RANK_COLUMNS:
         if column in frame:
             _whole_numbers(frame, column, _RANKS, "a rank", source)
@@ -67,6 +64,18 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
 def parse_table(text: str, source: str) -> Any:
     """Does the same as `read_table` for a text that is at hand; messages begin with `source`."""
     return read_table(source, text)
+
+
+def check_measured(frame: Any, source: str) -> None:
+    """Makes numbers of the columns `time` (s) and `energy` (J).
+
+    Raises:
+        PlanError: A value is not finite, not above zero or larger than any measurement; the message names its row.
+    """
+    for column, unit, most in (("time", "s", _LONGEST_S), ("energy", "J", _MOST_J)):
+        cells, frame[column] = frame[column], _numbers(frame, column, source)
+        _require(frame[column] > 0, frame, column, source, f"{unit} is not above zero", cells)
+        _require(frame[column] <= most, frame, column, source, f"{unit} is more than {most:g} {unit}", cells)
 
 
 def table_text(rows: Iterable[Sequence[Any]], columns: Sequence[str], digits: int | None = None) -> str:

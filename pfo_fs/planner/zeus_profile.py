@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, Joules, Megahertz, ProfilingResult, RankInfo, RankNumber, Seconds
-from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, check_measured, table_text
 
 
 class OfflineProfilingResult(BaseModel):
@@ -67,8 +68,11 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
             measured: For each schedule, the clocks of all ranks (`<n>.sched.json`), and the results (`<n>.prof.json`).
 
         Raises:
-            PlanError: A rank or a result is missing, or a result does not have the instructions of its schedule.
+            PlanError: A rank or a result is missing, a result does not have the instructions of its schedule, or a time
+                or an energy cannot be right.
         """
+        import pandas as pd
+
         sums: dict[tuple[int, str, int], list[tuple[float, float]]] = defaultdict(list)
         for schedules, results in measured:
             clocks = {schedule.rank: schedule.frequencies for schedule in schedules}
@@ -83,9 +87,11 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
                             f"the dump's result of rank {result.rank} does not have {len(clocks_mhz)} times and "
                             f"energies of {name} in each iteration, as its schedule has"
                         )
-                    for of_times_s, of_energies_j in zip(times_s, energies_j, strict=True):
-                        for mhz, *took in zip(clocks_mhz, of_times_s, of_energies_j, strict=True):
-                            sums[result.rank, name, mhz].append((took[0], took[1]))
+                    took = list(zip(chain(*times_s), chain(*energies_j), strict=True))
+                    frame = pd.DataFrame(took, columns=["time", "energy"], index=range(1, len(took) + 1))
+                    check_measured(frame, f"the dump's result of rank {result.rank}, {name}")
+                    for mhz, each in zip(len(times_s) * clocks_mhz, took, strict=True):
+                        sums[result.rank, name, mhz].append(each)
         found = []
         for info in ranks:
             tables: dict[str, dict[int, float]] = {}
@@ -95,7 +101,7 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
                     raise PlanError(f"the dump has no times and energies of {name} on rank {info.rank}")
                 for place, what in enumerate(("time", "energy")):
                     tables[f"{name}_{what}"] = {
-                        mhz: sum(each[place] for each in took) / len(took) for mhz, took in of_clock.items()
+                        mhz: sum(values[place] for values in took) / len(took) for mhz, took in of_clock.items()
                     }
             of_rank = {column: getattr(info, column) for column in RANK_COLUMNS}
             found.append(OfflineProfilingResult(**of_rank, **tables))  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ class RanksBody(_Body):
 
 
 class OrderBody(_Body):
-    """`order/<rank>.json`: that rank, once: the instructions of its first complete step, as (name, stage or None)."""
+    """`order/<rank>.json`: that rank: the instructions of its steps, as (name, stage or None)."""
 
     rank: RankNumber
     instructions: Annotated[Many[tuple[InstructionName, StageNumber | None]], AfterValidator(sharing_equal)] = Field(

@@ -82,8 +82,10 @@ class JobFolder(ScheduleFiles, RankFiles):
     # ---- orders of instructions
 
     def write_order(self, body: b.OrderBody) -> None:
-        """Writes the instructions that a rank runs in an iteration, once."""
-        self.claim("order", body, layout.of_rank(layout.ORDER, body.rank))
+        """Writes the instructions that a rank runs in an iteration, or others where they have changed."""
+        name = layout.of_rank(layout.ORDER, body.rank)
+        if not self.claim("order", body, name):
+            self.replace("order", body, name)
 
     def ranks_with_order(self) -> list[int]:
         """Ranks that have written their instruction order, ascending."""

@@ -15,7 +15,7 @@
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
     ranks/<rank>.json             a host's helper, once: the ranks of the host that register together, one file with
                                   a name for each of them; .<rank>.lock beside it
-    order/<rank>.json             that rank, once: the instructions of its first complete step
+    order/<rank>.json             that rank: the instructions of its steps
     current.json                  the coordinator, replaced: number in force, state, message for the status
     sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
     sched/<number>/index.json     the coordinator, once, after the plans: commits schedule <number>

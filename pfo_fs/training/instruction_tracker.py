@@ -71,6 +71,7 @@ class InstructionTracker:
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
+        other_order: Whether the next steps run another order than was told: at default clocks, and not measured.
         step_times: (step, time from its begin to its end in s, monotonic time of its begin in s) of the last steps, in
             order; the reader removes them.
     """
@@ -90,6 +91,8 @@ class InstructionTracker:
         self._marker = marker
         self._takes_error = takes_error
         self.observed_order: list[tuple[str, int | None]] | None = None
+        self.other_order = False
+        self._has_changed = False  # whether another order was told before
         self._clocks = clocks
         self._words = clocks.words
         self._on_mismatch = on_mismatch
@@ -146,6 +149,7 @@ class InstructionTracker:
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
         """Takes (name, stage) of the instructions of a step as known; no step is observed for them."""
+        self._has_changed = self.observed_order is not None
         self.observed_order = list(instructions)
         self._order_taken = True
 
@@ -173,10 +177,8 @@ class InstructionTracker:
         words = self._words
         if self._mark_check is not None:
             self._mark_check.step_begins(left_open=self._in_step)
-        self._position = 0
-        self._in_step = True
-        self._strayed = False
-        self._last_end_ns = 0
+        self._position = self._last_end_ns = 0
+        self._in_step, self._strayed = True, False
         self._plan = _NOTHING if self._schedule is None else self._schedule
         step = min(max(step, 0), MAX_STEP)
         self._begun = step, monotonic_ns()
@@ -185,9 +187,12 @@ class InstructionTracker:
         self._step_head = self._head
         if number != self._measured_number:
             self._measured_number, self._measured_steps = number, 0
-        self._measured_steps += 1
+        # A schedule that was made before the scheduler heard of another order is not followed.
+        is_old = self._has_changed and len(self._schedule or ()) - 1 not in (-1, len(self.observed_order or ()))
+        is_other = self.other_order or is_old
+        self._measured_steps += not is_other
         has_result, too_many = words[MEASURED_NUMBER] == number, self._measured_steps > self._most_measured_steps
-        self._measuring = measuring = not has_result and not too_many
+        self._measuring = measuring = not (has_result or too_many or is_other)
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
@@ -207,6 +212,9 @@ class InstructionTracker:
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)
+        if is_other and not one_clock:
+            self._strayed, self._plan = True, _NOTHING
+            self._release(strayed=True)
         return one_clock
 
     @property
@@ -290,8 +298,7 @@ class InstructionTracker:
         self._plan = _NOTHING
         self._time_step()
         self._release(strayed=strayed)
-        if self._mark_check is not None:
-            self._check_marks()
+        self._check_marks()
         unusable = (STRAYED if strayed else 0) + (0 if self._measuring else UNMARKED)
         if self._last_end_ns:
             self._mark(LAST_END, self._last_end_ns)
@@ -310,10 +317,8 @@ class InstructionTracker:
 
     def take_new_order(self) -> list[tuple[str, int | None]] | None:
         """Returns `observed_order` once, at the first call after it is known."""
-        if self._order_taken or self.observed_order is None:
-            return None
-        self._order_taken = True
-        return self.observed_order
+        taken, self._order_taken = self._order_taken, self.observed_order is not None
+        return None if taken else self.observed_order
 
     # ---- the rest
 
@@ -363,20 +368,15 @@ class InstructionTracker:
     def _check_marks(self) -> None:
         """Checks the marks of this step, until the check is done."""
         check = self._mark_check
-        if check is None:
-            return
-        if self._head - self._step_head > RING_MARKS:
-            self._mark_check = None  # the ring does not hold all marks of this step
-            return
-        if self._measuring:
+        is_whole = self._head - self._step_head <= RING_MARKS  # else the ring does not hold all marks of this step
+        if check is not None and is_whole and self._measuring:
             check.step_ended(self._step_codes(), self._name_of)
-        if check.done:
+        if check is not None and (check.done or not is_whole):
             self._mark_check = None
 
     def _step_codes(self) -> Iterable[int]:
         """The codes of the marks of this step."""
-        words = self._words
-        return [words[RING + 2 * (mark & RING_MASK) + 1] for mark in range(self._step_head, self._head)]
+        return [self._words[RING + 2 * (mark & RING_MASK) + 1] for mark in range(self._step_head, self._head)]
 
     def _name_of(self, place: int) -> str:
         return next((name for name, code in self._begin_codes.items() if code >> 8 == place), "?")

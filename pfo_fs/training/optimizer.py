@@ -296,8 +296,16 @@ class PFOFileOptimizer(ZeusCallbacks):
                 return self._parts.metrics.since_last(max(self._clocks.info.clocks_mhz, default=None))
         return {}
 
+    def runs_other_order(self, is_other: bool) -> None:
+        """Tells whether the next steps run another order than the scheduler was told of (`expect_order`)."""
+        if not self._closed:
+            self._tracker.other_order = is_other
+
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
-        """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it."""
+        """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it.
+
+        Called again where that has changed for good.
+        """
         if not self._closed:
             with self._guard:
                 self._tracker.expect_order(instructions)

@@ -135,6 +135,33 @@ def test_iterations_that_are_longer_than_those_at_the_highest_clocks_contradict_
     assert not model_of(beliefs).contradicts(plan), "there was more work, as max clocks show"
 
 
+def test_a_plan_with_a_clock_that_a_model_lacks_is_judged_at_the_nearest_one() -> None:
+    beliefs = probed()
+    beliefs.refer_to_latest()
+    model = model_of(beliefs)
+    nodes = len(model.problem.pipeline.instructions)
+    plan, near = (ClockPlan(((mhz,) * nodes,), {}) for mhz in (1111, 1110))
+    assert model.judge(plan) == model.judge(near)
+    schedules = model.schedules(plan)
+    window = beliefs.take(results_of(beliefs, schedules), schedules)
+    assert window is not None
+    trial = trial_of(model, beliefs, plan, window)
+    assert trial.later == trial_of(model, beliefs, near, window).later
+    beliefs.add_trial(plan.key, trial)
+    assert not model.contradicts(plan)
+    assert model.mixed(plan, near, 1).clocks_mhz == near.clocks_mhz
+
+
+def test_an_iteration_in_which_a_coarse_timer_measures_0_s_is_left_out() -> None:
+    beliefs = beliefs_of()
+    results = results_of(beliefs, [])
+    results[0].time_breakdown["forward"][2][1] = 0.0
+    window = beliefs.take(results, [])
+    assert window is not None
+    assert window.steps == (0, 1, 3, 4)
+    assert model_of(beliefs).iterations
+
+
 def rows_of(model: JobModel) -> list[tuple[int, int]]:
     firsts = model.problem.pipeline.first_nodes
     return [(firsts[stage], firsts[stage + 1]) for stage in range(STAGES)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, clock_mhz, coordinate, poll, say_yaml
-from jobs import current_of, make_job, rank_infos, write_results
+from jobs import current_of, index_of, make_job, rank_infos, write_results
 
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.publication import Publication
@@ -34,6 +34,18 @@ class Books(FrequencyScheduler):
             schedules = schedules_at(self.rank_infos, mhz)
             results: list[ProfilingResult] = yield ScheduleRequest(schedules, "measure")
             Books.booked.append((schedules[0].frequencies[0][1], results[0].iter_time[0]))
+
+
+class OfOrders(FrequencyScheduler):
+    """Measures at default clocks, then one clock after another for the instructions that ranks run."""
+
+    def _run(self) -> ScheduleGenerator:
+        yield ScheduleRequest([], "measure")
+        for mhz in Books.clocks:
+            yield [
+                FrequencySchedule(rank=rank, frequencies=[(name, mhz) for name, _ in order or ()])
+                for rank, order in self.orders.items()
+            ]
 
 
 class Settles(FrequencyScheduler):
@@ -177,3 +189,32 @@ def test_a_publication_stays_as_it_was_when_the_directory_gives_no_answer_while_
         publication.restore("p")
     assert publication.number == 2
     assert list(publication.made) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_after_another_order_of_instructions_the_scheduler_begins_from_nothing(
+    folder: JobFolder, clock: Clock, restarts: bool
+) -> None:
+    def write_orders(times: int) -> None:
+        for rank in (0, 1):
+            folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER * times))
+
+    write_orders(1)
+    coordinator = coordinate(folder, clock, OfOrders)
+    poll(coordinator, clock, 15)
+    for number in range(2):
+        write_results(folder, number, rank_infos(1, 2), time_s=1.0)
+        poll(coordinator, clock, 15)
+    assert clock_mhz(folder) == 1200
+    for times, number in ((3, 3), (2, 4)):  # the second one comes before anything is measured
+        write_orders(times)
+        if restarts and times == 3:
+            coordinator = coordinate(folder, clock, OfOrders)
+        poll(coordinator, clock, 30)
+        assert current_of(folder).number == number
+        assert folder.read_index(number).source.revision == 0  # type: ignore[union-attr]
+    write_results(folder, number, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 15)
+    schedule = folder.read_schedule(index_of(folder, current_of(folder).number), rank_infos(1, 2)[0])
+    assert schedule is not None
+    assert schedule.frequencies == [(name, 1410) for name, _ in ORDER * 2]

@@ -9,6 +9,7 @@ import pytest
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import PipelineMarks, attach_pipeline
 from pfo_fs.planner.pipeline_schedules import interleaved
+from pfo_fs.training import optimizer
 
 ORDER = interleaved(4, 2, 2)[0]  # stages 0 and 2
 
@@ -16,8 +17,22 @@ ORDER = interleaved(4, 2, 2)[0]  # stages 0 and 2
 class FakeOptimizer:
     """Keeps what it is told as text."""
 
-    def __init__(self) -> None:
+    follows, parallel_dims = True, SimpleNamespace(pp_rank=0)
+
+    def __init__(self, *_: object, **__: object) -> None:
         self.told: list[str] = []
+        self.expected: list[int] = []
+        self.is_other = False
+
+    @classmethod
+    def nothing(cls) -> FakeOptimizer:
+        return cls()
+
+    def expect_order(self, instructions: list[tuple[str, int]]) -> None:
+        self.expected.append(len(instructions))
+
+    def runs_other_order(self, is_other: bool) -> None:
+        self.is_other = is_other
 
     def simulated_kernels(self) -> None:
         return None
@@ -79,6 +94,36 @@ def test_a_pipeline_of_one_stage_is_refused_with_what_to_use() -> None:
     adapter = SimpleNamespace(parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 1})
     with pytest.raises(ConfigError, match="power-limit optimizer"):
         attach_pipeline(adapter, "unused", strict=True)  # type: ignore[arg-type]
+
+
+def test_an_order_that_has_changed_is_told_once_it_has_run_for_some_steps_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(optimizer, "PFOFileOptimizer", FakeOptimizer)
+    orders = {number: interleaved(4, number, 2) for number in (2, 4, 6)}
+    adapter = SimpleNamespace(
+        parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 2}, orders=lambda: orders[2], install=lambda _: lambda: None
+    )
+    attached = attach_pipeline(adapter, "unused", world_size=1, strict=True)  # type: ignore[arg-type]
+    opt = attached.optimizer
+
+    def others(number: int, steps: int) -> list[bool]:
+        """Whether each of some steps counts as one of another order than was told."""
+        found = []
+        for _ in range(steps):
+            attached.follow_orders(orders[number])
+            with attached.marks.step():
+                for _, name, _ in orders[number][0]:
+                    attached.marks.around(lambda: None, name)()
+                assert not attached.marks.in_step
+            found.append(opt.is_other)  # type: ignore[attr-defined]
+        return found
+
+    assert not any(others(2, 50))
+    for number in (4, 6, 4):
+        assert all(others(number, 10))
+    assert others(6, 100) == [True] * 20 + [False] * 80
+    assert opt.expected == [len(orders[2][0]), len(orders[6][0])]  # type: ignore[attr-defined]
 
 
 def test_a_step_that_runs_more_than_the_order_is_told_whole_from_the_next_one_on(

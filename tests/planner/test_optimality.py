@@ -22,7 +22,7 @@ def deadline_of(planner: Planner, share: float) -> float:
 
 @settings(max_examples=40)
 @given(small_problems(), shares, st.booleans())
-def test_a_plan_is_near_the_best_one_there_is_and_its_bound_is_below(
+def test_a_plan_of_few_instructions_is_the_best_one_there_is_and_its_bound_is_below(
     problem: Problem, share: float, straggler: bool
 ) -> None:
     planner = Planner(problem)
@@ -31,7 +31,7 @@ def test_a_plan_is_near_the_best_one_there_is_and_its_bound_is_below(
     best_j = least_energy_by_trying_all(problem, deadline_s, straggler=straggler)
     assert plan.lower_bound_j is not None
     assert plan.lower_bound_j <= best_j * (1 + 1e-9)
-    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * 1.05
+    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * 1.001
 
 
 @pytest.mark.slow

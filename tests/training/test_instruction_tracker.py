@@ -340,3 +340,37 @@ def test_a_name_that_is_no_name_is_another_instruction(tracker: InstructionTrack
         tracker.end(name)
         tracker.step_end()
     assert [expected for _, expected, _ in told] == ["the end of the step"]
+
+
+def test_steps_of_another_order_than_was_told_run_at_default_clocks_and_are_neither_measured_nor_warned_of(
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
+) -> None:
+    tracker.expect_order([(F, None), (B, None)])
+    tracker.set_schedule([(F, 900), (B, 900)])
+    tracker.other_order = True
+    for step in range(100):
+        run(tracker, F, F, B, B, step=step)
+        assert clocks.target == 0
+        assert not clocks.words[shared_page.MEASURING]
+    tracker.other_order = False
+    tracker.step_begin(100, 0)
+    tracker.begin(F)
+    assert clocks.target == 900
+    assert clocks.words[shared_page.MEASURING]
+    assert told == []
+
+
+def test_a_schedule_of_the_order_before_is_not_followed_after_a_new_order_was_told(
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
+) -> None:
+    tracker.expect_order([(F, None), (B, None)])
+    tracker.set_schedule([(F, 900), (B, 900)])
+    tracker.expect_order([(F, None), (F, None), (B, None), (B, None)])
+    run(tracker, F, F, B, B)
+    tracker.set_schedule([(F, 1005), (B, 1005)])  # it was under way
+    run(tracker, F, F, B, B)
+    tracker.set_schedule([(F, 900), (F, 900), (B, 1200), (B, 1200)])
+    tracker.step_begin(1, 1)
+    tracker.begin(F)
+    assert clocks.target == 900
+    assert told == []
