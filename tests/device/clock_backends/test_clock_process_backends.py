@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,6 +34,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_pynvml(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{TESTS}", prepend=os.pathsep)
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # after the test, the module before is back
+    del sys.modules["pynvml"]
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
     for variable in ("PFO_FS_DRY_RUN", "PFO_FS_CLOCK_BACKEND", "SLURM_STEP_ID", "SLURM_GPU_FREQ", "ZEUSD_TOKEN"):
