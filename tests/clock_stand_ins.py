@@ -1,12 +1,10 @@
-"""Stand-ins for the programs through which clocks are set: zeusd, sudo with nvidia-smi, and the GEOPM service."""
+"""Stand-ins for the programs through which clocks are set: zeusd, and sudo with nvidia-smi."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socketserver
-import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -15,7 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from fake_nvml import UUIDS
-from running import HANGS_AFTER_S, children
+from running import HANGS_AFTER_S
 
 TESTS = Path(__file__).parent
 
@@ -181,82 +179,6 @@ class Sudo:
     def path(self) -> str:
         """PATH with these programs first."""
         return f"{self.folder}{os.pathsep}{os.environ['PATH']}"
-
-
-_TOPO = """
-def num_domain(domain):
-    assert domain == "gpu"
-    return 3
-"""
-_PIO = """
-import json, os, time
-from pathlib import Path
-HERE = Path(__file__).parents[1]
-
-def control_names():
-    if (HERE / "denies").exists():
-        return ["CPU_POWER_LIMIT_CONTROL"]
-    return [f"NVML::GPU_CORE_FREQUENCY_{kind}_CONTROL" for kind in ("MAX", "RESET")] + ["NVML::GPU_POWER_LIMIT_CONTROL"]
-
-def _lives(sid):
-    try:
-        os.kill(sid, 0)
-        return True
-    except ProcessLookupError:
-        return False
-
-def write_control(name, domain, index, value):
-    if (HERE / "refuses").exists():
-        raise RuntimeError(f"Requested control that is not in allowed list: {name}")
-    session = HERE / "session"
-    sid = os.getsid(0)
-    owner = int(session.read_text()) if session.exists() else sid
-    if owner != sid and _lives(owner):
-        raise RuntimeError(f"the geopm service already has write mode client with PID or SID of {owner}")
-    session.write_text(str(sid))
-    _log("begins", name, domain, index, value)
-    while (HERE / "hangs").exists():
-        time.sleep(0.02)
-    _log("ends", name, domain, index, value)
-
-def _log(*values):
-    with open(HERE / "calls", "a") as file:
-        file.write(json.dumps([os.getpid(), *values]) + "\\n")
-"""
-
-
-class GeopmService:
-    """A package `geopmdpy` in a folder for PYTHONPATH, whose service permits one session to write.
-
-    Args:
-        folder: An empty folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        package = folder / "geopmdpy"
-        package.mkdir()
-        for name, text in (("__init__", ""), ("topo", _TOPO), ("pio", _PIO)):
-            (package / f"{name}.py").write_text(text)
-
-    def close(self) -> None:
-        """Ends the relay, which would wait for more clock processes, and forgets the package."""
-        for pid, command in children().items():
-            if "geopm_relay" in command:
-                os.kill(pid, signal.SIGKILL)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "geopmdpy"]:
-            del sys.modules[name]
-
-    @property
-    def calls(self) -> list[list[Any]]:
-        """[process, "begins" or "ends", control, domain, GPU number, value] of each call."""
-        path = self.folder / "calls"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def changes(self, gpu: int) -> list[int]:
-        """The clocks of one GPU that were set so far, in MHz; 0 for a reset."""
-        ended = [(name, value) for _, what, name, _, number, value in self.calls if what == "ends" and number == gpu]
-        return [0 if "RESET" in name else round(value / 1e6) for name, value in ended if "FREQUENCY" in name]
 
 
 def most_at_once(calls: list[str]) -> int:

@@ -128,7 +128,6 @@ class Bench:
         self.folder = folder
         self.nvml = FaultyNvml(lambda: self.now_s, *faults)
         patch.setitem(sys.modules, "pynvml", self.nvml)
-        patch.setitem(sys.modules, "geopmdpy", None)  # its relay would be a real process, waited for in virtual time
         self.page = SharedPage.create()
         self.words = self.page.words
         self._ours, self._theirs = socket.socketpair()

@@ -1,6 +1,6 @@
 """Chooses the way to set a GPU's clocks, and puts it together with reading through NVML.
 
-A further way is a module beside this one with a `ClockBackend`, and a line in `_OPENED_BY`.
+A further way is a module beside this one with a `ClockBackend`, and an entry in `_OPENED_BY`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ def _sudo(place: GpuPlace, asked: bool) -> ClockBackend:
     return SudoBackend(place, asked=asked)
 
 
-def _geopm(place: GpuPlace, asked: bool) -> ClockBackend:
-    from pfo_fs.device.clock_backends.geopm import GeopmBackend
-
-    return GeopmBackend(place)
-
-
-_OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo, "geopm": _geopm}
+_OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo}
 """Ways that go through another program: each is opened for a GPU, and told whether the user has asked for it by name.
 Its module is imported only then, because the clock process must start fast."""
 MODULES = (*_OPENED_BY, "slurm_step")

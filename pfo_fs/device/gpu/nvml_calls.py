@@ -12,7 +12,7 @@ from pfo_fs.errors import DeviceError, DevicePermissionError, GpuLost, NotOffere
 
 _PERMISSION = (
     "this user may not do so through NVML. Setting GPU clocks and power limits takes root, or CAP_SYS_ADMIN "
-    "(docker run --cap-add SYS_ADMIN); the other ways are zeusd, sudo and geopm, see docs/clock-backends.md. "
+    "(docker run --cap-add SYS_ADMIN); docs/clock-backends.md has other ways, such as zeusd. "
     "`nvidia-smi -acp 0` does not help: it permits application clocks only"
 )
 

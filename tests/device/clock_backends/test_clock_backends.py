@@ -1,4 +1,4 @@
-"""What each way to set clocks must do, over NVML with a fake `pynvml` and over stand-ins for zeusd, sudo and GEOPM."""
+"""What each way to set clocks must do, over NVML with a fake `pynvml` and over stand-ins for zeusd and sudo."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clock_stand_ins import GeopmService, Sudo, Zeusd, most_at_once
+from clock_stand_ins import Sudo, Zeusd, most_at_once
 from fake_nvml import UUIDS, FakeNvml
 from running import HANGS_AFTER_S
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
-from pfo_fs.device.clock_backends.geopm import GeopmBackend
 from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace
 from pfo_fs.device.clock_backends.sudo import SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
@@ -190,63 +189,23 @@ class SudoBench(Bench):
         self.hang(False)
 
 
-class GeopmBench(Bench):
-    name = "geopm"
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.service = GeopmService(folder)
-        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
-        monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
-        self.opened: list[ClockBackend] = []
-
-    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
-        self.opened.append(GeopmBackend(PLACE, within_s=within_s))
-        return self.opened[-1]
-
-    def clock_changes(self) -> list[int]:
-        return self.service.changes(GPU)
-
-    def limit_w(self) -> float:
-        return float(next(call[-1] for call in reversed(self.service.calls) if "POWER" in call[2]))
-
-    def refuse(self) -> None:
-        (self.service.folder / "refuses").touch()
-
-    def hang(self, hangs: bool) -> None:
-        path = self.service.folder / "hangs"
-        path.touch() if hangs else path.unlink(missing_ok=True)
-
-    def calls_begun(self) -> int:
-        return sum(call[1] == "begins" for call in self.service.calls)
-
-    def most_at_once(self) -> int:
-        return most_at_once([call[1] for call in self.service.calls])
-
-    def close(self) -> None:
-        self.hang(False)
-        for backend in self.opened:
-            backend.close()
-        self.service.close()
-
-
 def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     folder.mkdir()
     if name == "nvml":
         return NvmlBench(monkeypatch)
     if name == "zeusd":
         return ZeusdBench(folder)
-    return (SudoBench if name == "sudo" else GeopmBench)(folder, monkeypatch)
+    return SudoBench(folder, monkeypatch)
 
 
-@pytest.fixture(params=["nvml", "zeusd", "sudo", "geopm"])
+@pytest.fixture(params=["nvml", "zeusd", "sudo"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     made = make_bench(request.param, tmp_path / "bench", monkeypatch)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["zeusd", "sudo", "geopm"])
+@pytest.fixture(params=["zeusd", "sudo"])
 def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     """A way through another process, whose calls can be given up; a call of NVML cannot."""
     made = make_bench(request.param, tmp_path / "bench", monkeypatch)
@@ -394,7 +353,6 @@ def nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
         fake.fails[f"nvmlDevice{what}"] = 4
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setenv("PATH", str(tmp_path / "missing"))
-    monkeypatch.setitem(sys.modules, "geopmdpy", None)
     for variable in ("SLURM_GPU_FREQ", "SLURM_STEP_ID", "ZEUSD_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     return fake
@@ -453,7 +411,6 @@ def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
         "zeusd: discovering GPUs: zeusd has no socket at",
         "the operator starts zeusd",
         "sudo: the program sudo is not installed",
-        "geopm: the Python package geopmdpy",
         "slurm-step: this process is not in a Slurm step that was started with --gpu-freq",
     ):
         assert text in why

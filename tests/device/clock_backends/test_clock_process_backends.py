@@ -1,9 +1,10 @@
-"""The real clock process through stand-ins for zeusd, sudo and GEOPM: choice, deaths, and the newest request."""
+"""The real clock process through stand-ins for zeusd and sudo: choice, deaths, and the newest request."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clock_stand_ins import TESTS, GeopmService, Sudo, Zeusd, write_pynvml
+from clock_stand_ins import TESTS, Sudo, Zeusd, write_pynvml
 from fake_nvml import UUIDS
 from running import HANGS_AFTER_S, Processes
 
@@ -33,6 +34,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_pynvml(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{TESTS}", prepend=os.pathsep)
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # after the test, the module before is back
+    del sys.modules["pynvml"]
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
     for variable in ("PFO_FS_DRY_RUN", "PFO_FS_CLOCK_BACKEND", "SLURM_STEP_ID", "SLURM_GPU_FREQ", "ZEUSD_TOKEN"):
@@ -234,17 +237,3 @@ def test_the_reset_reaches_sudo_when_the_trainer_is_killed(
     trainer.kill()
     wait_for(lambda: len(sudo.calls) == 6, what="the reset")
     assert [line.split()[-1] for line in sudo.calls if " ends " in line] == ["-rgc", "1395,1395", "-rgc"]
-
-
-def test_the_reset_reaches_geopm_when_clock_process_and_trainer_are_killed(
-    node: Path, tmp_path: Path, processes: Processes, wait_for: WaitFor
-) -> None:
-    service = GeopmService(node)
-    trainer = processes.python("-c", TRAINER, SPEC, "auto", "wait")
-    assert trainer.stdout is not None
-    pid, name = trainer.stdout.readline().split()
-    assert name == "geopm"
-    assert service.changes(1) == [0, 1395]
-    trainer.kill()
-    os.kill(int(pid), signal.SIGKILL)
-    wait_for(lambda: service.changes(1) == [0, 1395, 0], what="the reset")
