@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pfo_fs.store.pruning import Left
 
 _UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-"""Without m: whoever writes 5m may mean months."""
+"""Without m: 5m may mean months."""
 
 
 def _duration_s(text: str) -> float:

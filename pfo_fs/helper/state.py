@@ -355,9 +355,8 @@ class HelperState:
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
         if self._may_add_progress():
-            body = self._board.record(
-                now_s, self._health.error, local_mount=self._local_mount, last=self._clients.have_gone
-            )
+            error, last = self._health.error, self._clients.have_gone
+            body = self._board.record(now_s, error, local_mount=self._local_mount, last=last)
             if body is not None and self._board.name is not None:
                 self._add(op.WriteProgress(body, self._board.name))
         write = self._writes.next(now_s, self._is_complete)
