@@ -167,14 +167,14 @@ class HostPlace(Place):
         self._events.clear()  # what was in the sockets is lost
         self._tasks.clear()
 
-    def connect(self, rank: int, role: Any, gpu_spec: str = "") -> int | None:
+    def connect(self, rank: int, role: Any, gpu: m.GpuToReset | None = None) -> int | None:
         """Returns the number of a new connection; None if no helper listens."""
         if self.state is None:
             return None
         self.next_client += 1
         if role == "training":
             self.inboxes[self.next_client] = []
-        self.send(self.next_client, m.Hello(rank=rank, role=role, token=TOKEN, gpu_spec=gpu_spec))
+        self.send(self.next_client, m.Hello(rank=rank, role=role, token=TOKEN, gpu=gpu))
         return self.next_client
 
     def send(self, client: int, message: m.ToHelper) -> None:
@@ -224,8 +224,9 @@ class HostPlace(Place):
                         self.inboxes[client].append(message)  # type: ignore[arg-type]
                 case e.Run(operation):
                     self._tasks.append(operation)
-                case e.ResetClocks(spec):
-                    self.world.ranks[int(spec)].set_clock(0)
+                case e.ResetGpu(rank, gpu):
+                    self.world.ranks[int(gpu.spec)].set_clock(0)
+                    self._events.append(e.GpuReset(rank, gpu, ""))
                 case e.StartCoordinator():
                     self._start_coordinator(action)
                 case e.TellCoordinator():
@@ -464,7 +465,7 @@ class Rank:
         if self.world.now_s < self._connects_at_s:
             return False
         self._connects_at_s = self.world.now_s + _LISTENS_AGAIN_S
-        self._clocks_client = self.host.connect(self.number, "clocks", str(self.number))
+        self._clocks_client = self.host.connect(self.number, "clocks", m.GpuToReset(str(self.number)))
         self._clocks_helper = self.host.state if self._clocks_client is not None else None
         return self._clocks_client is not None
 

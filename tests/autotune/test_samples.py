@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, numbered_iterations
-from pfo_fs.autotune.samples import Point, Samples, is_checked
+from pfo_fs.autotune.samples import Samples
 from pfo_fs.models import InstructionPower, ProfilingResult
 
 F, B = "forward", "backward"
@@ -105,16 +103,3 @@ def test_waiting_is_taken_from_the_mean_power_of_short_iterations() -> None:
 
 
 CLOCKS = list(range(1410, 209, -75))
-
-
-@given(
-    st.dictionaries(st.sampled_from(CLOCKS), st.floats(0, 1), max_size=4), st.sampled_from(CLOCKS), st.floats(0.01, 1)
-)
-def test_a_checked_time_is_at_most_a_quarter_too_short_however_far_times_follow_the_clock(
-    slopes: dict[int, float], mhz: int, believed_s: float
-) -> None:
-    slope = min(slopes.values(), default=1.0)  # one slope for the whole curve
-    truth = {at: 0.1 * (1410 / at) ** slope for at in (*slopes, mhz)}
-    curve = {at: Point(time_s=truth[at]) for at in slopes}
-    if is_checked(curve, mhz, believed_s):
-        assert truth[mhz] <= 1.25 * believed_s * (1 + 1e-9)

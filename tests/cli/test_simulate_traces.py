@@ -40,7 +40,7 @@ def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path)
     path = write_trace(tmp_path / "job.csv", [(0, 0, 0, "forward", 0, -1.0)])
     done = simulate("--trace", path)
     assert done.returncode == 1
-    assert "row 2: time_s '-1.0'" in done.stderr
+    assert "row 2, column time_s: '-1.0'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -223,6 +224,8 @@ def test_each_step_has_the_loads_of_its_batches_in_a_training_that_stops_and_goe
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     told_again = callback.clocks.steps  # type: ignore[attr-defined]
     assert told_again == [[size_of(batch) for batch in step] for step in again.seen.values()] == told[3:]
+    del trainer, again, callback
+    gc.collect()  # the workers of a loader that keeps them end with it
 
 
 def test_a_second_training_has_clocks_of_its_own_and_loaders_are_as_before(tmp_path: Path) -> None:

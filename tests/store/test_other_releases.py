@@ -59,7 +59,7 @@ def test_a_record_without_a_field_that_it_must_have_is_refused_with_its_file(tmp
     for field in required(place.model):
         body = {name: value for name, value in document["body"].items() if name != field}
         plant(tmp_path, place, sign({**document, "body": body}))
-        with pytest.raises(RecordError, match=rf"{Path(place.path).name}: .*{field}: Field required"):
+        with pytest.raises(RecordError, match=rf"{Path(place.path).name}: .*{field} is missing"):
             read_all(folder, kind)
 
 
