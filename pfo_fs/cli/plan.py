@@ -159,19 +159,11 @@ def _calibrated(problem: Problem, path: Path) -> Problem:
 
     found = calibrate(problem.pipeline, read_iterations(path, problem.pipeline))
     say(
-        f"calibrated on {found.iterations} measured iterations: {found.delay_s * 1e3:.3g} ms (error "
-        f"{found.delay_error_s * 1e3:.2g}) between ranks, {found.overhead_s:.4g} s (error "
-        f"{found.overhead_error_s:.2g}) per iteration; iterations left out of the fit are predicted within "
+        f"calibrated on {found.iterations} measured iterations: {found.delay_s * 1e3:.3g} ms between ranks, "
+        f"{found.overhead_s:.4g} s per iteration; iterations left out of the fit are predicted within "
         f"{found.error:.2%} (the bare pipeline: {found.bare_error:.2%})",
         to=err,
     )
-    if not found.is_determined:
-        say(
-            ("warning: ", "yellow"),
-            "the measured plans are too alike to tell the delay between ranks from the time "
-            "per iteration, so the delay is taken to be short; measure plans that differ more if it is not",
-            to=err,
-        )
     return found.problem(problem)
 
 
