@@ -35,5 +35,5 @@ def _forget_working_directory() -> None:
         sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != here]
 
 
-if __name__ == "__main__":  # the workers of a frontier import this module again
+if __name__ == "__main__":
     main()

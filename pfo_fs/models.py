@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -16,9 +16,7 @@ from pydantic import (
     ConfigDict,
     FailFast,
     Field,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -103,20 +101,6 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", validate_assignment=True, allow_inf_nan=False)
 
 
-class LeavesOutDefaults(BaseModel):
-    """A model that writes some of its values only if they differ from their defaults, as records of older releases."""
-
-    left_out: ClassVar[frozenset[str]] = frozenset()
-
-    @model_serializer(mode="wrap")
-    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        fields = type(self).model_fields
-        return {
-            name: value for name, value in values.items() if name not in self.left_out or value != fields[name].default
-        }
-
-
 def safe_name(text: str) -> str:
     """Returns `text` as something that is safe inside a file name on any file system.
 
@@ -185,7 +169,7 @@ def is_safe_job_id(job_id: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,254}", job_id))
 
 
-class RankInfo(LeavesOutDefaults, _Model):
+class RankInfo(_Model):
     """One rank of a job.
 
     Attributes:
@@ -196,8 +180,6 @@ class RankInfo(LeavesOutDefaults, _Model):
         available_frequencies: Graphics clocks that the rank's GPU offers, in MHz; empty where clocks cannot be set.
         host: The name of the rank's host; empty if it is not known.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset({"host"})
 
     rank: RankNumber
     dp_rank: RankNumber
@@ -283,7 +265,7 @@ class Switching(_Model):
     latencies_s: dict[Megahertz, Seconds] = Field(default={}, max_length=1024)
 
 
-class ProfilingResult(LeavesOutDefaults, _Model):
+class ProfilingResult(_Model):
     """What one rank measured while one schedule was in force.
 
     Attributes:
@@ -293,14 +275,12 @@ class ProfilingResult(LeavesOutDefaults, _Model):
         time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.
         energy_breakdown: The same in joules, interpolated between the ticks of the energy counter.
         clock_breakdown: Their mean clocks in MHz, as far as it is known when clocks act; 0 for the default clock. Clock
-            processes leave out changes for which there is no time. Empty from an older release.
+            processes leave out changes for which there is no time. Empty if not known.
         iter_span: Time from each iteration's begin to the end of its last instruction, in seconds; empty if unknown.
         powers: The power of each instruction at each clock, with its standard error.
-        switching: How its clocks are switched; None if they are not, or from an older release.
-        iter_step: The step of each iteration; empty from an older release.
+        switching: How its clocks are switched; None if they are not.
+        iter_step: The step of each iteration; empty if not known.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset({"switching", "clock_breakdown", "iter_step"})
 
     rank: RankNumber
     iter_time: Many[Seconds] = Field(max_length=MAX_ITERATIONS)
@@ -355,7 +335,7 @@ MOST_SLOWDOWN, MOST_STRAGGLING = 2.0, 4.0
 def implausible(slowdown: float | None, most: float = MOST_SLOWDOWN) -> str:
     """Returns why a slowdown that a user has given is not used; empty if it may be meant.
 
-    Records are not checked by this: an earlier release may have written them.
+    Records are not checked by this: a policy may have a reason for more.
     """
     if slowdown is None or not slowdown > most:
         return ""
@@ -375,7 +355,7 @@ class Straggler(_Model):
     pipeline: RankNumber | None = None
 
 
-class PlanInputs(LeavesOutDefaults, _Model):
+class PlanInputs(_Model):
     """What a schedule was made for, besides the measurements; written with it, for a coordinator that restarts.
 
     Attributes:
@@ -386,8 +366,6 @@ class PlanInputs(LeavesOutDefaults, _Model):
         late_trial: By how much iterations of the plan that was tried last missed the target, relative; its trial has
             ended at once. None if there was no such trial.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset({"late_trial"})
 
     target: Target | None = None
     straggler: Straggler | None = None

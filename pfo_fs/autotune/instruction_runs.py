@@ -28,7 +28,7 @@ class RunSample(NamedTuple):
 
 
 def steps_of(result: ProfilingResult) -> Sequence[int]:
-    """Returns the step of each iteration; from an older release, its place in the window."""
+    """Returns the step of each iteration, or its place in the window where steps are not known."""
     count = len(result.iter_time)
     return result.iter_step if len(result.iter_step) == count else range(count)
 

@@ -103,7 +103,7 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
 def _by_host(infos: Sequence[RankInfo], gpus: int) -> list[list[RankInfo]]:
     """Returns the ranks of each host.
 
-    Where a host is not known (an older release registered the rank), ranks are taken to lie on hosts of `gpus` GPUs in
+    Where a host is not known, ranks are taken to lie on hosts of `gpus` GPUs in
     the order of their numbers, as launchers place them.
     """
     if not all(info.host for info in infos):

@@ -37,8 +37,6 @@ from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
 
-_EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
-"""Jobs that an earlier release has started may name these."""
 _LATE_IN_A_ROW = 2
 """A trial ends when two iterations in a row were later than a trial may be: one may be late by chance. The plan before
 runs again after one more."""
@@ -60,8 +58,6 @@ class ParetoScheduler(FrequencyScheduler):
         blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
         switch_time: Time in s for which a GPU stands still at a clock change; the longer, the fewer changes a plan has.
             None: what a change costs is measured in the training.
-        earlier: Arguments of earlier releases, which have no effect any more: tolerance, max_windows,
-            max_profiling_share.
     """
 
     planning_takes_seconds: bool = True
@@ -77,11 +73,8 @@ class ParetoScheduler(FrequencyScheduler):
         power: float | None = None,
         blocking_power: float | None = None,
         switch_time: float | None = None,
-        **earlier: Any,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
-        if unknown := sorted(earlier.keys() - _EARLIER_ARGS):
-            raise PlanError(f"{type(self).__name__} has no argument {unknown[0]}")
         self._default_target = target_of(slowdown, deadline, power)
         costs = None if switch_time is None else SwitchCosts(stands_still_s=switch_time)
         self._settings = ModelSettings(costs, blocking_power)

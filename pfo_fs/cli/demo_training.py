@@ -31,7 +31,6 @@ _REMOVED_WITHIN_S = 5.0
 """Processes of the demo that end may still write files while its folder is removed."""
 _TOLD_WITHIN_S = 5.0
 """The daemon writes its last state within this time after training has ended."""
-_MAX_WINDOWS = 10
 _LINES_OF_ERROR = 25
 """The last lines of a failed training, as many as a traceback has, are shown."""
 
@@ -122,7 +121,7 @@ def train(
     known, output = set(shared.job_ids()), folder / "training.txt"
     with ExitStack() as stack:
         if demo.has_daemon:
-            stack.enter_context(_daemon(root, {**scheduler_args, "max_windows": _MAX_WINDOWS}))
+            stack.enter_context(_daemon(root, scheduler_args))
         training = stack.enter_context(_training(demo, root, folder, output))
         line = stack.enter_context(console.status(f"starting {demo.ranks} training processes ..."))
         job: JobFolder | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -86,7 +85,6 @@ def plan(
     derive: Annotated[
         bool, typer.Option(help="Estimate instructions that the profile lacks from forward and backward.")
     ] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes for --frontier; default: one per core.", min=1)] = None,
     pictures: Annotated[bool, typer.Option(help="Also draw frontier.png and pipeline.png.")] = True,
     json_: JsonFlag = False,
 ) -> None:
@@ -96,7 +94,6 @@ def plan(
     Without any of them, the plan takes no more time than at max clocks.
     The table compares the plan with simpler ones that get the same time.
     Its gap shows how far the plan's energy can be above the least possible.
-    An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import plan_output, plan_request
     from pfo_fs.planner import Problem, SwitchCosts, all_maximum, costs_of, even_hosts, make_pipeline
@@ -130,7 +127,7 @@ def plan(
     if output is not None:
         plan_output.make_folder(output, frontier or 0, format_)
     if frontier is not None:
-        plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
+        plans = _frontier(problem, frontier, quiet=json_)
         rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
         written = plan_output.write_frontier(plans, output, format_, pictures) if output else []
@@ -162,27 +159,16 @@ def _calibrated(problem: Problem, path: Path) -> Problem:
 
     found = calibrate(problem.pipeline, read_iterations(path, problem.pipeline))
     say(
-        f"calibrated on {found.iterations} measured iterations: {found.delay_s * 1e3:.3g} ms (error "
-        f"{found.delay_error_s * 1e3:.2g}) between ranks, {found.overhead_s:.4g} s (error "
-        f"{found.overhead_error_s:.2g}) per iteration; iterations left out of the fit are predicted within "
+        f"calibrated on {found.iterations} measured iterations: {found.delay_s * 1e3:.3g} ms between ranks, "
+        f"{found.overhead_s:.4g} s per iteration; iterations left out of the fit are predicted within "
         f"{found.error:.2%} (the bare pipeline: {found.bare_error:.2%})",
         to=err,
     )
-    if not found.is_determined:
-        say(
-            ("warning: ", "yellow"),
-            "the measured plans are too alike to tell the delay between ranks from the time "
-            "per iteration, so the delay is taken to be short; measure plans that differ more if it is not",
-            to=err,
-        )
     return found.problem(problem)
 
 
-def _frontier(problem: Problem, points: int, output: Path | None, workers: int, quiet: bool) -> list[Plan]:
-    """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest.
-
-    With an output folder, plans are kept there as they are found, so that an interrupted command can continue.
-    """
+def _frontier(problem: Problem, points: int, quiet: bool) -> list[Plan]:
+    """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from pfo_fs.planner import Planner, even_deadlines, solve_frontier
@@ -191,19 +177,9 @@ def _frontier(problem: Problem, points: int, output: Path | None, workers: int, 
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         task = progress.add_task("least energy for the longest iteration", total=None)
         deadlines = even_deadlines(Planner(problem), points)
-        coming = solve_frontier(problem, deadlines, output / "frontier.jsonl" if output is not None else None, workers)
-        count = len(set(deadlines))
-        progress.update(task, total=count, description="frontier")
+        progress.update(task, total=len(set(deadlines)), description="frontier")
         plans = []
-        try:
-            for found in coming:
-                plans.append(found)
-                progress.advance(task)
-        except KeyboardInterrupt:
-            coming.close()
-            kept = (
-                f"; {len(plans)} of {count} plans are kept, and the same command continues from there" if output else ""
-            )
-            say(f"interrupted{kept}", to=err)
-            raise
-    return sorted(plans, key=lambda found: -found.deadline_s)
+        for found in solve_frontier(problem, deadlines):
+            plans.append(found)
+            progress.advance(task)
+    return plans[::-1]

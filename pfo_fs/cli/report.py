@@ -42,12 +42,6 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The HTML file to write; default: report.html.")
     ] = None,
-    points: Annotated[
-        int | None,
-        typer.Option(
-            help="Plan a frontier of this many points that counts the time of clock changes (slow).", min=2, max=1000
-        ),
-    ] = None,
     trace_csv: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +51,7 @@ def report(
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
+    """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers, profile."""
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.reports.page import render_page
@@ -65,19 +59,19 @@ def report(
     if job is None:
         if shared_dir is None:
             wrong_usage("name a job, or a directory by -d (--shared-dir, PFO_FS_SHARED_DIR) for all of its jobs")
-        if output is not None or points is not None or trace_csv is not None:
+        if output is not None or trace_csv is not None:
             wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
         _report_directory(shared_dir, json_)
         return
     if trace_csv is not None:
-        if output is not None or points is not None:
-            wrong_usage("--trace-csv writes no page: leave out --output and --points")
+        if output is not None:
+            wrong_usage("--trace-csv writes no page: leave out --output")
         _write_trace_csv(find_job(job, shared_dir, archived=True), trace_csv, json_)
         return
     output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
-    with err.status("reading the job and planning its frontier ..."):
-        page = render_page(collect_job(folder), points)
+    with err.status("reading the job ..."):
+        page = render_page(collect_job(folder))
     with output_file(output) as file:
         file.write(page)
     if json_:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _PRELOADED = (
     *("numpy", "numpy.random", "pandas", "highspy"),
-    *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler", "pfo_fs.planner.delay_fit"),
+    *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler"),
 )
 """What is loaded before the forks is in memory once for all jobs; a job's process has some 20 MB of its own."""
 _MOST_LOG_LINES = 20

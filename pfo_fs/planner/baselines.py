@@ -5,21 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import permutations
 from typing import Any
 
 from pfo_fs.errors import Impossible
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 
-_CLIMBED_NODES = 20_000
-"""The best combination is improved in pipelines of at most this many instructions."""
-_REACH = 3
-"""Number of clocks up and down that an improvement tries for one stage."""
 _BATCH = 4_000_000
 """Instructions times combinations that are evaluated at once: about 100 MB."""
-_SAVES = 1e-9
-"""Relative: an improvement must save more than this."""
 
 
 def all_maximum(problem: Problem, straggler_s: float | None = None) -> Plan:
@@ -51,13 +44,13 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
     best, shortest_s = None, float("inf")
     if stage_clocks.same:
         costs, times = stage_clocks.evaluate(stage_clocks.same)
-        at, _ = stage_clocks.cheapest(costs, times, deadline_s, straggler_s)
+        at = stage_clocks.cheapest(costs, times, deadline_s, straggler_s)
         best, shortest_s = (None if at is None else stage_clocks.same[at]), float(times.min())
     return _plan(problem, "one-frequency", best, shortest_s, deadline_s, straggler_s, began)
 
 
 def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
-    """One clock per stage: the best of two ways to choose them, improved one or two stages at a time.
+    """One clock per stage: the best of two ways to choose them.
 
     The ways: `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1), where for each forward time that a stage can
     have, every stage runs at the slowest clock that keeps to this time; and one clock for all stages.
@@ -148,7 +141,7 @@ class StageClocks:
         """
         if not self.same:
             return None
-        at, _ = self.cheapest(*self.evaluate(self.same), deadline_s, straggler_s)
+        at = self.cheapest(*self.evaluate(self.same), deadline_s, straggler_s)
         return None if at is None else self.same[at]
 
     @cached_property
@@ -182,52 +175,17 @@ class StageClocks:
         """
         if not self._candidates:
             return None
-        costs, times = self._evaluated
-        at, energy_j = self.cheapest(costs, times, deadline_s, straggler_s)
-        if at is None:
-            return None
-        best = self._candidates[at]
-        if len(self._stages) > _CLIMBED_NODES or not all(self.clocks_mhz):
-            return best
-        better = True
-        while better:
-            better = False
-            for moves in (list(self._moves(best)), list(self._trades(best))):
-                at, moved_j = self.cheapest(*self.evaluate(moves), deadline_s, straggler_s)
-                if at is not None and moved_j < energy_j - _SAVES * abs(energy_j):
-                    best, energy_j, better = moves[at], moved_j, True
-                    break
-        return best
+        at = self.cheapest(*self._evaluated, deadline_s, straggler_s)
+        return None if at is None else self._candidates[at]
 
-    def cheapest(
-        self, costs_j: Any, times_s: Any, deadline_s: float, straggler_s: float | None
-    ) -> tuple[int | None, float]:
-        """Returns the position of the combination with least energy within the deadline, and its energy in J."""
+    def cheapest(self, costs_j: Any, times_s: Any, deadline_s: float, straggler_s: float | None) -> int | None:
+        """Returns the position of the combination with least energy within the deadline; None if all are slower."""
         import numpy as np
 
         energies = costs_j + self._problem.waiting_power_w * np.maximum(times_s, straggler_s or 0.0)
         energies = np.where(times_s <= deadline_s, energies, np.inf)
-        if not len(energies):
-            return None, float("inf")
         at = int(energies.argmin())
-        return (at, float(energies[at])) if np.isfinite(energies[at]) else (None, float("inf"))
-
-    def _moves(self, clocks_mhz: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The combinations in which one stage has a clock a few steps up or down."""
-        for stage, row in enumerate(self.clocks_mhz):
-            at = row.index(clocks_mhz[stage])
-            for mhz in row[max(0, at - _REACH) : at + _REACH + 1]:
-                if mhz != clocks_mhz[stage]:
-                    yield (*clocks_mhz[:stage], mhz, *clocks_mhz[stage + 1 :])
-
-    def _trades(self, clocks_mhz: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The combinations in which one stage has the next higher clock and another one the next lower clock."""
-        at = [row.index(mhz) for row, mhz in zip(self.clocks_mhz, clocks_mhz, strict=True)]
-        for up, down in permutations(range(len(at)), 2):
-            if at[up] + 1 < len(self.clocks_mhz[up]) and at[down] > 0:
-                moved = list(clocks_mhz)
-                moved[up], moved[down] = self.clocks_mhz[up][at[up] + 1], self.clocks_mhz[down][at[down] - 1]
-                yield tuple(moved)
+        return at if np.isfinite(energies[at]) else None
 
 
 def _slowest_within(times_s: dict[int, float], limit_s: float) -> int:

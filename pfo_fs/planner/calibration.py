@@ -2,7 +2,8 @@
 
 The bare DAG (instructions and dependencies without delays) gives an iteration time that is a few percent too short.
 Missing are a delay on every dependency between two ranks, and a constant: gradient reduction, optimizer step, launch
-gaps. `delay_fit` tells the two apart, and says how well.
+gaps. Only iterations whose critical paths cross between ranks a different number of times tell the two apart: a ridge
+keeps the delay short where they do not.
 """
 
 from __future__ import annotations
@@ -15,11 +16,19 @@ from itertools import pairwise
 from typing import Any
 
 from pfo_fs.errors import PlanError
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
 from pfo_fs.planner.problem import Problem
 from pfo_fs.user_files import read_user_file
 
 MAX_FILE_BYTES = 64 * 2**20
+_USUAL_DELAY = 0.02
+"""Relative to the mean instruction: known beforehand of a delay is that it is about this long or shorter."""
+_MODEL_ERROR = 0.002
+"""Relative: known beforehand of the error of a predicted iteration time."""
+
+Array = Any
+"""An array of numpy, which is not typed here."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +57,6 @@ class Calibration:
         bare_error: Largest relative error of the bare DAG.
         error: Largest relative error for an iteration after a fit to all the other iterations.
         iterations: Number of iterations in the fit.
-        delay_error_s: Standard error of the delay, in s.
-        overhead_error_s: Standard error of the overhead, in s.
-        is_determined: Whether the iterations determine the delay. If not, it is mostly what is known of delays
-            beforehand, and plans unlike the measured ones may be predicted less well than `error` says.
     """
 
     delay_s: float
@@ -60,9 +65,6 @@ class Calibration:
     bare_error: float
     error: float
     iterations: int
-    delay_error_s: float
-    overhead_error_s: float
-    is_determined: bool
 
     def pipeline(self, pipeline: Pipeline) -> Pipeline:
         """Returns the pipeline with the delays and the data loading."""
@@ -74,9 +76,7 @@ class Calibration:
 
     def predict(self, pipeline: Pipeline, iteration: MeasuredIteration) -> float:
         """Returns the iteration time in s that follows from the instruction times of an iteration."""
-        from pfo_fs.planner.delay_fit import makespans
-
-        return float(makespans(pipeline, _own_s(pipeline, [iteration]), [self.delay_s])[0, 0]) + self.overhead_s
+        return float(_makespans_s(pipeline, _own_s(pipeline, [iteration]), self.delay_s)[0]) + self.overhead_s
 
 
 def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Calibration:
@@ -96,40 +96,64 @@ def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Ca
     for number, iteration in enumerate(iterations):
         if missing := [i for i in pipeline.instructions if i not in iteration.times_s]:
             raise PlanError(f"measured iteration {number} has no time for {missing[0]}")
-    from pfo_fs.planner.delay_fit import MakespanTable, makespans
+    import numpy as np
 
-    real_s = [iteration.iteration_time_s for iteration in iterations]
-    table = MakespanTable(pipeline, _own_s(pipeline, iterations), real_s)
-    everything = range(len(iterations))
-    fit = table.fit(everything)
-    errors = [table.error(n, table.fit([other for other in everything if other != n])) for n in everything]
-    bare_s = makespans(pipeline, _own_s(pipeline, [replace(it, load_s={}) for it in iterations]), [0.0])[:, 0]
-    bare_error = max(abs(float(bare) - real) / real for bare, real in zip(bare_s, real_s, strict=True))
+    real_s: Array = np.array([iteration.iteration_time_s for iteration in iterations])
+    own_s = _own_s(pipeline, iterations)
+    usual_s = _USUAL_DELAY * float(own_s.mean())
+    without_s = _makespans_s(pipeline, own_s, 0.0)
+    longer_s, missing_s = _makespans_s(pipeline, own_s, usual_s) - without_s, real_s - without_s
+    delays, overhead_s = _fit(longer_s, missing_s, _MODEL_ERROR * float(real_s.mean()))
+    errors = []
+    for number in range(len(iterations)):
+        others = np.arange(len(iterations)) != number
+        found, constant_s = _fit(longer_s[others], missing_s[others], _MODEL_ERROR * float(real_s[others].mean()))
+        errors.append(abs(found * longer_s[number] + constant_s - missing_s[number]) / real_s[number])
+    bare_s = _makespans_s(pipeline, _own_s(pipeline, [replace(it, load_s={}) for it in iterations]), 0.0)
     stages = range(pipeline.num_stages)
     load_s = {stage: sum(i.load_s.get(stage, 0.0) for i in iterations) / len(iterations) for stage in stages}
-    return Calibration(
-        fit.delay_s,
-        fit.overhead_s,
-        load_s,
-        bare_error,
-        max(errors),
-        len(iterations),
-        fit.delay_error_s,
-        fit.overhead_error_s,
-        fit.is_determined,
-    )
+    bare_error = float((abs(bare_s - real_s) / real_s).max())
+    return Calibration(delays * usual_s, overhead_s, load_s, bare_error, float(max(errors)), len(iterations))
 
 
-def _own_s(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> list[list[float]]:
+def _fit(longer_s: Array, missing_s: Array, error_s: float) -> tuple[float, float]:
+    """Returns how many usual delays, and which constant in s, make iterations take the time that is missing.
+
+    Args:
+        longer_s: How much longer each iteration is with a usual delay, in s.
+        missing_s: The time of each iteration that its instructions do not explain, in s.
+        error_s: Error of a predicted iteration time, in s; it decides where all iterations are alike.
+    """
+    import numpy as np
+
+    longer_mean_s, missing_mean_s = float(longer_s.mean()), float(missing_s.mean())
+    differences_s = longer_s - longer_mean_s
+    slope = float(differences_s @ (missing_s - missing_mean_s)) / (float(differences_s @ differences_s) + error_s**2)
+    most = missing_mean_s / longer_mean_s if longer_mean_s else 0.0  # more would alone exceed the missing time
+    delays = float(np.clip(slope, 0.0, max(0.0, most)))
+    return delays, max(0.0, missing_mean_s - delays * longer_mean_s)
+
+
+def _makespans_s(pipeline: Pipeline, own_s: Array, delay_s: float) -> Array:
+    """The makespan in s of each iteration with a delay between ranks."""
+    delayed = pipeline.with_delay(delay_s)
+    return LongestPaths(delayed.topological, delayed.edges).ends(own_s).ends_s.max(axis=0)
+
+
+def _own_s(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Array:
     """Time of each instruction (rows) in each iteration (columns) in s, with the loading of its data before it."""
-    return [
+    import numpy as np
+
+    return np.array(
         [
-            iteration.times_s[instruction]
-            + (iteration.load_s.get(instruction.stage, 0.0) if instruction.name == "forward" else 0.0)
-            for iteration in iterations
+            [
+                iteration.times_s[instruction]
+                + (iteration.load_s.get(instruction.stage, 0.0) if instruction.name == "forward" else 0.0)
+                for iteration in iterations
+            ]
+            for instruction in pipeline.instructions
         ]
-        for instruction in pipeline.instructions
-    ]
+    )
 
 
 def _with_loads(pipeline: Pipeline, load_s: Mapping[int, float]) -> Pipeline:

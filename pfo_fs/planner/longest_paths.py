@@ -91,9 +91,7 @@ class LongestPaths:
         self.last: Any = np.array([node for node, waiting in enumerate(after) if not waiting])
         self._places = max(len(level.before) for level in self.levels)
 
-    def ends(
-        self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, shares: bool = False, delay_times: Any = None
-    ) -> Ends:
+    def ends(self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, shares: bool = False) -> Ends:
         """Returns when nodes end that begin as early as possible.
 
         Args:
@@ -102,7 +100,6 @@ class LongestPaths:
             lost_s: For how long each node waits in addition for the node before it in number, in s, like `times_s`;
                 None: for no time.
             shares: Whether `weights` will be asked for.
-            delay_times: For each column, the multiple of all delays that counts; None: 1.
         """
         import numpy as np
 
@@ -116,7 +113,7 @@ class LongestPaths:
             counted: list[Any] = []
             for place, side in enumerate(sides if number else ()):
                 ready = ends.take(side.at, axis=0)
-                ready += side.delay_s if delay_times is None else side.delay_s * delay_times
+                ready += side.delay_s
                 if lost_s is not None:
                     ready += side.own * lost_s[own]
                 if place == 0:

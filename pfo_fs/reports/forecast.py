@@ -1,4 +1,4 @@
-"""What a job could save: the scheduler's model made again, its predictions for the job's schedules, and the frontier.
+"""What a job could save: the scheduler's model made again, and its predictions for the job's schedules.
 
 `Findings` is all that can be computed about a job, and the reasons for what cannot.
 """
@@ -16,12 +16,10 @@ from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PfoError, PlanError
 from pfo_fs.planner import (
     Plan,
-    Planner,
     Problem,
     Profile,
     SwitchCosts,
     all_maximum,
-    even_deadlines,
     even_hosts,
     plan_of_orders,
 )
@@ -29,11 +27,6 @@ from pfo_fs.reports.collect import Iteration, JobData, Window
 from pfo_fs.reports.load_advice import LoadAdvice, load_advice
 from pfo_fs.reports.timeline import dag_of
 from pfo_fs.store import bodies
-
-_FEW_NODES = 600
-"""With more instructions, a frontier that counts the time of clock changes takes seconds per point."""
-POINTS = 12
-"""Twelve plans show the curve's bend; each takes seconds where clock changes cost something."""
 
 
 @dataclass(frozen=True)
@@ -106,29 +99,6 @@ class Forecast:
         return self.of_plans([plan] * self.pipelines, plan.iteration_time_s)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The frontier of the whole job.
-
-    Attributes:
-        planned: Time (s) and energy (J) of each plan.
-        bound: Deadlines (s), and the energy (J) below which no plan with this deadline can be.
-        with_changes: Whether the plans count the time of clock changes.
-    """
-
-    planned: list[tuple[float, float]]
-    bound: list[tuple[float, float]]
-    with_changes: bool
-
-    def energy_at(self, time_s: float) -> float | None:
-        """Least planned energy at an iteration time, in J; None outside the curve."""
-        import numpy as np
-
-        times_s, energies_j = zip(*self.planned, strict=True)
-        is_near = 0.99 * times_s[0] < time_s <= 1.01 * times_s[-1]
-        return float(np.interp(time_s, times_s, energies_j)) if is_near else None
-
-
 def forecast_of(data: JobData) -> Forecast:
     """Makes the scheduler's model of the job again, from its own figures.
 
@@ -170,36 +140,6 @@ def forecast_of(data: JobData) -> Forecast:
     return Forecast(problem, wide, data.job.job_info.dp_degree, _after_s(data), scale)
 
 
-def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
-    """Computes the frontier.
-
-    Args:
-        forecast: The model.
-        points: Number of plans, which then count the time of clock changes; None: `POINTS` plans, which in long
-            pipelines do not count it.
-    """
-    problem = forecast.problem
-    with_changes = points is not None or len(problem.pipeline.instructions) <= _FEW_NODES
-    if not with_changes:
-        problem = replace(problem, switch_costs=SwitchCosts())
-    planner = Planner(problem)
-    plans = planner.at_each(even_deadlines(planner, points or POINTS))
-    n, after_s, scale = forecast.pipelines, forecast.after_s, forecast.scale
-    waiting_w = n * problem.waiting_power_w
-    times = [forecast.of_plans([plan] * n, plan.iteration_time_s) for plan in plans]
-    planned = sorted((predicted.time_s, predicted.energy_j) for predicted in times)
-    # The model's iterations are `scale` times as long as real ones, and so is the waiting that is in the bound.
-    bound = sorted(
-        (
-            plan.deadline_s / scale + after_s,
-            n * plan.lower_bound_j - max(0.0, waiting_w * plan.deadline_s * (1 - 1 / scale)) + waiting_w * after_s,
-        )
-        for plan in plans
-        if plan.lower_bound_j is not None
-    )
-    return Curve(planned, bound, with_changes and not problem.switch_costs.none)
-
-
 def _switch_costs(model: bodies.ModelBody, ranks: int) -> SwitchCosts:
     return SwitchCosts(
         model.switch_time_s,
@@ -236,7 +176,6 @@ class Findings:
     data: JobData
     forecast: Forecast | None = None
     predictions: Mapping[int, Iteration] = field(default_factory=dict)
-    curve: Curve | None = None
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     advice: LoadAdvice | None = None
     missing: dict[str, str] = field(default_factory=dict)
@@ -247,8 +186,8 @@ class Findings:
         return measured or self.predictions.get(window.number)
 
 
-def work_out(data: JobData, points: int | None) -> Findings:
-    """Predicts and plans as far as the job's data allow; `points` as in `render_page`."""
+def work_out(data: JobData) -> Findings:
+    """Predicts as far as the job's data allow."""
     found = Findings(data)
     try:
         found.points = points_of_job(data)
@@ -257,7 +196,6 @@ def work_out(data: JobData, points: int | None) -> Findings:
     try:
         found.forecast = forecast_of(data)
         found.predictions = quiet_predictions(data, found.forecast)
-        found.curve = frontier_of(found.forecast, points)
     except PfoError as error:
         found.missing["model"] = str(error.args[-1])
     found.advice = load_advice(data, found.forecast.wide if found.forecast is not None else None)

@@ -20,13 +20,8 @@ from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
 
 
-def render_page(data: JobData, points: int | None = None) -> str:
-    """Returns the page.
-
-    Args:
-        data: The job.
-        points: Number of plans of the frontier, which then count the time of clock changes; None: a fast default.
-    """
+def render_page(data: JobData) -> str:
+    """Returns the page about a job."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -37,7 +32,7 @@ def render_page(data: JobData, points: int | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = work_out(data, points)
+    found = work_out(data)
     savings = savings_of(found)
     style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -56,7 +51,6 @@ def render_page(data: JobData, points: int | None = None) -> str:
         headline=headline_section(found, savings),
         messages=messages(found),
         last_step=sections.last_step(found),
-        frontier=sections.frontier(found, savings),
         pipeline=pipeline(found),
         schedules=sections.schedules(found),
         profile=sections.profile(found),

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.forecast import Findings
-from pfo_fs.reports.frontier_picture import Dot, frontier_svg
 from pfo_fs.reports.life_picture import clock_bounds, life_svg, mean_clocks
 from pfo_fs.reports.loads_picture import loads_svg
 from pfo_fs.reports.profile_picture import by_stage, profile_svg
-from pfo_fs.reports.savings import Savings
-from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -63,44 +60,6 @@ def seconds_text(seconds: float) -> str:
 def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
     """Returns the bounds of a colour scale."""
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
-
-
-def frontier(found: Findings, savings: Savings) -> Section:
-    """Returns the time-energy frontier, and where the job is on it."""
-    data, dots = found.data, []
-    for window in data.windows:
-        measured = window.measured
-        if measured is not None and measured.energy_j is not None and window is not data.in_force:
-            dots.append(Dot(measured.time_s, measured.energy_j, "other", f"schedule {window.number}, measured"))
-    if (figures := savings.predicted_baseline) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "max clocks, predicted", predicted=True))
-    if (figures := savings.baseline) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "max clocks, measured", "max clocks"))
-    if (figures := savings.predicted) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "now", "in force, predicted", predicted=True))
-    if (figures := savings.measured) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "now", f"in force, {figures.origin}", "in force"))
-    section, curve = Section("frontier", "Time and energy"), found.curve
-    if curve is None:
-        section.missing = f"No frontier: {found.missing.get('model', 'unknown')}."
-        if not dots:
-            return section
-    section.lead = "Least energy for each time of an iteration, over all GPUs, with waiting and the end of the step. "
-    if curve is not None and not curve.with_changes:
-        section.lead += (
-            "The curve does not count the time of clock changes; a real plan is a little to the upper right of it. "
-        )
-    if found.forecast is not None and abs(found.forecast.scale - 1) > 5e-4:
-        section.lead += (
-            f"At max clocks the model's time is {signed_percent(found.forecast.scale - 1, 2)} off the measured "
-            "iteration; times are corrected for this, as the scheduler corrects them."
-        )
-    if curve is not None:
-        section.keys += [("k-planned", "planned"), ("k-bound", "lower bound: no plan is below")]
-    section.keys += [("k-maximum", "max clocks"), ("k-now", "in force: measured")]
-    section.keys += [("k-predicted", "hollow: predicted"), ("k-other", "other schedules, measured")]
-    section.pictures = [("", picture_markup(frontier_svg(curve, dots)))]
-    return section
 
 
 def schedules(found: Findings) -> Section:
@@ -167,15 +126,6 @@ def _span(fewest: int, most: int) -> str:
     return f"{fewest} to {most} clocks" if fewest < most else f"{most} clock{'s' * (most > 1)}"
 
 
-def _above_frontier(found: Findings, window: Window) -> float | None:
-    """How much more energy an iteration takes than the least at its time, relative; None if it is not known."""
-    figures = found.figures_of(window)
-    if found.curve is None or figures is None or window.follows_straggler:
-        return None  # the frontier does not hold for iterations that wait for a straggler
-    least_j = found.curve.energy_at(figures.time_s)
-    return None if least_j is None else figures.energy_j / least_j - 1
-
-
 def _purpose(data: JobData, window: Window) -> str:
     """What a schedule was for, as its record and its clocks say."""
     if window.index.source.kind == "yaml":
@@ -199,7 +149,6 @@ def _schedule_table(found: Findings) -> dict[str, Any]:
     data, rows = found.data, []
     for window in data.windows[-_MOST_ROWS:]:
         measured, predicted = window.measured, found.predictions.get(window.number)
-        above = _above_frontier(found, window)
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
@@ -214,7 +163,6 @@ def _schedule_table(found: Findings) -> dict[str, Any]:
             "energy J": _cell(measured, "energy_j", ",.0f"),
             "energy J, predicted": _cell(predicted, "energy_j", ",.0f"),
             "power W": _cell(measured, "power_w", ",.0f"),
-            "over the frontier": "–" if above is None else signed_percent(above),
         }
         rows.append(row)
     lead = (

@@ -6,7 +6,7 @@ limits: a test refuses a bare `int`, `float` or `str`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -19,7 +19,6 @@ from pfo_fs.models import (
     InstructionName,
     JobInfo,
     Joules,
-    LeavesOutDefaults,
     Many,
     Megahertz,
     PlanInputs,
@@ -56,14 +55,6 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class _WithClockBackend(LeavesOutDefaults, _Body):
-    """A body that names the way in which a rank's clocks are set; left out while it is not known, as before."""
-
-    left_out: ClassVar[frozenset[str]] = frozenset({"clock_backend", "switching"})
-
-    clock_backend: ShortText = ""
-
-
 class DirectoryBody(_Body):
     """`directory.json`: the process that made the shared directory, once. Hosts compare the id with a job's."""
 
@@ -89,13 +80,12 @@ class JobBody(_Body):
     versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
 
 
-class RankBody(_WithClockBackend):
+class RankBody(_Body):
     """What a rank says about itself. `nonce` distinguishes two processes that claim one rank.
 
-    `poll_s`: how often its host looks for a new schedule, in s; the daemon may see another kind of file system.
+    `clock_backend` names the way in which its clocks are set; empty while it is not known. `poll_s`: how often its
+    host looks for a new schedule, in s; the daemon may see another kind of file system.
     """
-
-    left_out: ClassVar[frozenset[str]] = _WithClockBackend.left_out | {"poll_s"}
 
     rank_info: RankInfo
     nonce: RandomId
@@ -103,6 +93,7 @@ class RankBody(_WithClockBackend):
     pid: ProcessId = 0
     gpu_name: ShortText = ""
     gpu_uuid: ShortText = ""
+    clock_backend: ShortText = ""
     message: Text = ""
     poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
 
@@ -193,7 +184,7 @@ class PlanBody(_Body):
         return FrequencySchedule(rank=rank, frequencies=self.frequencies, stages=self.stages)
 
 
-class CurrentBody(LeavesOutDefaults, _Body):
+class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
@@ -201,8 +192,6 @@ class CurrentBody(LeavesOutDefaults, _Body):
     force, and keeps it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`; 0: for
     ever. `poll_s`: a host reads this file at most once in this time, in s; 0: as often as it likes.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset({"poll_s"})
 
     generation: ScheduleNumber
     number: ScheduleNumberOrNone
@@ -232,17 +221,13 @@ class ResultsBody(_Body):
     results: Many[ResultBody] = Field(min_length=1, max_length=4096)
 
 
-class RankProgress(_WithClockBackend):
+class RankProgress(_Body):
     """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report.
 
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
     attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
     `loads`: on rank 0, what is known of clocks from loads.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset(
-        {"clock_backend", "switching", "undo_owed", "undo_failures", "held", "loads"}
-    )
 
     rank: RankNumber
     step: StepNumberOrNone = -1
@@ -252,6 +237,7 @@ class RankProgress(_WithClockBackend):
     iter_energy: Joules | None = None
     clock_mhz: Megahertz | None = None
     error: Text = ""
+    clock_backend: ShortText = ""
     switching: Switching | None = None
     undo_owed: Count = 0
     undo_failures: Count = 0
@@ -271,19 +257,7 @@ class IterationTimesBody(_Body):
     throttled: ShortText = ""
 
 
-_SWITCHING_FIGURES = {
-    "driver_time_s",
-    "switch_latency_s",
-    "switch_late_s",
-    "switch_calls",
-    "max_calls_per_s",
-    "ranks_per_host",
-    "switch_acts_late_s",
-}
-_MEASURED_FIGURES = {"energy_saved", "more_time", "off_target", "energy_saved_error", "more_time_error"}
-
-
-class ModelBody(LeavesOutDefaults, _Body):
+class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
     Seconds, joules, watts; `full_*` is an iteration with everything at max clocks, as measured: `full_time_s`
@@ -299,8 +273,6 @@ class ModelBody(LeavesOutDefaults, _Body):
     that is the target) is above the target, relative. All as believed of the plan in force after the latest window,
     with the standard errors `energy_saved_error` and `more_time_error`. None: not known.
     """
-
-    left_out: ClassVar[frozenset[str]] = frozenset(_SWITCHING_FIGURES | _MEASURED_FIGURES)
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
     delay_s: Seconds

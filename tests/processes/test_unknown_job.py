@@ -69,7 +69,7 @@ def mean_clock_mhz(folder: JobFolder, number: int) -> float:
 
 PARETO = {
     "PFO_FS_SCHEDULER": "ParetoScheduler",
-    "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5, "max_windows": 5}),
+    "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5}),
 }
 
 

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def page(data: JobData) -> str:
-    return render_page(data, points=3)
+    return render_page(data)
 
 
 def opened(page: str, folder: Path, width: int = 1280) -> tuple[str, list[str]]:

@@ -48,11 +48,10 @@ def test_a_schedule_without_results_is_exit_code_1(played_once: Path, tmp_path: 
 
 
 def test_an_output_that_cannot_be_written_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
-    done = pfo_fs("report", "latest", "-d", played_once, "-o", tmp_path / "nowhere" / "report.html", "--points", "2")
+    done = pfo_fs("report", "latest", "-d", played_once, "-o", tmp_path / "nowhere" / "report.html")
     assert done.returncode == 1
     assert "cannot be written" in done.stderr
 
 
 def test_wrong_usage_is_exit_code_2() -> None:
     assert pfo_fs("trace").returncode == 2
-    assert pfo_fs("report", "latest", "--points", "1").returncode == 2

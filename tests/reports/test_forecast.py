@@ -11,7 +11,6 @@ from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.forecast import (
     Forecast,
     forecast_of,
-    frontier_of,
     quiet_predictions,
 )
 
@@ -32,24 +31,6 @@ def test_every_schedule_is_predicted_within_two_percent_of_what_was_measured(dat
             continue  # the newest one, which has only just begun
         assert predictions[window.number].time_s == pytest.approx(window.measured.time_s, rel=0.02)
         assert predictions[window.number].energy_j == pytest.approx(window.measured.energy_j, rel=0.025)
-
-
-def test_no_plan_is_below_the_lower_bound(forecast: Forecast) -> None:
-    curve = frontier_of(forecast, points=5)
-    assert len(curve.planned) == len(curve.bound) == 5
-    for (time_s, energy_j), (deadline_s, bound_j) in zip(curve.planned, curve.bound, strict=True):
-        assert time_s <= deadline_s * (1 + 1e-9)
-        assert bound_j <= energy_j <= 1.1 * bound_j
-
-
-def test_the_frontier_ends_below_max_clocks(forecast: Forecast) -> None:
-    curve = frontier_of(forecast, points=3)
-    highest = forecast.all_maximum()
-    least_j = curve.energy_at(highest.time_s)
-    assert least_j is not None
-    assert least_j < 0.97 * highest.energy_j
-    assert curve.energy_at(0.5 * highest.time_s) is None
-    assert curve.energy_at(5 * highest.time_s) is None
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ from planner_problems import random_profile
 
 from pfo_fs.planner import Plan, Planner, Problem, all_maximum, make_pipeline
 from pfo_fs.reports.figures import COLOURS, drawing, page_axes, page_figure, svg_of, ticks_of
-from pfo_fs.reports.forecast import Curve
-from pfo_fs.reports.frontier_picture import Dot, draw_frontier, frontier_svg
+from pfo_fs.reports.frontier_picture import draw_frontier
 from pfo_fs.reports.pipeline_picture import draw_pipeline, pipeline_svg
 from pfo_fs.reports.timeline import Laid
 
 SVG = "{http://www.w3.org/2000/svg}"
-CURVE = Curve([(1.0, 900.0), (1.1, 800.0), (1.2, 780.0)], [(1.0, 880.0), (1.2, 760.0)], False)
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +29,19 @@ def titles(svg: str) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}title")]
 
 
-def test_points_of_the_frontier_have_tooltips_in_their_order() -> None:
-    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "now", "in force, measured", "in force")])
-    assert titles(svg)[1:4] == ["planned: 1 s, 900 J", "planned: 1.1 s, 800 J", "planned: 1.2 s, 780 J"]
-    assert "in force, measured: 1.05 s, 850 J" in titles(svg)
-
-
-def test_other_dots_outside_of_the_frontier_are_left_out() -> None:
-    svg = frontier_svg(CURVE, [Dot(9.0, 9000.0, "other", "far away")])
-    assert not any("far away" in title for title in titles(svg))
+def accent_line() -> str:
+    with drawing("line"):
+        figure = page_figure(100, 50)
+        page_axes(figure, 0, 0, 100, 50).plot([1, 2], [1, 2], color=COLOURS["accent"])
+        return svg_of(figure, "a line")
 
 
 def test_a_picture_of_the_page_is_the_same_every_time() -> None:
-    assert frontier_svg(CURVE, []) == frontier_svg(CURVE, [])
+    assert accent_line() == accent_line()
 
 
-def test_a_picture_of_the_page_has_no_colours_of_its_own_but_those_of_scales() -> None:
-    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "maximum", "max clocks", "max clocks")])
+def test_a_picture_of_the_page_has_the_colours_of_its_theme() -> None:
+    svg = accent_line()
     assert "var(--accent)" in svg
     assert not [value for value in COLOURS.values() if value in svg]
 

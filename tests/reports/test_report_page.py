@@ -61,7 +61,7 @@ def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -
 
 def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
     text = Reader(page).text
-    assert {"headline", "warnings", "frontier", "pipeline", "schedules", "profile"} <= set(text)
+    assert {"headline", "warnings", "pipeline", "schedules", "profile"} <= set(text)
     assert "straggler: pipeline 1 is 1.2 × as slow" in text["schedules"]
     assert 'class="missing"' not in page
 
@@ -106,7 +106,7 @@ def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:
 
 def test_every_picture_has_a_name(page: str) -> None:
     pictures = [attributes for tag, attributes in Reader(page).elements if tag == "svg"]
-    assert len(pictures) == 8, "frontier, pipeline measured and predicted, schedules, four stages"
+    assert len(pictures) == 7, "pipeline measured and predicted, schedules, four stages"
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
 
 
@@ -150,7 +150,6 @@ def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: 
     text = Reader(render_page(collect_job(folder))).text
     assert "no schedule yet" in text["headline"]
     assert "No energies of the schedule in force yet" in text["headline"]
-    assert "no model" in text["frontier"]
     assert "order of instructions" in text["pipeline"]
     assert "No schedule has been in force" in text["schedules"]
     assert "No profile" in text["profile"]
@@ -204,7 +203,7 @@ def test_a_schedule_that_nobody_has_measured_yet_is_shown_by_its_prediction(play
 
 def test_what_coordinator_and_ranks_complain_of_is_shown_once_with_the_ranks(data: JobData) -> None:
     ranks = [bodies.RankProgress(rank=rank, error="clocks cannot be set: no permission") for rank in range(12)]
-    text = Reader(render_page(replace(data, progress=ranks), points=2)).text["warnings"]
+    text = Reader(render_page(replace(data, progress=ranks))).text["warnings"]
     assert text.count("no permission") == 1
     assert "rank 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: error" in text
 
@@ -213,7 +212,7 @@ def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
     played.write_end(bodies.EndBody(reason="finished", message="300 steps"))
     SharedDirectory(played.files).archive(played.job_id)
     folder = SharedDirectory(played.files).job(played.job_id, archived=True)
-    reader = Reader(render_page(collect_job(folder), points=2))
+    reader = Reader(render_page(collect_job(folder)))
     assert "finished" in reader.text[""]
     assert "300 steps" in reader.text["warnings"]
 
@@ -238,7 +237,7 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     path.unlink()
     played.write_results(newest, [body.model_copy(update={"result": result})])
     spoiled = collect_job(played)
-    text = Reader(render_page(replace(spoiled, model=model), points=2)).text
+    text = Reader(render_page(replace(spoiled, model=model))).text
     assert "nan" not in text["headline"]
     assert "inf " not in text["headline"]
     assert f"{newest}{start_step}" in text["schedules"]

@@ -82,7 +82,6 @@ def cases(folder: Path) -> dict[str, Case]:
     args: dict[str, dict[str, Any]] = {
         "PointSolution": {"solution_path": yaml_plan(folder, "ranks", JOB.world_size)},
         "PointSolution3D": {"solution_path": yaml_plan(folder, "stages", STAGES)},
-        "ParetoScheduler": {"max_windows": 24},
         "InstructionProfiler": {"max_windows": 24},
         "Descending": {"num_microbatches": MICROBATCHES},
     }

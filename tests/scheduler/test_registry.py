@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.scheduler import (
     FrequencyScheduler,
@@ -142,6 +143,7 @@ def test_a_plan_that_is_missing_or_malformed_is_found_before_a_job_comes(tmp_pat
         (Manual, {"deadline": 3}, "unexpected deadline. It takes Manual()"),
         (Choosy, {"stp": 3}, "missing path; unexpected stp (did you mean step?)"),
         (Manual, {"job_info": 3}, "unexpected job_info"),
+        (ParetoScheduler, {"tolerance": 0.003}, "unexpected tolerance"),
         (Open, {"anything": 1}, "missing path. It takes Open(*args: Any, path: str, **more: Any)"),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_plan_has_room_for_durations_that_scatter(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_three(tmp_path: Path) -> None:
+def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_four(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
     at = converged(play)[-1].step
     play.cluster.episodes = [Episode(1.2, at + 8, at + 28, 1)]
@@ -178,7 +178,7 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_three(
     assert episode.followed_after is not None
     assert episode.followed_after <= 5
     assert episode.back_after is not None
-    assert episode.back_after <= 3, "two, and another one if a trial begins just then"
+    assert episode.back_after <= 4, "two, and others if a trial begins just then"
     before = [i for i in played if i.step < at + 8]
     during = [i for i in played if at + 16 <= i.step < at + 28]
     (blind,) = [i for i in played if i.step == at + 8]
