@@ -55,6 +55,24 @@ class Place:
         raise NotImplementedError
 
 
+class DaemonFiles(Files):
+    """A daemon's files, whose ages are told by the world's clock: a file is as old as the first look at its content."""
+
+    def __init__(self, world: World, calls: Calls) -> None:
+        super().__init__(world.root, create=True, calls=calls)
+        self._world = world
+
+    def now_s(self) -> float:
+        super().now_s()  # it may fail
+        return self._world.now_s
+
+    def changed_s(self, path: str) -> float:
+        changed_s = super().changed_s(path)
+        if self._world.changed.get(path, (0.0, 0.0))[0] != changed_s:
+            self._world.changed[path] = changed_s, self._world.now_s
+        return self._world.changed[path][1]
+
+
 class DaemonPlace(Place):
     """A host on which a daemon may run."""
 
@@ -71,7 +89,7 @@ class DaemonPlace(Place):
         if self.daemon is None and not self.is_inside:
             self.calls = self.new_calls()
             with suppress(StoreError):
-                files = Files(self.world.root, create=True, calls=self.calls)
+                files = DaemonFiles(self.world, self.calls)
                 self.daemon = Daemon(files, self.world.settings, monotonic=self.world.time)
                 self._due_s = self.world.now_s
 

@@ -83,6 +83,7 @@ class World:
         self.offered = self.broadcast = None  # type: bytes | None
         self.broadcast_step = -1
         self.faults: list[str] = []
+        self.changed: dict[str, tuple[float, float]] = {}  # of a file, its time and the world's when that was seen
         self.daemons = [DaemonPlace(self), DaemonPlace(self)]
         self.hosts = [HostPlace(self, 0), HostPlace(self, 1)]
         self.depth = 0
