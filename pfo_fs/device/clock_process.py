@@ -114,7 +114,7 @@ class ClockLoop:
             why_clocks_stay=why_clocks_stay,
             driver=self._driver,
         )
-        self._power_limits = PowerLimits(gpu, lambda: reporter.start(), self._why_clocks_stay)
+        self._power_limits = PowerLimits(gpu, lambda *given: reporter.start(*given), self._why_clocks_stay)
         self._gpu = gpu
         self._undos = (self._setter.undo, self._power_limits.undo)
         self._measuring = Measuring(

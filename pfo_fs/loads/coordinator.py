@@ -183,13 +183,14 @@ class LoadCoordinator:
             energies_j = after.energies_j - done.energies_j
             self._time_s += step_s
             if is_known:
-                self._compare(done, step_s, step_s - float((done.begins_s + done.work_s).max() - done.begins_s.min()))
+                rest_s = step_s - float((done.begins_s + done.work_s).max() - done.begins_s.min())
+                relative = self._compare(done, step_s, rest_s)
             if choice.explains and is_known:
                 due_s = choice.durations.ends_s(done.loads) * choice.durations.busy(done.loads)
                 weights = (done.allowed_mhz < done.asked_mhz) / max(done.likely, 1e-9)
                 in_order = self._stages, self._lanes
                 is_low = (done.asked_mhz < top)[self._lanes]
-                self._energies.add(energies_j, step_s, due_s[in_order], is_low, weights[self._lanes])
+                self._energies.add(energies_j, step_s, relative, due_s[in_order], is_low, weights[self._lanes])
                 worked_s = done.work_s * choice.durations.busy(done.loads, top / mhz - 1)[in_order]
                 self._energies.add_clocks(energies_j, step_s, worked_s, of_ranks)
             else:
@@ -203,8 +204,8 @@ class LoadCoordinator:
             due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
             self._varied.append((float(due_s.max()), float(due_s.mean())))
 
-    def _compare(self, done: _Open, step_s: float, rest_s: float) -> None:
-        """Compares the time of a step with that which was expected at the clocks that it was to have.
+    def _compare(self, done: _Open, step_s: float, rest_s: float) -> float:
+        """Returns the time of a step relative to what was expected at the clocks that it was to have; 1 if nothing was.
 
         Args:
             done: The step.
@@ -216,12 +217,13 @@ class LoadCoordinator:
         if not is_lowered:
             self._rests_s.append(max(0.0, rest_s))
         if not self._rests_s:
-            return
+            return 1.0
         in_turn = not is_lowered and bool(done.allowed_mhz.min() < top)
         took = Took(step_s, median(self._rests_s), done.loads, top / done.asked_mhz - 1)
         model = self._choice.durations if self._choice.explains else None
         slower = self._pace.add(took, model, is_lowered, in_turn)
         self._choice.add_lost(slower * RECENT * step_s)
+        return 1.0 if model is None else took.relative(model)
 
     @property
     def state(self) -> LoadsState:

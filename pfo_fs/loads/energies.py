@@ -5,9 +5,10 @@ takes least energy.
 
 is fitted to the turns of ranks whose loads allowed a lower clock, and to nothing else; so it says what the other steps
 of the same ranks would have taken. A turn counts by the inverse of its probability, so that the fit's sum is that of
-all such steps whatever happens in them (Lin, "Agnostic notes on regression adjustments to experimental data", 2013).
-Which clock takes least energy follows from all ranks and clocks, by power = c0 + c1 + c2 x + c3 x^3 while a rank works
-at x = clock / highest clock.
+all such steps whatever happens in them (Lin, "Agnostic notes on regression adjustments to experimental data", 2013). A
+step with a pause in it (an evaluation, a checkpoint) is left out, since few turns have one: without its pause, it has
+saved as much as all others. Which clock takes least energy follows from all ranks and clocks, by power = c0 + c1 + c2 x
++ c3 x^3 while a rank works at x = clock / highest clock.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _SURE = 0.5
 _LEAST_SURE = 0.01
 _LEAST_TURNS = 4
 """The scatter of fewer turns is no error."""
+_PAUSED = 1.1
+"""A step that lasts more than a tenth longer than expected has a pause in it."""
+_PAUSED_ERROR = 0.2
+"""What such steps save is taken from others, and so known to a fifth: they may be lighter or heavier ones."""
 _KEPT_TURNS = 1024
 """The error follows from the scatter of the last 1,024 turns."""
 
@@ -94,6 +99,7 @@ class StepEnergies:
         self._turns: deque[tuple[Array, Array, float]] = deque(maxlen=_KEPT_TURNS)
         self._num_turns = 0
         self._lowered: Array = np.zeros(2)  # time of steps, and of work by loads, of all ranks with lower clocks
+        self._paused: Array = np.zeros(2)  # the same of steps with a pause, without that
         self._lowered_j = self._other_j = self._ranks_squared = 0.0
 
     def add_clocks(self, energies_j: Array, step_s: float, work_s: Array, mhz: Array) -> None:
@@ -111,11 +117,14 @@ class StepEnergies:
         busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
         self._all.add(np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1), energies_j[known] / step_s)
 
-    def add(self, energies_j: Array, step_s: float, full_s: Array, lowered: Array, weights: Array) -> None:
+    def add(
+        self, energies_j: Array, step_s: float, relative: float, full_s: Array, lowered: Array, weights: Array
+    ) -> None:
         """Adds a step.
 
         Args:
             energies_j, step_s: As for `add_clocks`.
+            relative: The time of the step relative to what was expected.
             full_s: The time that its loads make of each rank's work at the highest clock, (ranks,).
             lowered: Whether a rank has a lower clock.
             weights: For ranks that a turn has kept at the highest clock, the inverse of how likely that was; else 0.
@@ -125,6 +134,10 @@ class StepEnergies:
         known = np.isfinite(energies_j + full_s) & (energies_j > 0)
         low, out = known & lowered, known & (weights > 0)
         rows: Array = np.stack([np.full(len(full_s), step_s), full_s], axis=1)
+        if relative > _PAUSED:
+            self._paused += (rows[low] / np.array([relative, 1.0])).sum(axis=0)
+            self.add_others(energies_j)
+            return
         self._lowered += rows[low].sum(axis=0)
         self._ranks_squared += float(low.sum()) ** 2
         self._lowered_j += float(energies_j[low].sum())
@@ -165,7 +178,8 @@ class StepEnergies:
             return None
         found = inverse @ self._sums
         full_j = float(self._lowered @ found)
-        at_top_j = full_j + self._other_j
+        paused_j = float(self._paused @ found) * (1 - self._lowered_j / full_j)  # saved in steps with a pause
+        at_top_j = full_j + self._other_j + paused_j
         if not np.isfinite(full_j) or full_j <= 0:
             return None
         # The scatter of turns, in each of which all ranks may be off in the same way.
@@ -176,6 +190,7 @@ class StepEnergies:
         direction = inverse @ self._lowered
         of_step = float(((off[:, 0] / weights) ** 2).sum()) / free
         variance = float(direction @ scatter @ direction) + of_step * self._ranks_squared
+        variance += (_PAUSED_ERROR * paused_j) ** 2
         share, error = 1 - self.drawn_j / at_top_j, variance**0.5 * self.drawn_j / at_top_j**2
         known = error <= max(_SURE * abs(share), _LEAST_SURE)
         return Saving(share, error, self._num_turns) if known else None
