@@ -54,11 +54,11 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
             row = make_row(step, load, Reading(step, UNKNOWN, now_s), past)
             rows.append(pack_row(row, time.monotonic(), connections[rank].rows))
         for connection, row in zip(connections[:-1], rows, strict=False):
-            connection.socket.sendall(row)
+            connection.stream.sendall(row)
         time.sleep(pause_s)
         began_s = time.perf_counter()
-        connections[-1].socket.sendall(rows[-1])
-        clocks = [clock_of(received(one.socket, CLOCK_BYTES), one.clocks)[1] for one in connections]
+        connections[-1].stream.sendall(rows[-1])
+        clocks = [clock_of(received(one.stream, CLOCK_BYTES), one.clocks)[1] for one in connections]
         took_ms.append(1e3 * (time.perf_counter() - began_s))
         lowered += sum(mhz > 0 for mhz in clocks)
         for rank, (past, mhz) in enumerate(zip(ended, clocks, strict=True)):
@@ -67,7 +67,7 @@ def exchange(ranks: int, steps: int, stages: int, micro_batches: int, pause_s: f
             past[:] = [EndedStep(step, work_s, float(mhz or CLOCKS[0]))]
         now_s += max(past[0].work_s for past in ended) + 0.1
     for connection in connections:
-        connection.socket.close()
+        connection.stream.close()
     decider.close()
     chosen = sorted(took_ms[FIRST_CHOICE:])
     return {

@@ -18,9 +18,10 @@ from typing import Any
 
 from pfo_fs.loads.durations import LoadDurations
 
-_FIRST, _LEAST = 8, 1 / 32
-"""A step is a turn with probability 1 / (8 + turns so far), so that turns become fewer as they tell more; but one of 32
-steps at least, which costs 2 % of the saving: a job that changes shows it in some tens of steps."""
+_FIRST, _RAREST = 6, 32
+"""There is a turn, at a step drawn by chance, in each 6 + n steps with lower clocks, n turns so far, so that turns
+become fewer as they tell more; but in 32 at most, which costs 2 % of the saving: a change of the job shows in tens of
+steps."""
 _OUT = 2 / 3
 """Of the turns of a lane, two of three kinds have it at the highest clock."""
 
@@ -30,7 +31,8 @@ class Turns:
 
     def __init__(self) -> None:
         self._drawn = Random(0)
-        self._turns = 0
+        self._kinds: list[int] = []
+        self._turns = self._of = self._left = self._at = 0  # there is a turn in `_of` steps: as `_at` are left of them
 
     def take(self, mhz: Sequence[int], top_mhz: int) -> tuple[list[int], float]:
         """Returns the clocks of a step, and how likely each lane with a lower clock was to get the highest one.
@@ -41,12 +43,16 @@ class Turns:
         """
         if min(mhz) == top_mhz:
             return list(mhz), 0.0
-        share = max(_LEAST, 1 / (_FIRST + self._turns))
-        if self._drawn.random() >= share:
-            return list(mhz), share * _OUT
+        if not self._left:
+            self._left = self._of = min(_FIRST + self._turns, _RAREST)
+            self._at = self._drawn.randrange(self._of)
+        self._left -= 1
+        if self._left != self._at:
+            return list(mhz), _OUT / self._of
         self._turns += 1
-        kind = self._drawn.randrange(3)
-        return [top_mhz if kind in (lane % 2, 2) else each for lane, each in enumerate(mhz)], share * _OUT
+        self._kinds = self._kinds or self._drawn.sample(range(3), 3)
+        kind = self._kinds.pop()
+        return [top_mhz if kind in (lane % 2, 2) else each for lane, each in enumerate(mhz)], _OUT / self._of
 
 
 RECENT = 8

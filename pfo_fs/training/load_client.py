@@ -114,11 +114,11 @@ class Connection:
     """A connection to the process that decides.
 
     Attributes:
-        socket: The socket.
+        stream: The socket.
         rows, clocks: Seals of the packets of both directions.
     """
 
-    socket: socket.socket
+    stream: socket.socket
     rows: Seals
     clocks: Seals
 
@@ -225,7 +225,7 @@ def main(given: dict[str, Any]) -> int:
     deciding = connect_beside(training, addresses, bytes.fromhex(given["token"]), given["rank"])
     if deciding is None:
         return 0
-    with deciding.socket:
+    with deciding.stream:
         try:
             _serve(client, training, deciding, given["doorbell_fd"])
         except (OSError, ValueError) as error:
@@ -237,7 +237,7 @@ def _serve(client: LoadClient, training: socket.socket, deciding: Connection, do
     """Serves until training or the process that decides has ended."""
     with selectors.DefaultSelector() as ready:
         ready.register(training, selectors.EVENT_READ)
-        ready.register(deciding.socket, selectors.EVENT_READ)
+        ready.register(deciding.stream, selectors.EVENT_READ)
         while True:
             for key, _ in ready.select():
                 if key.fileobj is training:
@@ -248,9 +248,9 @@ def _serve(client: LoadClient, training: socket.socket, deciding: Connection, do
                     if changes:
                         os.write(doorbell, _ONE)
                     if row is not None:
-                        deciding.socket.sendall(pack_row(row, time.monotonic(), deciding.rows))
+                        deciding.stream.sendall(pack_row(row, time.monotonic(), deciding.rows))
                     continue
-                packet = received(deciding.socket, CLOCK_BYTES)
+                packet = received(deciding.stream, CLOCK_BYTES)
                 if not packet:
                     return
                 if client.decided(*clock_of(packet, deciding.clocks)):

@@ -135,7 +135,7 @@ def test_status_and_the_data_of_a_report_cope_with_every_record(data: st.DataObj
 def test_a_report_is_a_page_without_foreign_markup_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))
     with suppress(PfoError):
-        page = render_page(collect_job(folder), None)
+        page = render_page(collect_job(folder))
         assert "<img src=x" not in page
         assert not CONTROL.search(page)
     scene.check_outside()

@@ -54,8 +54,8 @@ class Running:
 
     def connect(self, rank: int) -> Connection:
         made = connect([("127.0.0.1", self.port)], TOKEN, rank)
-        self._connections.append(made.socket)
-        made.socket.settimeout(HANGS_AFTER_S)
+        self._connections.append(made.stream)
+        made.stream.settimeout(HANGS_AFTER_S)
         return made
 
     def greet(self, rank: int, token: bytes = TOKEN) -> socket.socket:
@@ -88,11 +88,11 @@ def decider(tmp_path: Path) -> Iterator[Running]:
 
 def tell(rank: Connection, step: int, ended: list[EndedStep] | None = None) -> None:
     row = make_row(step, (1.0, 2.0, 4.0), Reading(step, 0.0, time.monotonic()), ended or [])
-    rank.socket.sendall(pack_row(row, time.monotonic(), rank.rows))
+    rank.stream.sendall(pack_row(row, time.monotonic(), rank.rows))
 
 
 def hear(rank: Connection) -> tuple[int, int]:
-    return clock_of(received(rank.socket, CLOCK_BYTES), rank.clocks)
+    return clock_of(received(rank.stream, CLOCK_BYTES), rank.clocks)
 
 
 def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decider: Running) -> None:
@@ -139,13 +139,13 @@ def test_a_stranger_who_has_passed_on_the_greetings_can_forge_neither_rows_nor_c
     ranks = [decider.connect(0), decider.connect(1)]
     for rank in ranks:
         tell(rank, 0)
-    genuine = received(ranks[0].socket, CLOCK_BYTES)
+    genuine = received(ranks[0].stream, CLOCK_BYTES)
     assert clock_of(genuine, ranks[0].clocks) == (0, 0)
     with pytest.raises(ValueError, match="no rank of the job"):
         clock_of(genuine, ranks[0].clocks)  # said again
     hear(ranks[1])
     row = pack_row(make_row(1, (9.0, 9.0, 9.0), Reading(1), []), 0.0, ranks[0].clocks)  # sealed with another key
-    ranks[1].socket.sendall(row)
+    ranks[1].stream.sendall(row)
     assert decider.has_ended(), "all ranks go back to default clocks"
 
 
@@ -216,7 +216,7 @@ def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
     for one in (first, second):
         tell(one, 0)
     hear(first)
-    second.socket.close()
+    second.stream.close()
     assert decider.has_ended()
 
 
@@ -307,7 +307,7 @@ def test_times_of_ranks_on_other_hosts_are_those_of_the_host_that_decides(decide
             ended = [EndedStep(step - 1, 0.001 if number else 0.02, 1410.0)] if step else []
             at_s = now_s + ahead_s * number
             row = make_row(step, (1.0, 2.0 - number, 4.0), Reading(step, 0.0, at_s), ended)
-            rank.socket.sendall(pack_row(row, time.monotonic() + ahead_s * number, rank.rows))
+            rank.stream.sendall(pack_row(row, time.monotonic() + ahead_s * number, rank.rows))
         for rank in ranks:
             hear(rank)
         time.sleep(0.025)
