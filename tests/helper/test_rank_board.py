@@ -9,7 +9,6 @@ from jobs import rank_infos
 
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.ipc.messages import ProgressReport
-from pfo_fs.store import bodies
 
 REPORT = ProgressReport(
     step=3, number=0, iter_time=0.1, iter_energy=9.0, clock_mhz=900, message="", iteration_times=[], throttled=""
@@ -26,13 +25,6 @@ def test_the_record_names_the_way_in_which_the_clocks_of_each_rank_are_set() -> 
     record = board.record(now_s=3.0, store_error="", local_mount=True)
     assert record is not None
     assert [(rank.clock_backend, rank.step) for rank in record.ranks] == [("zeusd", 3), ("none", 3)]
-
-
-def test_a_way_that_is_not_known_is_left_out_of_records_so_that_their_form_stays() -> None:
-    assert "clock_backend" not in bodies.RankProgress(rank=0).model_dump_json()
-    assert "clock_backend" not in bodies.RankBody(rank_info=rank_infos(1)[0], nonce="n").model_dump_json()
-    written = bodies.RankProgress(rank=0, clock_backend="zeusd").model_dump_json()
-    assert bodies.RankProgress.model_validate_json(written).clock_backend == "zeusd"
 
 
 def test_what_a_clock_process_cannot_put_back_is_in_the_record_until_it_has() -> None:

@@ -48,6 +48,8 @@ def test_steps_are_those_of_the_torch_optimizer_and_an_exception_restores_the_li
 
 def test_accelerates_optimizer_counts_once_per_accumulated_step(sim_dir: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # what a test before has left there
+    accelerate.state.GradientState._reset_state()
     model = torch.nn.Linear(2, 1)
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=3, cpu=True)
     model, prepared = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
