@@ -28,7 +28,7 @@ class PyPfoFs(PythonPackage):
         "py-nvidia-ml-py@12:",
         "py-pandas@2.2:",
         "py-pydantic@2.8:",
-        "py-pydantic-settings@2.3:",
+        "py-pydantic-settings@2.4:",
         "py-pyyaml@6:",
         "py-rich@13:",
         "py-typer@0.19:",
