@@ -43,7 +43,11 @@ class PlainCommand(TyperCommand):
         from pydantic import ValidationError
 
         try:
-            return super().make_context(*args, **extra)
+            context = super().make_context(*args, **extra)
+            for name, value in context.params.items():
+                if value != value:  # a limit of typer 0.19 lets NaN pass
+                    raise typer.BadParameter(f"--{name.replace('_', '-')}: it is not a number")
+            return context
         except typer.BadParameter as error:
             if isinstance(error.__cause__, ValidationError):
                 error.message = first_problem(error.__cause__)[1]
