@@ -11,7 +11,7 @@ from running import modules_loaded_by
 
 PACKAGE = Path(__file__).parents[1] / "pfo_fs"
 
-VOCABULARY = {"clock_latency", "errors", "guard", "models", "settings", "switching_file", "user_files"}
+VOCABULARY = {"arrays", "clock_latency", "errors", "guard", "models", "settings", "switching_file", "user_files"}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
 ROOMS: dict[str, set[str]] = {
     "store": set(),
@@ -34,6 +34,7 @@ ROOMS: dict[str, set[str]] = {
 ROOMS["cli"] = set(ROOMS)
 # The vocabulary, and the two files that only name things.
 TOP = {
+    "arrays": set(),
     "clock_latency": set(),
     "errors": set(),
     "guard": {"errors"},

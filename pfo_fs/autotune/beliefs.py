@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.job_layout import JobLayout
@@ -20,9 +21,6 @@ from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.windows import CLOCK_UNKNOWN_S, LATENCY_UNKNOWN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _MOST_WINDOWS = 8
 """So many windows are kept: the iterations in them show what loads to expect. One of them is the latest at the highest
@@ -190,8 +188,6 @@ class Beliefs:
 
         Only the mean over the pipelines tells it: a single one that differs is a straggler.
         """
-        import numpy as np
-
         assert self.loads is not None
         latest = self.windows[-1]
         alike = [window for window in self.windows if window.pipelines == latest.pipelines]
@@ -268,8 +264,6 @@ class Beliefs:
 
         The first window is one of default clocks, the latest one names the highest.
         """
-        import numpy as np
-
         assert self.loads is not None
         first, latest = self.windows[0], self.windows[-1]
         kinds, top_mhz = self.loads.kind_of_node, self.ratios().top_mhz
@@ -305,8 +299,6 @@ class Beliefs:
 
     def ratios(self) -> Ratios:
         """Returns what is believed of r, the time at a clock as a multiple of that at the highest one."""
-        import numpy as np
-
         assert self.loads is not None
         kinds = self.loads.kinds
         if all(self.samples.curve(kind) for kind in kinds):
@@ -327,8 +319,6 @@ class Beliefs:
 
         Iterations differ in their work, and only those tell it in which instructions ran at these clocks.
         """
-        import numpy as np
-
         top_mhz = self.ratios().top_mhz
         assert self.loads is not None
         tops = top_mhz[self.loads.kind_of_node][:, None]

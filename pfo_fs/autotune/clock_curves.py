@@ -18,13 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.samples import Point
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _OWN_SHARES = (0.01, 0.05, 0.2, 0.6, 1.0)
 """Shares of the variance that may be an instruction's own; 1.0: instructions tell nothing about each other."""
@@ -91,8 +88,6 @@ class GridPoints:
     """
 
     def __init__(self, where: Sequence[tuple[Kind, int]], top_mhz: Mapping[Kind, int]) -> None:
-        import numpy as np
-
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(kind for kind, _ in where))}
         names = {name: number for number, name in enumerate(dict.fromkeys(kind[1] for kind in kinds))}
         self.kinds: Array = np.array([kinds[kind] for kind, _ in where], dtype=int)
@@ -106,8 +101,6 @@ class GridPoints:
 
         Curves are flat for z up to `end`.
         """
-        import numpy as np
-
         z = self.below(end)
         low, high = np.minimum.outer(z[rows], z[columns]), np.maximum.outer(z[rows], z[columns])
         shape = prior.slope_error**2 * low * high + prior.bend**2 * low**2 * (3 * high - low) / 6
@@ -119,8 +112,6 @@ class GridPoints:
 
     def below(self, end: float) -> Array:
         """Returns by how much z is larger than `end`, or 0, for each site."""
-        import numpy as np
-
         return np.maximum(self.z - end, 0.0)
 
 
@@ -139,8 +130,6 @@ class Belief:
     @property
     def errors(self) -> Array:
         """The standard deviation at each site."""
-        import numpy as np
-
         return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
 
 
@@ -155,8 +144,6 @@ class _Curves:
     """
 
     def __init__(self, prior: Prior, grid: GridPoints, values: Array, errors: Array, end: float) -> None:
-        import numpy as np
-
         self._prior, self._grid, self._end = prior, grid, end
         self._known = known = np.flatnonzero(np.isfinite(values))
         self._mean = prior.slope * grid.below(end)
@@ -170,15 +157,11 @@ class _Curves:
 
     def log_likelihood(self, own_share: float, roughness: float) -> float:
         """Returns how likely the measurements are, but for a constant, as a logarithm."""
-        import numpy as np
-
         lower, whitened = self._whitened(own_share, roughness)
         return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
 
     def belief(self, own_share: float, roughness: float, wanted: int) -> Belief:
         """Returns what is believed at the first rows of the grid after the measurements."""
-        import numpy as np
-
         rows = np.arange(wanted)
         lower, whitened = self._whitened(own_share, roughness)
         half = np.linalg.solve(lower, self._covariance(own_share, roughness, self._known, rows))
@@ -187,8 +170,6 @@ class _Curves:
 
     def _whitened(self, own_share: float, roughness: float) -> tuple[Array, Array]:
         """The root of the covariance of the measurements, and the measurements without their mean, divided by it."""
-        import numpy as np
-
         lower = np.linalg.cholesky(self._covariance(own_share, roughness, self._known, self._known) + self._noise)
         return lower, np.linalg.solve(lower, self._rest)
 
@@ -206,8 +187,6 @@ def believe(prior: Prior, grid: GridPoints, values: Array, errors: Array, wanted
         errors: Relative error of each measured value.
         wanted: The belief is about this number of points.
     """
-    import numpy as np
-
     sloped = _Curves(prior, grid, values, errors, 0.0)
     choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
     # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
@@ -240,16 +219,12 @@ def _plateaus(measured_z: Iterable[float]) -> list[list[float]]:
 
 def _likely(logarithms: Sequence[float]) -> Array:
     """Returns how likely each choice is, relative to all of them."""
-    import numpy as np
-
     likely = np.exp(np.array(logarithms) - max(logarithms))
     return likely / likely.sum()
 
 
 def _mixed(beliefs: Sequence[tuple[Belief, float]]) -> Belief:
     """Returns the mean and the covariance of a mixture of beliefs, each with its share."""
-    import numpy as np
-
     total = sum(share for _, share in beliefs)
     mean = sum(share * each.mean for each, share in beliefs) / total
     covariance = sum(
@@ -330,8 +305,6 @@ def _fit(
     kinds: Sequence[Kind],
     companions: Mapping[Kind, Mapping[int, Point]],
 ) -> ClockCurves:
-    import numpy as np
-
     wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
     others = [((-1 - stage, name), mhz) for (stage, name), curve in companions.items() for mhz in curve]
     top_mhz = {kind: max(clocks_mhz[kind]) for kind in kinds}

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.samples import Samples
 from pfo_fs.planner import Measurement, Profile
 
-Array = Any
-"""An array of numpy, which is not typed here."""
 LOWEST = 0.35
 """As a share of the highest clock: the energy of any instruction rises again below about this clock."""
 _MOST_GRID_POINTS = 1200
@@ -92,8 +90,6 @@ class Curves:
             onset_delay_s: How long after the begin of an instruction its clock acts, in s, where no clock process knows
                 it.
         """
-        import numpy as np
-
         clocks = sorted({mhz for kind in kinds for mhz in self._table[kind]})
         logs, errors = np.zeros((len(kinds), len(clocks))), np.zeros((len(kinds), len(clocks)))
         for number, kind in enumerate(kinds):
@@ -121,8 +117,6 @@ class Curves:
             rows: For each sum, the derivative of it by the logarithm of each kind at each clock (MHz).
             powers: Whether the logarithms are those of powers.
         """
-        import numpy as np
-
         found: Array = np.zeros((len(rows), len(rows)))
         for group in self._groups:
             gradients = np.zeros((len(rows), len(group.where)))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.planner import SwitchCosts
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 
 class ModelError(NamedTuple):
@@ -117,8 +115,6 @@ def expected_offset(
         of_all, of_one: Standard deviation of what all plans of a job have in common, and of what each has of its own;
             `of_one` is at least that of what was measured.
     """
-    import numpy as np
-
     count = len(measured)
     rows, values, variances, common = [], [], [], []
     figures = [

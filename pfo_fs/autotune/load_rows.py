@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.windows import Window
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _SAME_CLOCK = 0.999
 """A run tells of the highest clock if its mean clock was at least this share of it."""
@@ -37,8 +34,6 @@ class Ratios:
 
     def at(self, kinds: Array, mhz: Array) -> tuple[Array, Array]:
         """Returns log r and its error for kinds at clocks, arrays of one shape; between two clocks interpolated."""
-        import numpy as np
-
         clocks = self.clocks_mhz
         high = np.clip(np.searchsorted(clocks, mhz), 1, len(clocks) - 1) if len(clocks) > 1 else np.zeros_like(kinds)
         low = np.maximum(high - 1, 0)
@@ -53,8 +48,6 @@ class Rows:
     """Windows by micro-batch: a row for each micro-batch of each iteration and pipeline, a column for each kind."""
 
     def __init__(self, node_at: Array, kinds: Array, windows: Sequence[Window], ratios: Ratios) -> None:
-        import numpy as np
-
         parts: dict[str, list[Array]] = {}
         steps: list[Array] = []
         step = 0
@@ -116,8 +109,6 @@ class Effect:
     """
 
     def __init__(self, groups: Array) -> None:
-        import numpy as np
-
         self.groups = groups
         self._count = int(groups.max()) + 1
         self._of_group: Array = 0.0
@@ -132,8 +123,6 @@ class Effect:
             left: What is left of each row and kind, without the effects so far.
             weights: 1 / variance of each.
         """
-        import numpy as np
-
         total = self._sums(weights)
         means = self._sums(weights * (left + self.values)) / np.maximum(total, 1e-30)
         known = total > 0
@@ -150,8 +139,6 @@ class Effect:
         self.values = self._of_group[self.groups]
 
     def _sums(self, values: Array) -> Array:
-        import numpy as np
-
         return np.array([np.bincount(self.groups, column, self._count) for column in values.T]).T
 
 
@@ -160,8 +147,6 @@ def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array
 
     Where the clock changes from b to c only d seconds after an instruction has begun, it takes d + (1 - d / t_b) t_c.
     """
-    import numpy as np
-
     which = np.broadcast_to(kinds[None, :, None], window.times_s.shape)
     logs, errors = ratios.at(which, window.ran_mhz)
     if window.or_mhz.any():  # it ran at either clock

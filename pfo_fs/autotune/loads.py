@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.load_rows import Effect, Ratios, Rows, ratio_of
 from pfo_fs.autotune.windows import Window, kinds_of
 from pfo_fs.planner import Pipeline
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _ROUNDS = 12
 """Loads and sensitivities are estimated in turn; after this many rounds they change by less than their errors."""
@@ -99,8 +97,6 @@ class LoadModel:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        import numpy as np
-
         self.kinds, self.kind_of_node = kinds_of(pipeline)
         micro_batches = sorted({i.microbatch for i in pipeline.instructions})
         place = {number: row for row, number in enumerate(micro_batches)}
@@ -121,8 +117,6 @@ class LoadModel:
             windows: The latest windows; pipelines in them may differ.
             ratios: What was believed of r before the last window.
         """
-        import numpy as np
-
         rows = Rows(self.node_at, self.kind_of_node, windows, ratios)
         cells = _Cells(rows)
         of_step, of_place = Effect(rows.by_step), Effect(rows.by_place)
@@ -165,8 +159,6 @@ class LoadModel:
 
     def _by_window(self, windows: Sequence[Window], values: Array) -> dict[int, Array]:
         """Values of rows and kinds for each window, by its id, in its shape: iterations, nodes, pipelines."""
-        import numpy as np
-
         nodes = len(self.kind_of_node)
         place: Array = np.zeros(nodes, int)
         for row, own in enumerate(self.node_at):
@@ -182,8 +174,6 @@ class LoadModel:
 
     def _changed(self, rows: Rows, logs: Array) -> list[Changed]:
         """What the latest window tells of instructions with which the clock changes, at an ordinary load."""
-        import numpy as np
-
         found = []
         wanted = (rows.from_mhz > 0) & rows.latest[:, None] & rows.seen
         for number, kind in enumerate(self.kinds):
@@ -198,8 +188,6 @@ class LoadModel:
 
     def _bases(self, full: Array, rows: Rows, robust: Array) -> dict[int, Array]:
         """The base of each kind, by pipeline: from runs at the highest clock where there are some."""
-        import numpy as np
-
         found = {}
         for pipeline in np.unique(rows.pipelines).tolist():
             mine = (rows.pipelines == pipeline)[:, None] & rows.seen
@@ -212,8 +200,6 @@ class LoadModel:
         return found
 
     def _found(self, rows: Rows, cells: _Cells) -> list[Found]:
-        import numpy as np
-
         found = []
         for number, kind in enumerate(self.kinds):
             count = int((rows.at_top & rows.seen & rows.latest[:, None])[:, number].sum())
@@ -233,8 +219,6 @@ class LoadModel:
         durations are then about as the model explains them; else their mean is what the model explains. How iterations
         differ from each other always stays, since it makes the longest of several paths longer.
         """
-        import numpy as np
-
         ratio, error = ratio_of(self.kind_of_node, window, ratios)
         logs: Array = np.log(window.times_s / ratio)
         explained = self._explained.get(id(window))
@@ -261,8 +245,6 @@ class _Cells:
     """
 
     def __init__(self, rows: Rows) -> None:
-        import numpy as np
-
         self.known: dict[tuple[int, int], tuple[int, float, float]] = {}
         self._cells: list[tuple[tuple[int, int], Array, float, float]] = []
         wanted = rows.at_clock & rows.latest[:, None] & rows.seen & (rows.mhz < rows.top_mhz)
@@ -298,8 +280,6 @@ class _Cells:
             load: The loads as estimated before.
             of_step: What the runs of one iteration have in common beyond their loads.
         """
-        import numpy as np
-
         if not self._cells:
             return
         latest = np.flatnonzero(rows.latest)
@@ -370,8 +350,6 @@ def _shared_by_steps(load: Array, information: Array, by_step: Array) -> float:
         information: 1 / variance of what the row's durations alone tell of it.
         by_step: The iteration of each row.
     """
-    import numpy as np
-
     rows = np.bincount(by_step)
     means = np.bincount(by_step, load) / rows
     known = np.bincount(by_step, information / (1 + information)) / rows

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
 from pfo_fs.autotune.judgements import (
@@ -28,9 +28,6 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _PLANNED_FOR, _JUDGED_BY = 16, 48
 """Plans are made for at most 16 of the measured iterations, and judged by at most 48 others."""
@@ -83,8 +80,6 @@ class JobModel:
         blocking_power_w: float,
         answers: Mapping[View, ScenarioAnswer] | None = None,
     ) -> None:
-        import numpy as np
-
         self.goal = goal
         self.curves: Curves = beliefs.curves()
         self._beliefs, self._settings = beliefs, settings
@@ -122,8 +117,6 @@ class JobModel:
 
     def _groups(self) -> dict[int, int]:
         """The group of each pipeline that runs clocks of its own."""
-        import numpy as np
-
         assert self._beliefs.loads is not None
         bases = self._beliefs.loads.bases
         middle = np.median(np.array(list(bases.values())), axis=0)
@@ -157,8 +150,6 @@ class JobModel:
         First those that plans are made for, then those that plans are judged by: others, as a plan fits the iterations
         that it was made for better than any to come. Both are spread over all windows, so that no window counts alone.
         """
-        import numpy as np
-
         parts: list[Array] = []
         for window, full_s in zip(self._beliefs.windows, self._beliefs.at_max_clocks_s(), strict=True):
             if set(self._pipelines) <= set(window.pipelines):
@@ -343,8 +334,6 @@ class JobModel:
 
     def latest(self, plan: ClockPlan) -> float:
         """Returns how late iterations of a plan can be, relative to the target: if all times follow the clock fully."""
-        import numpy as np
-
         clocks, columns, tops = self._of_groups(plan), self._columns(), self.max_clocks.clocks_mhz[0]
         longer = np.array([[top / clocks[group][node] for group in columns] for node, top in enumerate(tops)])
         longest = Scenarios(self.everything, self.judged.full_s * longer, columns)
@@ -391,6 +380,4 @@ class JobModel:
 
 def _spread(count: int, chosen: int) -> Array:
     """Numbers below `count`, evenly spread, the last one included."""
-    import numpy as np
-
     return np.round(np.linspace(count - 1, 0, chosen)).astype(int)[::-1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.judgements import (
@@ -20,8 +21,6 @@ from pfo_fs.autotune.judgements import (
 if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel
 
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _MOST_TRIALS = 12
 """Of the plans that were measured, the latest 12 tell of others: each costs a play of all scenarios."""
@@ -74,8 +73,6 @@ class PlanJudge:
 
     def _alone(self, plan: ClockPlan) -> _ByModel:
         """Returns what the model makes of a plan."""
-        import numpy as np
-
         if plan.key in self._by_model:
             return self._by_model[plan.key]
         model = self._model
@@ -116,8 +113,6 @@ class PlanJudge:
 
     def _believed(self, plan: ClockPlan) -> Judgement:
         """Returns a judgement by the model and by what was measured under this plan and others."""
-        import numpy as np
-
         model, own = self._model, self._alone(plan)
         if plan.key == model.max_clocks.key:
             return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)

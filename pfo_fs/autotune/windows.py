@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.instruction_runs import RunInstruction, RunSample, numbered_iterations, steps_of
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Pipeline
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 MOST_PIPELINES = 32
 """At most 32 pipelines of a window are kept: their iterations show how the slowest of them varies."""
@@ -111,8 +109,6 @@ def window_of(
         schedules: The schedules in force; a rank without one ran at its default clock, which counts as the highest one.
         is_taken: Whether the results of a rank are used.
     """
-    import numpy as np
-
     in_force = {schedule.rank: schedule for schedule in schedules}
     by_place: dict[int, dict[int, list[ProfilingResult]]] = {}
     for result in results:
@@ -232,8 +228,6 @@ def _sees_clocks(result: ProfilingResult) -> bool:
 
 def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
     """For each instruction, whether the clock processes of its ranks have learned when its clock acts."""
-    import numpy as np
-
     known = [set() if one.switching is None else set(one.switching.latencies_s) for one in results]
     return np.array([all(clock in each for each in known) for clock in mhz.tolist()])
 
@@ -265,8 +259,6 @@ def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> Array:
         first_mhz: The clock at which the iteration begins.
         times_s: The duration of each, in s.
     """
-    import numpy as np
-
     found, since_s, last = [], math.inf, first_mhz
     for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):
         if clock != last:
@@ -278,8 +270,6 @@ def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> Array:
 
 def kinds_of(pipeline: Pipeline) -> tuple[list[tuple[int, str]], Array]:
     """Returns the kinds of instructions, sorted, and the number of each node's kind."""
-    import numpy as np
-
     kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
     number: Mapping[tuple[int, str], int] = {kind: place for place, kind in enumerate(kinds)}
     return kinds, np.array([number[i.stage, i.name] for i in pipeline.instructions])

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations
 from pfo_fs.loads.step_shape import StepShape
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 LOST_TIME = 0.0005
 """Relative: clocks from loads may make steps longer by this share on average."""
@@ -138,8 +136,6 @@ class LoadChoice:
             loads: Load of each micro-batch, (micro-batches, pipelines, features).
             late_s: By how much later than the first one each pipeline begins the step, in s, (pipelines,).
         """
-        import numpy as np
-
         pipelines = loads.shape[1]
         if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
             return [self.clocks.offered_mhz[0]] * pipelines
@@ -170,8 +166,6 @@ class LoadChoice:
             lost_s: By how much longer clocks have made training in this step; None: all pipelines waited for the one
                 that ended last.
         """
-        import numpy as np
-
         slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         is_known = bool(np.isfinite(ends_s).all())
         if is_known:
@@ -203,8 +197,6 @@ class LoadChoice:
         Args:
             loads, ends_s, mhz: As for `learn`.
         """
-        import numpy as np
-
         slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         if not np.isfinite(loads).all() or not self.explains:
             return ends_s / (1 + self.durations.slope * slower)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
@@ -20,9 +20,6 @@ from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
 from pfo_fs.loads.waits import Waits
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
@@ -82,8 +79,6 @@ class LoadCoordinator:
         top = offered_mhz[0]
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
         self._shape = shape or StepShape.alone()
-        import numpy as np
-
         self._lanes, self._stages = (np.array(column) for column in zip(*places, strict=True))
         self._num_lanes = int(self._lanes.max()) + 1
         clocks = Clocks(self._offered, self._offered[-1], change_s)
@@ -110,8 +105,6 @@ class LoadCoordinator:
         Raises:
             ValueError: The ranks are not at the same step.
         """
-        import numpy as np
-
         told = StepRows(rows)
         steps = told.steps
         if not (steps == steps[0]).all():
@@ -140,8 +133,6 @@ class LoadCoordinator:
 
     def learn(self) -> None:
         """Learns from the steps that the last rows say have ended; call it after each `receive`."""
-        import numpy as np
-
         told, self._untaken = self._untaken, None
         if told is None:
             return
@@ -163,8 +154,6 @@ class LoadCoordinator:
 
     def _learn(self, done: _Open, after: _Open | None) -> None:
         """Learns from a step that all ranks have ended, and from the begin of the one after it."""
-        import numpy as np
-
         ends_s: Array = np.full((self._shape.ranks, self._num_lanes), -np.inf)
         np.maximum.at(ends_s, (self._stages, self._lanes), done.work_s)
         top, choice = self._offered[0], self._choice

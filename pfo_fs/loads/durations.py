@@ -19,10 +19,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.loads.step_shape import USUAL_TIMES, StepShape
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _STEPS = 60
 """The latest 60 steps count: data changes within hundreds of steps."""
@@ -78,8 +76,6 @@ class LoadDurations:
 
     def forget(self) -> None:
         """Forgets all steps: loads are of another form now."""
-        import numpy as np
-
         self._steps.clear()
         self.count = 0
         self._found: Array | None = None
@@ -97,15 +93,11 @@ class LoadDurations:
                 is not known.
             slower: Highest clock over the clock in force, less 1, (pipelines,).
         """
-        import numpy as np
-
         self._steps.append((loads, ends_s, slower))
         self.count += bool(np.isfinite(ends_s).any())
 
     def fit(self) -> None:
         """Fits the model to the latest steps."""
-        import numpy as np
-
         if not self._steps:
             return
         pipelines = self._steps[-1][1].shape[1]
@@ -151,8 +143,6 @@ class LoadDurations:
 
     def _begin(self, loads: Array, mean_s: float) -> None:
         """Takes the work to be proportional to the load, before anything is known."""
-        import numpy as np
-
         self._scale = np.maximum(np.abs(loads).mean(axis=(0, 1)), 1e-12)
         basis = self._basis(loads)
         size, features = basis.shape[-1], loads.shape[-1]
@@ -165,8 +155,6 @@ class LoadDurations:
 
     def _assumed(self, mean_s: float) -> tuple[Array, Array]:
         """Rows and aims of least squares that say what is assumed until it is measured."""
-        import numpy as np
-
         assert self._found is not None
         ranks, names, count = self._shape.ranks, len(self._shape.names) - 1, len(self._found)
         size = (count - 1 - names) // ranks
@@ -189,8 +177,6 @@ class LoadDurations:
         """By how much later ranks end where one coefficient is larger, in s for each unit, (ranks, columns,
         coefficients): the sum over the instructions that the end waited for.
         """
-        import numpy as np
-
         assert self._found is not None
         shape, size, columns = self._shape, basis.shape[-1], np.arange(basis.shape[1])
         weights, times = self._parts(self._found)
@@ -210,8 +196,6 @@ class LoadDurations:
 
     def _parts(self, found: Array) -> tuple[Array, Array]:
         """The weights of each rank, (ranks, functions of the load), and times(name)."""
-        import numpy as np
-
         first = len(found) - len(self._shape.names)
         return found[:first].reshape(self._shape.ranks, -1), np.append(1.0, found[first:-1])
 
@@ -221,8 +205,6 @@ class LoadDurations:
 
     def _times_s(self, basis: Array, found: Array, slower: Array, pace: Any) -> Array:
         """Durations of the instructions, (instructions, columns)."""
-        import numpy as np
-
         shape, (weights, times) = self._shape, self._parts(found)
         work = np.einsum("mcf,rf->rmc", basis, weights)[shape.rank, shape.micro_batch] * times[shape.name][:, None]
         found_s: Array = np.maximum(work, _LEAST) * self._mean_s * (1 + found[-1] * slower) * pace
@@ -251,8 +233,6 @@ class LoadDurations:
 
     def _basis(self, loads: Array) -> Array:
         """The functions of the load: (micro-batches, columns, functions)."""
-        import numpy as np
-
         scaled = loads / self._scale
         parts = [np.ones_like(scaled[..., :1]), scaled]
         return np.concatenate([*parts, scaled**2] if scaled.shape[-1] == 1 else parts, axis=-1)

@@ -16,10 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Array = Any
-"""An array of numpy, which is not typed here."""
+from pfo_fs.arrays import Array, np
 
 _PRIOR_W = 1000.0
 """Before anything is measured, each coefficient is somewhere within 1,000 W."""
@@ -54,8 +52,6 @@ class _Powers:
     """
 
     def __init__(self, size: int) -> None:
-        import numpy as np
-
         self._prior: Array = np.eye(size) / _PRIOR_W**2
         self._products: Array = np.zeros((size, size))
         self._sums: Array = np.zeros(size)
@@ -71,8 +67,6 @@ class _Powers:
 
     def solve(self) -> Array:
         """Returns the coefficients."""
-        import numpy as np
-
         found: Array = np.zeros(len(self._sums))
         variance = 1.0
         for _ in range(3):  # the prior weighs as the scatter says, which follows from the coefficients
@@ -90,8 +84,6 @@ class StepEnergies:
     """
 
     def __init__(self, top_mhz: int) -> None:
-        import numpy as np
-
         self._top_mhz = top_mhz
         self._all = _Powers(4)
         self._products: Array = np.zeros((2, 2))
@@ -111,8 +103,6 @@ class StepEnergies:
             work_s: The time of each rank's own work, (ranks,).
             mhz: The clock of each rank.
         """
-        import numpy as np
-
         known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
         busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
         self._all.add(np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1), energies_j[known] / step_s)
@@ -129,8 +119,6 @@ class StepEnergies:
             lowered: Whether a rank has a lower clock.
             weights: For ranks that a turn has kept at the highest clock, the inverse of how likely that was; else 0.
         """
-        import numpy as np
-
         known = np.isfinite(energies_j + full_s) & (energies_j > 0)
         low, out = known & lowered, known & (weights > 0)
         rows: Array = np.stack([np.full(len(full_s), step_s), full_s], axis=1)
@@ -156,8 +144,6 @@ class StepEnergies:
         Args:
             energies_j: As for `add_clocks`.
         """
-        import numpy as np
-
         self._other_j += float(np.nansum(energies_j))
 
     @property
@@ -168,8 +154,6 @@ class StepEnergies:
     @property
     def saving(self) -> Saving | None:
         """What was saved so far; None while that is not known."""
-        import numpy as np
-
         if self._num_turns < _LEAST_TURNS or not self._lowered.any():
             return None
         try:

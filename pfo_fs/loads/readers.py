@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError
 
 Load = tuple[float, ...]
@@ -23,9 +24,6 @@ _NO_WEIGHT = -100.0
 """A mask that is added to scores drops what it makes lower by this: e to this power is no normal 32-bit number."""
 _AXES = (3, 4)
 """The numbers of a position where pictures are seen: time, height and width; some models put that in the text first."""
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 
 def tokens(batch: Any) -> Load:
@@ -156,8 +154,6 @@ def _of_boundaries(cu_seqlens: Any) -> Load:
 
 
 def _of_positions(position_ids: Any, mask: Any = None, ids: Any = None) -> Load:
-    import numpy as np
-
     positions, kept = _table(position_ids)
     of_ids = tuple(getattr(ids, "shape", ()))
     if positions.ndim == 3 or (positions.ndim == 2 and len(of_ids) == 1 and len(positions) in _AXES):
@@ -209,8 +205,6 @@ def _length(row: Any) -> int | None:
 
 def _documents(mask: Any) -> Array:
     """The number of the document of each token, (rows, length), 0 where the mask drops it."""
-    import numpy as np
-
     values = _two_axes(_table(mask)[0])
     low, high = (values.min(), values.max()) if values.size else (0, 0)
     if low < 0:
@@ -225,8 +219,6 @@ def _documents(mask: Any) -> Array:
 
 
 def _of_documents(documents: Array) -> Load:
-    import numpy as np
-
     rows, _ = np.nonzero(documents)
     numbers = documents[documents != 0]
     is_new_row = rows[1:] != rows[:-1]
@@ -243,8 +235,6 @@ def _of_rows(documents: Array) -> Load:
 
 def _table(values: Any) -> tuple[Array, Array]:
     """Numbers as an array of two axes at least, and where it holds them: rows of unequal lengths are filled up."""
-    import numpy as np
-
     try:
         found = np.atleast_2d(_array(values))
         return found, np.ones(found.shape, bool)
@@ -258,8 +248,6 @@ def _table(values: Any) -> tuple[Array, Array]:
 
 
 def _array(values: Any) -> Array:
-    import numpy as np
-
     _check_on_cpu(values)
     if hasattr(values, "is_floating_point"):
         values = values.detach().float() if values.is_floating_point() else values  # numpy has no bfloat16

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Array = Any
-"""An array of numpy, which is not typed here."""
+from pfo_fs.arrays import Array, np
 
 
 def by_micro_batch(times_s: Array, kinds: Array, micro_batches: Array) -> Array:
@@ -16,8 +13,6 @@ def by_micro_batch(times_s: Array, kinds: Array, micro_batches: Array) -> Array:
         kinds: The number of each instruction's kind, (instructions,).
         micro_batches: The number of its micro-batch; each micro-batch has one instruction of each kind.
     """
-    import numpy as np
-
     table: Array = np.ones((len(times_s), int(max(micro_batches)) + 1, times_s.shape[2], int(max(kinds)) + 1))
     for node, (kind, micro_batch) in enumerate(zip(kinds, micro_batches, strict=True)):
         table[:, micro_batch, :, kind] = times_s[:, node]
@@ -37,8 +32,6 @@ def shown_loads(table: Array, shown: int | None = None) -> tuple[Array, float]:
         (steps, micro-batches, pipelines), and the share of the variance that the component has beyond the one part
         of `kinds` that it has where all kinds vary on their own: 1 if all vary together, 0 if none do.
     """
-    import numpy as np
-
     count = table.shape[-1]
     rows = table[:shown].reshape(-1, count)
     mean = rows.mean(axis=0)

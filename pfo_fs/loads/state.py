@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.loads.energies import Saving
 
 LEAST_BALANCED = 0.02
@@ -43,8 +44,6 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
         mhz: The clock of each lane.
         work_s, full_s: How long it worked, and would have at the highest clock, in s.
     """
-    import numpy as np
-
     if not np.isfinite(mhz + work_s + full_s).all():
         return None
     order = np.argsort(-full_s, kind="stable")

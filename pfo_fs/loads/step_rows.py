@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError
 
 MOST_FEATURES = 8
@@ -31,9 +32,6 @@ _ENDED = _BEGAN + 1
 FIXED = _ENDED + 3 * MOST_ENDED
 """This number of numbers stands before the loads."""
 UNKNOWN = math.nan
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +168,6 @@ class StepRows:
     """
 
     def __init__(self, rows: Sequence[Sequence[float]]) -> None:
-        import numpy as np
-
         fixed: Array = np.array([row[:FIXED] for row in rows])
         self.steps: Array = fixed[:, 0]
         self.readings: Array = fixed[:, _RUNS:_BEGAN]
@@ -191,8 +187,6 @@ class StepRows:
             lanes: The lane of each rank.
             micro_batches: In a pipeline, how many there are; 1 without one.
         """
-        import numpy as np
-
         found: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
         for lane, load in zip(reversed(lanes), reversed(self._loads), strict=True):
             if load and len(load) == self._size and self._size % micro_batches == 0:

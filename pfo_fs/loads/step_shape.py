@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 FORWARD = "forward"
 USUAL_TIMES: Mapping[str, float] = {"backward": 2.0, "forward_backward": 3.0}
@@ -52,8 +49,6 @@ class StepShape:
     @classmethod
     def of(cls, pipeline: Pipeline) -> StepShape:
         """Returns the shape of a pipeline."""
-        import numpy as np
-
         instructions = pipeline.instructions
         found = {i.name for i in instructions}
         names = sorted(found, key=lambda name: (name != FORWARD, name))
@@ -94,8 +89,6 @@ class StepShape:
         Args:
             times_s: As for `ends_s`.
         """
-        import numpy as np
-
         none, columns = times_s.shape
         ends: Array = np.zeros((none + 1, columns))
         waited_for: Array = np.full((none + 1, columns), none)
@@ -111,8 +104,6 @@ class StepShape:
 
     def busy_s(self, times_s: Array) -> Array:
         """Returns the time of each rank's instructions together, in s, (ranks, columns)."""
-        import numpy as np
-
         firsts = np.flatnonzero(np.append(1, np.diff(self.rank)))
         found: Array = np.add.reduceat(times_s, firsts, axis=0)
         return found
@@ -125,6 +116,4 @@ class StepShape:
     @property
     def _lasts(self) -> Array:
         """The last instruction of each rank."""
-        import numpy as np
-
         return np.flatnonzero(np.append(np.diff(self.rank), 1))

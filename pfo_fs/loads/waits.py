@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
-Array = Any
-"""An array of numpy, which is not typed here."""
+from pfo_fs.arrays import Array, np
 
 _TELLING, _APART = 16, 2
 """Ranks count as apart while in two of the last 16 steps that can tell a rank did not wait: ranks that wait after every
@@ -33,8 +31,6 @@ class Waits:
     """
 
     def __init__(self, lanes: Sequence[int], stages: Sequence[int]) -> None:
-        import numpy as np
-
         self._lanes: Array = np.array(lanes)
         self._stages: Array = np.array(stages)
         self._waited: deque[bool] = deque(maxlen=_TELLING)
@@ -57,8 +53,6 @@ class Waits:
             work_s: How long each rank worked.
             cost_s: By how much longer each lane's work was than it would have been at the highest clock, (lanes,).
         """
-        import numpy as np
-
         if not np.isfinite(begins_s).all():
             begins_s = np.zeros(len(begins_s))
         ends_s = begins_s + work_s

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import Impossible
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
@@ -97,8 +98,6 @@ class StageClocks:
     """
 
     def __init__(self, problem: Problem) -> None:
-        import numpy as np
-
         self._problem = problem
         self._stages: Any = np.array([instruction.stage for instruction in problem.pipeline.instructions])
         # The times of each stage in s, by name and clock.
@@ -109,8 +108,6 @@ class StageClocks:
 
     def evaluate(self, clocks_mhz: Sequence[Sequence[int]]) -> tuple[Any, Any]:
         """Returns the effective energy in J and the iteration time in s of each combination."""
-        import numpy as np
-
         problem, table = self._problem, self._problem.table
         size = max(1, _BATCH // len(self._stages))
         costs, times = [np.zeros(0)], [np.zeros(0)]
@@ -180,8 +177,6 @@ class StageClocks:
 
     def cheapest(self, costs_j: Any, times_s: Any, deadline_s: float, straggler_s: float | None) -> int | None:
         """Returns the position of the combination with least energy within the deadline; None if all are slower."""
-        import numpy as np
-
         energies = costs_j + self._problem.waiting_power_w * np.maximum(times_s, straggler_s or 0.0)
         energies = np.where(times_s <= deadline_s, energies, np.inf)
         at = int(energies.argmin())

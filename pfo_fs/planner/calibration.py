@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
@@ -26,9 +27,6 @@ _USUAL_DELAY = 0.02
 """Relative to the mean instruction: known beforehand of a delay is that it is about this long or shorter."""
 _MODEL_ERROR = 0.002
 """Relative: known beforehand of the error of a predicted iteration time."""
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,6 @@ def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Ca
     for number, iteration in enumerate(iterations):
         if missing := [i for i in pipeline.instructions if i not in iteration.times_s]:
             raise PlanError(f"measured iteration {number} has no time for {missing[0]}")
-    import numpy as np
-
     real_s: Array = np.array([iteration.iteration_time_s for iteration in iterations])
     own_s = _own_s(pipeline, iterations)
     usual_s = _USUAL_DELAY * float(own_s.mean())
@@ -124,8 +120,6 @@ def _fit(longer_s: Array, missing_s: Array, error_s: float) -> tuple[float, floa
         missing_s: The time of each iteration that its instructions do not explain, in s.
         error_s: Error of a predicted iteration time, in s; it decides where all iterations are alike.
     """
-    import numpy as np
-
     longer_mean_s, missing_mean_s = float(longer_s.mean()), float(missing_s.mean())
     differences_s = longer_s - longer_mean_s
     slope = float(differences_s @ (missing_s - missing_mean_s)) / (float(differences_s @ differences_s) + error_s**2)
@@ -142,8 +136,6 @@ def _makespans_s(pipeline: Pipeline, own_s: Array, delay_s: float) -> Array:
 
 def _own_s(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Array:
     """Time of each instruction (rows) in each iteration (columns) in s, with the loading of its data before it."""
-    import numpy as np
-
     return np.array(
         [
             [

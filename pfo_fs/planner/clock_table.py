@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.arrays import np
+
 if TYPE_CHECKING:
     from pfo_fs.planner.problem import Problem
 
@@ -28,8 +30,6 @@ class ClockTable:
     """
 
     def __init__(self, problem: Problem) -> None:
-        import numpy as np
-
         tables = problem.measured_by_kind
         number_of = {kind: number for number, kind in enumerate(tables)}
         self.mhz = sorted({mhz for each in tables.values() for mhz in each.frequencies_mhz})
@@ -88,7 +88,5 @@ class ClockTable:
             low: The clocks of the instructions; the nearest one counts where it was not measured.
             high: The higher clocks; the highest measured one below counts where it was not measured.
         """
-        import numpy as np
-
         low, high = self.nearest[kind, low], self.below[kind, high]
         return self.time_s[kind, high], np.maximum(0.0, self.cost_j[kind, high] - self.cost_j[kind, low])

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from pfo_fs.arrays import np
+
 Neighbours = list[list[tuple[int, float]]]
 """For each node, (node, delay in s) of others."""
 
@@ -76,8 +78,6 @@ class LongestPaths:
     """
 
     def __init__(self, order: Sequence[int], edges: Iterable[tuple[int, int, float]]) -> None:
-        import numpy as np
-
         before, after = neighbours(len(order), edges)
         depth = [0] * len(order)
         for node in order:
@@ -101,8 +101,6 @@ class LongestPaths:
                 None: for no time.
             shares: Whether `weights` will be asked for.
         """
-        import numpy as np
-
         is_exact, blur_s = blur_s == 0, max(blur_s, _LEAST_BLUR_S)
         nodes, columns = times_s.shape
         ends: Any = np.empty((nodes + 1, columns))
@@ -155,8 +153,6 @@ class LongestPaths:
             nodes: Number of nodes.
             columns: Number of columns.
         """
-        import numpy as np
-
         ends: Any = np.zeros((nodes + 1, columns))
         for own, sides, _ in self.levels:
             start = np.maximum.reduce([ends[side.at] + side.delay_s for side in sides])
@@ -169,8 +165,6 @@ class LongestPaths:
             ends: What `ends` returned, with shares.
             last: By how much it grows per second by which each of the last nodes ends later, (last nodes, columns).
         """
-        import numpy as np
-
         weights: Any = np.zeros(ends.shares.shape[1:])
         weights[self.last] = last
         for own, _, sides in reversed(self.levels):
@@ -188,8 +182,6 @@ class LongestPaths:
             deadlines_s: When the last node of each column must have ended, in s.
             lost_s: As in `ends`.
         """
-        import numpy as np
-
         none = np.zeros((1, times_s.shape[1]))
         needs: Any = np.vstack([times_s, none])
         lost: Any = None if lost_s is None else np.vstack([lost_s, none])
@@ -220,8 +212,6 @@ def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Nei
 
 def _sides(nodes: list[int], towards: Neighbours, back: Neighbours) -> list[_Side]:
     """The neighbours of some nodes, of which `towards` has lists and `back` those of the other direction."""
-    import numpy as np
-
     rows = [
         [
             (other, delay_s, abs(other - node) == 1, [there for there, _ in back[other]].index(node))

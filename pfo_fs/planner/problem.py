@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.choices import MIN_OPTIONS, Choices, choices_of
 from pfo_fs.planner.clock_table import ClockTable
@@ -161,8 +162,6 @@ class Problem:
             times_s: Duration of each node, in s.
             lost_s: For how long each rank stands still before each of its nodes but the first, in s.
         """
-        import numpy as np
-
         times: Any = np.array(times_s)[:, None]
         ends = self.paths.ends(times, lost_s=np.full(times.shape, lost_s) if lost_s else None).ends_s
         return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
@@ -208,8 +207,6 @@ class Problem:
 
     def _fastest_without_changes(self) -> list[list[int]]:
         """Each rank at the one clock at which its instructions take least time; empty if a rank has no common clock."""
-        import numpy as np
-
         offered_s = np.where(self.table.offered, self.table.time_s, np.inf)[self.table.kind]
         clocks_mhz: list[int] = []
         for first, end in pairwise(self.pipeline.first_nodes):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import PlanError
 from pfo_fs.user_files import DECIMAL_COMMA, csv_table
 
@@ -122,8 +123,6 @@ def _require(good: Any, frame: Any, column: str, source: str, wrong: str, cells:
 
 def _numbers(frame: Any, column: str, source: str) -> Any:
     """A column as finite numbers, exactly as Python's own `float` reads them."""
-    import numpy as np
-
     try:
         numbers = frame[column].astype(float)
     except ValueError:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.planner.problem import Problem
 
 BUCKETS = 16
@@ -77,8 +78,6 @@ def nodes_needed(times_s: Any, shortest_s: Any) -> Any:
             counts, (instructions, clocks).
         shortest_s: How long a run at each clock lasts at least that begins with a change up, and down, (2, clocks).
     """
-    import numpy as np
-
     known_s = np.where(np.isfinite(times_s), times_s, times_s.min(axis=1, keepdims=True))
     total_s: Any = np.vstack([np.zeros((1, known_s.shape[1])), known_s.cumsum(axis=0)])
     first: Any = np.arange(len(times_s))
@@ -106,8 +105,6 @@ class RankRuns:
             rank: The rank.
             wrong_s: For how long a change makes a GPU run at the higher clock without need, in s.
         """
-        import numpy as np
-
         first, end = problem.pipeline.first_nodes[rank : rank + 2]
         table, costs = problem.table, problem.switch_costs
         tables = [problem.measured_by_kind[i.stage, i.name] for i in problem.pipeline.orders[rank]]
@@ -138,8 +135,6 @@ class RankRuns:
             window: When instructions may run, and the price of time.
             change_price_j: Price of a change beyond its energy, in J.
         """
-        import numpy as np
-
         release_s, price_w = window.release_s, window.price_w
 
         def late(k: int) -> tuple[Any, Any]:
@@ -172,8 +167,6 @@ class _Search:
     the state before the run that ends with k began, or before k."""
 
     def __init__(self, rank: Rank, release_s: Any, due_s: Any) -> None:
-        import numpy as np
-
         self._rank, self._np = rank, np
         count, clocks = rank.values_j.shape
         self._buckets = 1 if rank.times_s is None else BUCKETS

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
 from pfo_fs.planner.relaxation import Relaxed
@@ -52,8 +53,6 @@ class RankSweeps:
             price_w: Price of the duration of each node, in J/s.
             change_price_j: Price of a change beyond its energy, in J.
         """
-        import numpy as np
-
         clocks_mhz: list[int] = []
         for rank, (first, end) in enumerate(self._spans):
             anywhere = Window(np.zeros(end - first), np.full(end - first, _NO_LIMIT_S), price_w[first:end])
@@ -73,8 +72,6 @@ class RankSweeps:
             length_s: The longest iteration time, in s.
             change_price_j: Price of a change beyond its energy, in J.
         """
-        import numpy as np
-
         alike, spans = self._problem.alike, self._spans
         mixed_s, price_w = relaxed.times_s.copy(), times_price * relaxed.prices_w[:, 0]
         lost_s: Any = np.zeros(mixed_s.shape)  # for how long ranks with real clocks stand still before nodes
@@ -99,8 +96,6 @@ class RankSweeps:
 
     def _window(self, times_s: Any, lost_s: Any, first: int, end: int, length_s: float, pin: float) -> Window:
         """What the other ranks leave to the rank with the nodes from `first` to `end`."""
-        import numpy as np
-
         problem = self._problem
         end_s = length_s - problem.overhead_s
         earliest = problem.paths.ends(times_s, lost_s=lost_s).ends_s[:, 0]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.scenario_model import Scenarios
 
@@ -54,8 +55,6 @@ class Relaxation:
     """
 
     def __init__(self, scenarios: Scenarios) -> None:
-        import numpy as np
-
         self._scenarios = scenarios
         durations_s, busy_s = scenarios.durations_s, scenarios.busy_s.ravel()
         hulls = [scenarios.table.hulls[kind] for kind in scenarios.table.kind.tolist()]
@@ -83,8 +82,6 @@ class Relaxation:
         Args:
             edges: Number of edges of each node's hull.
         """
-        import numpy as np
-
         scenarios, before = self._scenarios, self._scenarios.problem.before
         group_of, columns = scenarios.group_of, len(scenarios.group_of)
         column, last = np.arange(columns), scenarios.paths.last
@@ -120,7 +117,6 @@ class Relaxation:
 
     def _load(self) -> Any:
         import highspy
-        import numpy as np
 
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = len(self._cost), len(self._row_lower)
@@ -149,8 +145,6 @@ class Relaxation:
         Raises:
             PlannerError: The solver gives no answer, for example because the fastest plan takes longer.
         """
-        import numpy as np
-
         scenarios = self._scenarios
         deadline_s = min(deadline_s, self._horizon_s)
         self._row_lower[-1] = -deadline_s
@@ -173,8 +167,6 @@ class Relaxation:
 
     def _bound_j(self, duals: Any) -> float:
         """The lower bound in J that `duals` prove (see the module's text)."""
-        import numpy as np
-
         y = np.maximum(duals, 0.0)
         spread: Any = np.repeat(y, np.diff(self._starts))
         reduced = self._cost - np.bincount(self._indices, weights=self._values * spread, minlength=len(self._cost))

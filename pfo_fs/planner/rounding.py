@@ -20,6 +20,7 @@ from itertools import combinations
 from math import comb
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxed
@@ -51,8 +52,6 @@ class Rounder:
     """
 
     def __init__(self, problem: Problem) -> None:
-        import numpy as np
-
         self._problem = problem
         pipeline = problem.pipeline
         self._backwards = LongestPaths(
@@ -74,8 +73,6 @@ class Rounder:
             targets_s: The longest iteration times in s, those of the fastest plan or longer.
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until the target in any case.
         """
-        import numpy as np
-
         overhead_s = self._problem.overhead_s
         # Without a straggler the relaxation may end before the deadline: waiting longer costs more than it saves.
         useful_s = [
@@ -103,8 +100,6 @@ class Rounder:
             relaxed: The relaxation's answers, one per deadline.
             deadlines_s: The longest makespans in s, without the overhead; the fastest plan's or longer.
         """
-        import numpy as np
-
         forwards, backwards = self._problem.paths, self._backwards
         deadlines: Any = np.array(deadlines_s)
         prices: Any = np.hstack([answer.prices_w for answer in relaxed])
@@ -136,8 +131,6 @@ class Rounder:
             target_s, waiting_w: As for `clocks_mhz`.
             room: The most options that may be walked through.
         """
-        import numpy as np
-
         offered = self._problem.table.options[self._kind] >= 0
         least, together = self._values_j(options[:, None], target_s, waiting_w)[0], 1
         while together <= _MOST_TOGETHER:
@@ -165,8 +158,6 @@ class Rounder:
 
     def _values_j(self, options: Any, target_s: float, waiting_w: float) -> Any:
         """The effective energy of assignments with that of waiting, in J; infinite if an iteration is too long."""
-        import numpy as np
-
         lengths_s = self._makespans_s(options) + self._problem.overhead_s
         costs_j = self._costs_j[self._kind[:, None], options].sum(axis=0)
         return np.where(lengths_s <= target_s, costs_j + waiting_w * lengths_s, np.inf)
@@ -179,8 +170,6 @@ class Rounder:
 
     def _within(self, times: Any, deadlines: Any) -> Any:
         """Returns the relaxed durations, shortened where the solver's tolerance has let them exceed the deadline."""
-        import numpy as np
-
         fastest: Any = np.repeat(self._times_s[self._kind, 0][:, None], len(deadlines), axis=1)
         latest = self._problem.paths.latest(fastest, deadlines)  # behind a node, everything at its fastest
         targets: Any = np.empty_like(fastest)
@@ -197,8 +186,6 @@ class Rounder:
 
         Where `pinned` is given and not negative, nodes get that option.
         """
-        import numpy as np
-
         options: Any = np.empty(latest.shape, int)
         slower: Any = 1e-10 * np.arange(self._times_s.shape[1])[None, :, None]  # prefers the slower of equals
 
@@ -217,8 +204,6 @@ class Rounder:
 
     def _repair(self, options: Any, deadlines: Any) -> None:
         """Shortens assignments that exceed the deadline by rounding errors of the walks."""
-        import numpy as np
-
         paths = self._problem.paths
         for shortening in _SHORTENINGS:
             late = self._makespans_s(options) > deadlines

@@ -11,6 +11,8 @@ from __future__ import annotations
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pfo_fs.arrays import np
+
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
@@ -83,8 +85,6 @@ class ScenarioDescent:
         change_price_j: float = 0.0,
         most_walks: int = _WALKS,
     ) -> None:
-        import numpy as np
-
         self._scenarios, problem = scenarios, scenarios.problem
         self._single = problem.switch_costs.none and not whole_ranks
         self._free = problem.switch_costs.none and not change_price_j
@@ -148,8 +148,6 @@ class ScenarioDescent:
         return found if found.mean_s <= mean_s else None
 
     def _quicken(self, present: Played, mean_s: float) -> Played:
-        import numpy as np
-
         for _ in range(_MOST_ROUNDS):
             if present.mean_s <= mean_s:
                 break
@@ -170,8 +168,6 @@ class ScenarioDescent:
         return present
 
     def _slow_down(self, present: Played, mean_s: float) -> Played:
-        import numpy as np
-
         waiting_w = self._waiting_w
         for _ in range(_MOST_ROUNDS):
             left_s = mean_s - present.mean_s
@@ -191,8 +187,6 @@ class ScenarioDescent:
 
     def _made(self, present: Played, moves: _Moves, order: Any, most_s: float, mean_s: float) -> Played | None:
         """The plan after the first of these moves that do not touch each other; None if that does not help."""
-        import numpy as np
-
         self._walks_left -= _ROUND_WALKS
         taken: Any = np.full((self._scenarios.nodes + 1, self._scenarios.count), -1)
         chosen: list[int] = []
@@ -234,8 +228,6 @@ class ScenarioDescent:
 
     def _moves(self, present: Played, up: bool) -> _Moves:
         """All moves to higher clocks, or to lower ones, and what they do."""
-        import numpy as np
-
         scenarios, clocks = self._scenarios, present.clocks
         group, begin, end, clock = self._singles(clocks, up) if self._single else self._runs(clocks, up)
         lengths = end - begin
@@ -272,8 +264,6 @@ class ScenarioDescent:
             longer_s: By how much, in s, (nodes, columns).
             slack_s: The slack of nodes, in s, (nodes, columns).
         """
-        import numpy as np
-
         late_s = np.hstack([longer_s - slack_s, np.full((len(slack_s), 1), -np.inf)])[:, self._columns]
         found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
@@ -305,8 +295,6 @@ class ScenarioDescent:
 
     def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
-        import numpy as np
-
         kind = self._scenarios.table.kind[:, None]
         place = self._place[kind, clocks]
         found = []
@@ -324,8 +312,6 @@ class ScenarioDescent:
 
     def _runs(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Runs of one clock some steps up or down, or a part of them at the clock of the run beside it."""
-        import numpy as np
-
         found = []
         for group in range(self._scenarios.count):
             own = clocks[:, group].tolist()
@@ -362,8 +348,6 @@ class ScenarioDescent:
 
     def _edges(self, clocks: Any, group: Any, begin: Any, end: Any, clock: Any, per_s: Any) -> tuple[Any, Any]:
         """What the changes at both ends of moves add to the mean time in s and to the energy in J, as foreseen."""
-        import numpy as np
-
         nodes = self._scenarios.nodes
         more_s: Any = np.zeros(len(group))
         more_j: Any = np.zeros(len(group))

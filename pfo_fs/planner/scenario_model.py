@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.clock_table import ClockTable
 from pfo_fs.planner.longest_paths import LongestPaths
@@ -74,8 +75,6 @@ class Scenarios:
     """
 
     def __init__(self, problem: Problem, full_s: Any, groups: Sequence[int]) -> None:
-        import numpy as np
-
         full: Any = np.asarray(full_s, float)
         nodes = len(problem.pipeline.instructions)
         if full.ndim != 3 or full.shape[1] != nodes or full.shape[2] != len(groups) or not full.size:
@@ -109,8 +108,6 @@ class Scenarios:
     @cached_property
     def shortest_s(self) -> Any:
         """How long runs at each clock last at least, in s: those that begin with a change up, and down, (2, clocks)."""
-        import numpy as np
-
         costs = self.problem.switch_costs
         found: Any = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
         return found
@@ -135,8 +132,6 @@ class Scenarios:
             count: Number of further iterations.
             seed: Others have another seed, so that plans can be judged by iterations that they were not made for.
         """
-        import numpy as np
-
         batches: Any = np.array([instruction.microbatch for instruction in self.problem.pipeline.instructions])
         shape = count, int(batches.max()) + 1, self.pipelines
         chosen: Any = np.random.default_rng(seed).integers(0, self.iterations, shape)[:, batches]
@@ -162,8 +157,6 @@ class Scenarios:
         Raises:
             PlanError: A clock was not measured for its instruction.
         """
-        import numpy as np
-
         if clocks is None:
             return self.max_clocks
         found: Any = np.array([[self.table.number.get(int(mhz), -1) for mhz in row] for row in clocks]).T
@@ -175,8 +168,6 @@ class Scenarios:
 
     def offered(self, clocks: Clocks) -> Any:
         """Returns the offered clocks that are nearest to some clocks, as positions, (nodes, groups)."""
-        import numpy as np
-
         wanted: Any = np.array(clocks, float).T
         found: Any = np.empty(wanted.shape, int)
         for kind, offered in enumerate(self.table.offered):
@@ -192,8 +183,6 @@ class Scenarios:
 
     def changed(self, numbers: Any) -> Any:
         """Before which nodes their rank changes its clock, (nodes, groups)."""
-        import numpy as np
-
         changed: Any = np.zeros(numbers.shape, bool)
         changed[1:] = numbers[1:] != numbers[:-1]
         changed[list(self.problem.pipeline.first_nodes[:-1])] = False
@@ -226,8 +215,6 @@ class Scenarios:
     def _late(self, numbers: Any) -> tuple[Any, Any, Any]:
         """For clocks that act late, the share of each instruction at the clock before as a multiple of the one in the
         profile, (nodes, columns), and what all of it would take in addition: s and J, (nodes, groups)."""
-        import numpy as np
-
         firsts = list(self.problem.pipeline.first_nodes[:-1])
         before: Any = np.vstack([numbers[:1], numbers[:-1]])
         before[firsts] = self.max_clocks[firsts]
@@ -237,8 +224,6 @@ class Scenarios:
 
     def _load(self, numbers: Any, times_s: Any, starts_s: Any, mean_s: float) -> SwitchLoad:
         """What the clock changes cost beyond the time for which GPUs stand still; hosts of each group by themselves."""
-        import numpy as np
-
         costs, spans = self.problem.switch_costs, list(pairwise(self.problem.pipeline.first_nodes))
         changed = self.changed(numbers)
         if costs.none:
@@ -279,8 +264,6 @@ class Scenarios:
 
     def _wrong_clock_j(self, own: Any, at: Any, wrong_s: Any, times_s: Any, starts_s: Any, columns: Any) -> float:
         """Energy in J of the changes before the nodes `at`, around which GPUs have the higher clock for `wrong_s`."""
-        import numpy as np
-
         waiting_s = starts_s[at][:, columns] - starts_s[at - 1][:, columns] - times_s[at - 1][:, columns]
         seconds: Any = np.maximum(0.0, wrong_s[:, None] - np.maximum(0.0, waiting_s))
         before, now = own[at - 1], own[at]
@@ -292,8 +275,6 @@ class Scenarios:
 
     def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
         """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
-        import numpy as np
-
         table, costs = self.table, self.problem.switch_costs
         changed = left != right
         seconds = changed * costs.stands_still_s
@@ -339,8 +320,6 @@ class Scenarios:
             lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
             weights: Whether the second is wanted; otherwise it is None.
         """
-        import numpy as np
-
         ends = self.paths.ends(times_s, blur_s, lost_s, shares=weights)
         last = ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
         longest = last.max(axis=(0, 2))

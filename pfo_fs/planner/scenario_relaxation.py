@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pfo_fs.arrays import np
+
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Scenarios
 
@@ -49,8 +51,6 @@ class ScenarioRelaxation:
     """
 
     def __init__(self, scenarios: Scenarios, near: ScenarioAnswer | None = None) -> None:
-        import numpy as np
-
         self._scenarios = scenarios
         table = scenarios.table
         self._rows = [np.flatnonzero(table.kind == kind) for kind in range(len(table.hulls))]
@@ -66,8 +66,6 @@ class ScenarioRelaxation:
 
     def energy_j(self, ratios: Any) -> float:
         """Returns the effective energy of the instructions, in J."""
-        import numpy as np
-
         return sum(
             float((self._busy_s[rows] * np.interp(ratios[rows], *hull)).sum())
             for rows, hull in zip(self._rows, self._scenarios.table.hulls, strict=True)
@@ -82,8 +80,6 @@ class ScenarioRelaxation:
 
     def _nearest(self, wanted: Any, curvature: float) -> Any:
         """Ratios with the least sum of energy and `curvature` / 2 times the squared distance to the wanted ones."""
-        import numpy as np
-
         found: Any = np.empty_like(wanted)
         for rows, (ratios, _), slopes in zip(self._rows, self._scenarios.table.hulls, self._slopes, strict=True):
             if len(ratios) == 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.arrays import np
 from pfo_fs.planner.rank_runs import Rank, cheapest, nodes_needed
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ class ScenarioRuns:
     """
 
     def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, answer: ScenarioAnswer) -> None:
-        import numpy as np
-
         self._scenarios = scenarios
         ratios, price_w = answer
         self._free = scenarios.problem.switch_costs.none
@@ -70,8 +69,6 @@ class ScenarioRuns:
 
     def _hull_prices(self, ratios: Any) -> Any:
         """The prices of time in J/s at which nodes take these ratios, the nearest to those of the longest paths."""
-        import numpy as np
-
         scenarios = self._scenarios
         prices_w = self._price_w * self._per_ratio_s / scenarios.busy_s
         for kind, (own, costs_w) in enumerate(scenarios.table.hulls):
@@ -88,8 +85,6 @@ class ScenarioRuns:
         Args:
             change_price_j: Price of a change beyond its energy and time, in J.
         """
-        import numpy as np
-
         scenarios, price_w = self._scenarios, self._price_w
         more_j = self._own_w[:, :, None] * self._longer
         more_j = np.where(self._longer > 0, np.maximum(more_j, price_w * self._alone_s), more_j)
@@ -104,8 +99,6 @@ class ScenarioRuns:
 
     def _rank(self, first: int, end: int, group: int, values_j: Any, price_w: float, change_price_j: float) -> Rank:
         """What the clocks of the nodes from `first` to `end` cost."""
-        import numpy as np
-
         if self._free:
             changes_j: Any = np.full((end - first, 1, 1), change_price_j)
         else:
@@ -116,8 +109,6 @@ class ScenarioRuns:
 
     def _changes_j(self, first: int, end: int, group: int, price_w: float) -> Any:
         """What changes cost in J before each node but the first, (nodes - 1, clocks before, clocks)."""
-        import numpy as np
-
         count = len(self._clocks)
         node, left, right = (x.ravel() for x in np.indices((end - first - 1, count, count)))
         seconds, energy_j = self._scenarios.change(node + first + 1, self._clocks[left], self._clocks[right])
@@ -131,7 +122,5 @@ class ScenarioRuns:
 
 def _bend(ratios: Any, costs: Any) -> float:
     """The mean second derivative of a hull; between its corners it has none, and all ratios would cost the same."""
-    import numpy as np
-
     slopes = np.diff(costs) / np.diff(ratios)
     return float((slopes[-1] - slopes[0]) / (ratios[-1] - ratios[0])) if len(slopes) > 1 else 0.0

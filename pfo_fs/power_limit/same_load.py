@@ -27,13 +27,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.loads.step_rows import load_of_step
 
 if TYPE_CHECKING:
     from pfo_fs.power_limit.rank_gpus import WindowReport
 
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _ROUNDS = 8
 """The fit begins anew with the ranks that have most work by the last one; these hardly change after three rounds."""
@@ -146,8 +145,6 @@ class SameLoad:
         features, count = ranks[0].steps.features, len(ranks[0].steps.times_s)
         if not features or any((rank.steps.features, len(rank.steps.times_s)) != (features, count) for rank in ranks):
             return
-        import numpy as np
-
         loads: Array = np.array([rank.steps.loads for rank in ranks]).reshape(len(ranks), count, features)
         loads = loads.swapaxes(0, 1)
         scores = np.concatenate([loads, (loads / _mean_of(loads)).sum(axis=-1, keepdims=True)], axis=-1)
@@ -171,8 +168,6 @@ class SameLoad:
         windows = [window for window in self._windows.values() if window is not None]
         if len({window.loads.shape for window in windows}) != 1 or len(windows) < len(self._windows):
             raise ValueError("a step of a rank has no load that can be used, or one of another form than others")
-        import numpy as np
-
         loads, means, times_s, energies_j = (np.array(each) for each in zip(*windows, strict=True))
         scale = _mean_of(loads)
         loads, means = loads / scale, means / scale
@@ -203,8 +198,6 @@ def _mean_of(loads: Array) -> Array:
 
 def _works(loads: Array, weights: Array) -> tuple[Array, Array]:
     """The largest work of each step, and the load of the rank that has it."""
-    import numpy as np
-
     works = np.maximum(loads @ weights, _LEAST)
     first = works.argmax(axis=2)[..., None]
     leading = np.take_along_axis(loads, first[..., None], axis=2)[:, :, 0]
@@ -217,8 +210,6 @@ def _fit(loads: Array, times_s: Array) -> tuple[Array, Array, float]:
     Raises:
         ValueError: That cannot be.
     """
-    import numpy as np
-
     levels, _, _, features = loads.shape
     with np.errstate(all="ignore"):
         taken = np.log(times_s[:, 1:])  # the first step's time says little: the device had nothing to do before it
@@ -274,8 +265,6 @@ def _own_share(energies_j: Array, works: Array) -> tuple[float, float, float]:
         energies_j: Energies, (levels, ranks).
         works: Works, likewise.
     """
-    import numpy as np
-
     levels, ranks = works.shape
     degrees = (levels - 1) * (ranks - 1) - 1
     if degrees < 1 or not (energies_j > 0).all():

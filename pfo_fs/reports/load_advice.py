@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.instruction_runs import numbered_iterations, steps_of
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, Clocks, LoadChoice
@@ -23,9 +23,6 @@ from pfo_fs.models import RankInfo
 from pfo_fs.planner import Measurement, Pipeline, Problem, Profile
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.timeline import dag_of
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _TOGETHER = 0.5
 """Micro-batches look unequal if most of what varies, beyond chance, is common to their durations on all stages."""
@@ -117,8 +114,6 @@ class _Played:
     """Recorded iterations, played with what loads make of them."""
 
     def __init__(self, dag: Pipeline, recorded: Sequence[Array], problem: Problem | None) -> None:
-        import numpy as np
-
         self._recorded = recorded
         self._names = sorted({(i.stage, i.name) for i in dag.instructions})
         self._kinds: Array = np.array([self._names.index((i.stage, i.name)) for i in dag.instructions])
@@ -191,8 +186,6 @@ class _Played:
 
     def _energy_j(self, times_s: Array, mhz: Sequence[int]) -> tuple[float, float]:
         """Energy of a step if pipelines run at these clocks, of one GPU for each rank, and its error, in J."""
-        import numpy as np
-
         top, rows = self._rows[max(self._rows)], [self._rows[one] for one in mhz]
         longer: Array = np.array([[one.time_s / its.time_s for one, its in zip(row, top, strict=True)] for row in rows])
         powers_w: Array = np.array([[one.energy_j / one.time_s for one in row] for row in rows])
@@ -209,8 +202,6 @@ class _Played:
 def _slow_for_good(table: Array) -> Array:
     """By how many times each kind takes as long on a pipeline, where chance does not make its work so: (1, pipelines,
     kinds)."""
-    import numpy as np
-
     works = table.mean(axis=1)
     paces = works / works.mean(axis=1, keepdims=True)
     pace: Array = paces.mean(axis=0)
@@ -261,8 +252,6 @@ def _of_window(
     data: JobData, window: Window, pipelines: Sequence[Sequence[RankInfo]], profile: Profile | None
 ) -> Iterator[Array]:
     """The iterations of one window, the latest first; none if durations at its clocks cannot be compared."""
-    import numpy as np
-
     results = results_of(data, window.number, [info for infos in pipelines for info in infos])
     columns: list[dict[int, list[float]]] = []
     for infos in pipelines:
@@ -287,8 +276,6 @@ def _of_window(
 
 def _longer(info: RankInfo, name: str, stage: int, profile: Profile | None) -> Callable[[int], float]:
     """From a clock to how many times as long an instruction takes as at the highest one; NaN: that is not known."""
-    import numpy as np
-
     top_mhz = max(info.available_frequencies, default=0)
     rows = profile.measurements.get((stage, name), ()) if profile is not None else ()
     clocks, times_s = [row.frequency_mhz for row in rows[::-1]], [row.time_s for row in rows[::-1]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from pfo_fs.arrays import np
 from pfo_fs.autotune.instruction_runs import numbered_iterations
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.models import ProfilingResult, RankInfo
@@ -59,8 +60,6 @@ def dag_of(data: JobData, pipeline: int = 0) -> Pipeline | None:
 
 def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
     """When each node begins, in s, as early as the DAG allows."""
-    import numpy as np
-
     times: Any = np.array(times_s)[:, None]
     starts: list[float] = (LongestPaths(dag.topological, dag.edges).ends(times).ends_s - times)[:, 0].tolist()
     return starts

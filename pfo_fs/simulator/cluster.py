@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
+from pfo_fs.arrays import np
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
@@ -203,8 +204,6 @@ class Cluster:
 
     def repeat_noise(self, seed: int) -> None:
         """Begins the noise of a seed, so that two plans can be compared under the same noise."""
-        import numpy as np
-
         self._random = np.random.default_rng(seed)
 
     def noise(self, count: int, half_width: float) -> Any:
@@ -237,8 +236,6 @@ class Cluster:
         return played._replace(full_time_s=full.time_s, full_energy_j=full.energy_j)
 
     def _draw(self, slowdowns: Any, shape: tuple[int, int]) -> _Drawn:
-        import numpy as np
-
         odd = self.nuisances
         times, powers = np.ones(shape) * np.asarray(slowdowns), np.ones(shape)
         if odd.time_jitter:
@@ -271,8 +268,6 @@ class Cluster:
 
     def _iterate_on_nodes(self, clocks: Any, drawn: _Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
-        import numpy as np
-
         played = [
             self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
             for pipeline, nodes in enumerate(self._nodes)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from pfo_fs.arrays import np
 from pfo_fs.planner import Pipeline
 from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
@@ -27,8 +28,6 @@ class KernelTables:
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
-        import numpy as np
-
         self._orders = pipeline.orders
         self.num_ranks = len(pipeline.orders)
         nodes = len(pipeline.instructions)
@@ -82,8 +81,6 @@ class KernelTables:
             schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs at the
                 highest clock.
         """
-        import numpy as np
-
         columns = []
         for of_ranks in schedules:
             column: list[int] = []
@@ -101,8 +98,6 @@ class KernelTables:
             clocks: From `clocks_of`.
             switch_s: Time that a GPU continues at the old clock after another one was set, in s.
         """
-        import numpy as np
-
         kind = self._kind[:, None]
         times, powers = self._times[kind, clocks], self._powers[kind, clocks]
         if not switch_s:

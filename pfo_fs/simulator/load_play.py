@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.shown import by_micro_batch, shown_loads
@@ -18,9 +19,6 @@ from pfo_fs.simulator.cluster import Cluster
 from pfo_fs.simulator.kernel_tables import KernelTables
 from pfo_fs.simulator.traces import Trace
 from pfo_fs.user_files import csv_table
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _SHOWN = 10
 """The trace's own loads are the direction in which the durations of the first ten steps vary most: those that are
@@ -84,8 +82,6 @@ class _Totals:
 
 def last_stage(trace: Trace) -> Trace:
     """Returns a trace of the last stage alone: each dp_rank's work as that of a rank without a pipeline."""
-    import numpy as np
-
     pipeline, stage = trace.pipeline, trace.pipeline.num_stages - 1
     alone = make_pipeline("1f1b", 1, pipeline.num_microbatches)
     place = {(i.name, i.microbatch): node for node, i in enumerate(pipeline.instructions) if i.stage == stage}
@@ -107,8 +103,6 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     Raises:
         PlanError: The file cannot be read, or lacks a micro-batch of the trace.
     """
-    import numpy as np
-
     instructions = trace.pipeline.instructions
     count = trace.pipeline.num_microbatches
     if source not in ("trace", "shuffled"):
@@ -202,8 +196,6 @@ class LoadPlay:
 
     def _balanced(self) -> float:
         """By how much shorter steps would be if all pipelines had the mean of their work, relative."""
-        import numpy as np
-
         lengths: Array = self._lengths_s()
         spans_s: Array = np.array([self._spans_s(factors * lengths[:, None]) for factors in self._trace.table])
         pace = spans_s.mean(axis=0) / spans_s.mean()
@@ -211,8 +203,6 @@ class LoadPlay:
         return max(0.0, 1 - float(equal_s.sum() / spans_s.max(axis=1).sum()))
 
     def _lengths_s(self) -> Array:
-        import numpy as np
-
         return np.array([self._trace.lengths_s[i.stage, i.name] for i in self._trace.pipeline.instructions])
 
     def _clocks(self, mhz: Sequence[int]) -> Array:

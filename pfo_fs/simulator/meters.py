@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pfo_fs.arrays import np
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
@@ -88,8 +89,6 @@ class SimulatedMeters:
 
     def _tick(self, info: RankInfo, meter: StepMeter, new: PlayedStep) -> None:
         """Adds the ticks of a rank's energy counter in an iteration to the meter's energy curve."""
-        import numpy as np
-
         rows, pipeline, tick_s = self._rows(info), info.dp_rank, self._cluster.nuisances.tick_s
         begin_s, played = new.begin_s, new.played
         starts, ends = played.starts_s[rows, pipeline], played.ends_s[rows, pipeline]

@@ -25,6 +25,7 @@ from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from pfo_fs.arrays import np
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
@@ -244,8 +245,6 @@ def _complete(
     left_out: Sequence[int],
 ) -> Trace:
     """Returns the trace of the steps in which no instruction is missing."""
-    import numpy as np
-
     all_steps = sorted({step for step, dp_rank in durations if dp_rank in set(dp_ranks)})
     count = len(pipeline.instructions)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
@@ -21,9 +21,6 @@ from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.simulator.load_play import LoadSummary
 from pfo_fs.user_files import csv_table
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
 """layers x width / parameters of usual models (Llama 3)."""
@@ -113,8 +110,6 @@ def play(
         steps: The numbers of the steps to play; at least one.
         seed: Other noise.
     """
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     first = [_works(step_of(number), squares) for number in range(_FIRST)]
     scale = step_s / float(np.mean([works.max() for works in first]))
@@ -161,8 +156,6 @@ def play(
 
 def _works(step: Step, squares: float) -> Array:
     """The work of each rank, (ranks,)."""
-    import numpy as np
-
     return np.array([sum(n + squares * n * n for lengths in rank for n in lengths) for rank in step])
 
 

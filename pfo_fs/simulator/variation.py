@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from pfo_fs.arrays import np
 from pfo_fs.planner import Pipeline
 
 _JUDGED = 64
@@ -87,8 +88,6 @@ class DrawnVariation:
 
     def factors(self, iteration: int, seed: int) -> Any:
         """Factors of an iteration: (nodes, pipelines), nodes as in `pipeline.instructions`."""
-        import numpy as np
-
         ranks, micro_batches = self._places
         shape = len(ranks), self.pipelines
         drawn = np.random.default_rng([self.seed, seed, iteration])
@@ -115,8 +114,6 @@ class DrawnVariation:
     @cached_property
     def _of_ranks(self) -> Any:
         """Logarithms of the factors that belong to ranks for good, (ranks, pipelines)."""
-        import numpy as np
-
         drawn = np.random.default_rng([self.seed])
         shape = len(self.pipeline.orders), self.pipelines
         found = self.per_rank * drawn.standard_normal(shape)
@@ -125,16 +122,12 @@ class DrawnVariation:
 
     def _drift(self, iteration: int, seed: int) -> float:
         """A value of about standard normal size, on straight lines between random ones."""
-        import numpy as np
-
         line, at = divmod(iteration, _DRIFT_STEPS)
         before, after = (np.random.default_rng([self.seed, seed, line + n, 1]).standard_normal() for n in (0, 1))
         return float(before + (after - before) * at / _DRIFT_STEPS)
 
     def _bursts(self, iteration: int, seed: int) -> Any:
         """Additional time of each rank in this iteration, relative, (ranks, pipelines)."""
-        import numpy as np
-
         shape = len(self.pipeline.orders), self.pipelines
         found = np.zeros(shape)
         block, at = divmod(iteration, _BURST_STEPS)

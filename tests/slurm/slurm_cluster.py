@@ -71,7 +71,7 @@ class Cluster:
     """
 
     def __init__(self, root: Path, nodes: int, tracking: str, hooks: dict[str, str]) -> None:
-        self.root = root
+        self.root, self.tracking = root, tracking
         self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         host, port = socket.gethostname().split(".")[0], _free_ports(nodes + 1)
