@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
-from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
 from pfo_fs.autotune.judgements import highest_scatter
 from pfo_fs.autotune.load_rows import Ratios, ratio_of
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import late_switching, measured_switching
-from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.windows import CLOCK_UNKNOWN_S, LATENCY_UNKNOWN_S, Window, window_of

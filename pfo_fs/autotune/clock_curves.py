@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.samples import Point
 
 _OWN_SHARES = (0.01, 0.05, 0.2, 0.6, 1.0)

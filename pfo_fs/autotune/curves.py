@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.samples import Samples
 from pfo_fs.planner import Measurement, Profile

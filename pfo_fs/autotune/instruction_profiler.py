@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from pfo_fs.autotune.beliefs import Beliefs
-from pfo_fs.autotune.instruction_runs import Kind
-from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
+from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout, Kind
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.samples import Point
 from pfo_fs.autotune.windows import measured_results

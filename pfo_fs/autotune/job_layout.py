@@ -1,13 +1,19 @@
-"""Which rank of a job runs which instructions, and at which clocks it can run them."""
+"""Which rank of a job runs which instructions, at which clocks it can run them, and its runs of them in a result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
-from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, RankInfo
+from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.planner import Pipeline, pipeline_from_orders
 from pfo_fs.scheduler.parallel3d import stage_infos
 
+Kind = tuple[int, str]
+"""(stage, instruction)."""
+RunInstruction = tuple[str, int, int]
+"""(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
 MOST_WINDOWS_WITHOUT_ORDER = 10
 """After this many windows in which an order of instructions was still unknown, there is nothing to schedule."""
 
@@ -93,3 +99,93 @@ class JobLayout:
             for rank in self.one_pipeline()
             for _, stage in self.order(rank)
         }
+
+
+class RunSample(NamedTuple):
+    """One run of an instruction.
+
+    Attributes:
+        time_s: Its duration.
+        energy_j: Its energy; 0.0 if it is not known.
+        clock_mhz: Its mean clock, as far as it is known when clocks act; 0 if it is not.
+    """
+
+    time_s: float
+    energy_j: float
+    clock_mhz: int = 0
+
+
+def steps_of(result: ProfilingResult) -> Sequence[int]:
+    """Returns the step of each iteration, or its place in the window where steps are not known."""
+    count = len(result.iter_time)
+    return result.iter_step if len(result.iter_step) == count else range(count)
+
+
+def numbered_iterations(
+    result: ProfilingResult, ran: Sequence[RunInstruction]
+) -> Iterator[tuple[int, list[RunSample]]]:
+    """Yields the place in the window, and the runs, of each iteration that ran `ran`."""
+    counts: dict[str, int] = {}
+    place = []
+    for name, _, _ in ran:
+        place.append((name, counts.get(name, 0)))
+        counts[name] = counts.get(name, 0) + 1
+    for number in range(len(result.iter_time)):
+        lists = {name: (rows[number] if number < len(rows) else []) for name, rows in result.time_breakdown.items()}
+        if {name: len(values) for name, values in lists.items() if values} != counts:
+            continue
+        energies = {name: result.energy_breakdown.get(name, []) for name in counts}
+        clocks = {name: result.clock_breakdown.get(name, []) for name in counts}
+        has_energy, has_clocks = (
+            all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in table.items())
+            for table in (energies, clocks)
+        )
+        yield (
+            number,
+            [
+                RunSample(
+                    lists[name][n],
+                    energies[name][number][n] if has_energy else 0.0,
+                    clocks[name][number][n] if has_clocks else 0,
+                )
+                for name, n in place
+            ],
+        )
+
+
+_COUNTED_AS = {
+    "backward": ("gradient",),
+    "backward_input": ("gradient",),
+    "forward_backward": ("gradient", "recomputation"),
+}
+"""Instructions of a stage that are counted together, since a micro-batch has one of them."""
+
+
+def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
+    """Returns the DAG of what the ranks run: the n-th forward of a stage is that of micro-batch n.
+
+    So is the n-th gradient, whether it is a `backward`, a `backward_input`, or a `forward_backward`, which computes its
+    forward again. The n-th `backward_weight` belongs to the n-th `backward_input`.
+
+    Args:
+        orders: For each rank of a pipeline, its (instruction, stage) in order.
+
+    Raises:
+        PlanError: The instructions cannot run in these orders.
+    """
+    numbered = []
+    for order in orders:
+        seen: Counter[tuple[str, int]] = Counter()
+        split: dict[int, list[int]] = defaultdict(list)
+        row = []
+        for name, stage in order:
+            counted = _COUNTED_AS.get(name, (name,))
+            microbatch = seen[counted[0], stage]
+            if name == "backward_input":
+                split[stage].append(microbatch)
+            elif name == "backward_weight" and microbatch < len(split[stage]):
+                microbatch = split[stage][microbatch]
+            row.append((stage, name, microbatch))
+            seen.update((each, stage) for each in counted)
+        numbered.append(row)
+    return pipeline_from_orders(numbered, name="as it runs")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pfo_fs.clock_latency import LEAST_DIFFERENCE, costs, latency_of, prior, probabilities, took
 
 if TYPE_CHECKING:
-    from pfo_fs.autotune.instruction_runs import Kind
+    from pfo_fs.autotune.job_layout import Kind
     from pfo_fs.autotune.samples import Point
 
 _PRIOR = prior(10e6)

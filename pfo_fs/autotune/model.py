@@ -21,9 +21,8 @@ from pfo_fs.autotune.judgements import (
     ModelSettings,
     highest_scatter,
 )
-from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_judge import PlanJudge
-from pfo_fs.autotune.plan_schedules import plan_of, schedules_of, stretches_of
+from pfo_fs.autotune.plan_schedules import PlanGoal, plan_of, schedules_of, stretches_of
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer

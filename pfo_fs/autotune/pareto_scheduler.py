@@ -20,12 +20,10 @@ from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATION
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
 from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.monitor import Monitor
-from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
-from pfo_fs.autotune.plan_schedules import changes_of
+from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
+from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
 from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.profile_exchange import profile_csv
-from pfo_fs.autotune.remeasure_backoff import RemeasureBackoff
 from pfo_fs.autotune.status_text import believed_text, figures_of, goal_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results

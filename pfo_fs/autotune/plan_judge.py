@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs, Trial
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.judgements import (
     ERROR_OF_SAVING,
     ERROR_OF_TIME,

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
-from pfo_fs.autotune.instruction_runs import Kind
-from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_layout import JobLayout, Kind
 from pfo_fs.autotune.samples import Samples
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 

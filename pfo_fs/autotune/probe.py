@@ -8,7 +8,7 @@ from itertools import pairwise
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
 from pfo_fs.autotune.decision import MOST_LATE_TRIAL, PARTS, TOLERANCE, may_be_tried
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
 

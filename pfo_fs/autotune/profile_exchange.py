@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text

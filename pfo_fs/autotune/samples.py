@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
+from pfo_fs.autotune.job_layout import Kind, RunInstruction
 from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pfo_fs.autotune.judgements import Judgement
-from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal
+from pfo_fs.autotune.plan_schedules import OUTSIDE_THE_JOB, PlanGoal
 
 if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel

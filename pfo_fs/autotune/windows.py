@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.instruction_runs import RunInstruction, RunSample, numbered_iterations, steps_of
-from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_layout import JobLayout, RunInstruction, RunSample, numbered_iterations, steps_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Pipeline
 

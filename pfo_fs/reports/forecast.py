@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pfo_fs.autotune.curves import EVERYTHING, Curves
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PfoError, PlanError

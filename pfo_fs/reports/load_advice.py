@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.instruction_runs import numbered_iterations, steps_of
+from pfo_fs.autotune.job_layout import numbered_iterations, steps_of
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, Clocks, LoadChoice
 from pfo_fs.loads.shown import by_micro_batch, shown_loads

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.samples import Point
 from pfo_fs.planner import Profile
 from pfo_fs.reports.figures import COLOURS, SERIES, drawing, fit, page_axes, page_figure, set_ticks, set_title, svg_of

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pfo_fs.arrays import np
-from pfo_fs.autotune.instruction_runs import numbered_iterations
-from pfo_fs.autotune.pipeline_of_orders import pipeline_of
+from pfo_fs.autotune.job_layout import numbered_iterations, pipeline_of
 from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.planner import Pipeline
 from pfo_fs.planner.longest_paths import LongestPaths

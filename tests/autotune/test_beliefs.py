@@ -13,7 +13,7 @@ from pfo_fs.autotune.curves import CAUTIOUS
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.plan_goal import PlanGoal
+from pfo_fs.autotune.plan_schedules import PlanGoal
 from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult, Switching, Target

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.autotune.clock_curves import Estimate, fit_curves
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.samples import Point
 
 

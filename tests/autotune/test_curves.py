@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.autotune.curves import CAUTIOUS, EVERYTHING, EXPECTED, HOPEFUL, Curves, View
-from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.samples import Samples
 from pfo_fs.planner import Measurement
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, numbered_iterations
+from pfo_fs.autotune.job_layout import Kind, RunInstruction, numbered_iterations
 from pfo_fs.autotune.samples import Samples
 from pfo_fs.models import InstructionPower, ProfilingResult
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_jobs import make_job, one_f_one_b, order_of, schedule_of
 
-from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.pipeline_of_orders import pipeline_of
+from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
 from pfo_fs.autotune.windows import Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult, Switching
 
