@@ -44,6 +44,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, SimulatedJob, summarize
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.simulator.summary import judged_iterations
+from pfo_fs.store import bodies
 
 LEAST_SAVED = 0.005
 """Where a plan with full knowledge saves less, there is no ratio."""
@@ -118,7 +119,7 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
                 if said is not None and (not statements or said[1:] != statements[-1][1:]):
                     statements.append(said)
                 if settled_number is None:
-                    current = play.folder.read_current()
+                    current = play.folder.read(bodies.CurrentBody)
                     if current is not None and current.converged and current.number == iteration.number:
                         settled_number = iteration.number
         summary = summarize(play, played)
@@ -155,7 +156,11 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
 
 def _alarms(play: Play, settled: int) -> int:
     """How many schedules after number `settled` measure again, or are for a straggler."""
-    indexes = [play.folder.read_index(number) for number in play.folder.schedule_numbers() if number > settled]
+    indexes = [
+        play.folder.read(bodies.IndexBody, number=number)
+        for number in play.folder.schedule_numbers()
+        if number > settled
+    ]
     return sum(bool(index.steps or index.source.plan_inputs.slow_pipelines) for index in indexes if index is not None)
 
 

@@ -110,7 +110,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             job = SharedDirectory.open(theirs).job(created["job"]["job_id"])
 
             def all_read() -> bool:
-                current = job.read_current()
+                current = job.read(bodies.CurrentBody)
                 return current is not None and current.number == 1
 
             common.wait_for(all_read, "the results of all ranks", 600)
@@ -132,13 +132,13 @@ def finish_jobs(root: Path, count: int, options: list[str]) -> None:
     pattern = shared.job(job_id)
     job = pattern.read_job()
     assert job is not None
-    pattern.write_end(bodies.EndBody(reason="finished"))
+    pattern.write(bodies.EndBody(reason="finished"))
     for number in range(1, count):
         name = f"{job_id}.{number}"
         shutil.copytree(root / pattern.path, root / "jobs" / name, ignore=shutil.ignore_patterns("job.json"))
         info = job.job_info.model_copy(update={"job_id": name})
         copy = JobFolder(pattern.files, f"jobs/{name}", name, "benchmark", pattern.attempt)
-        copy.claim("job", job.model_copy(update={"job_info": info}), "job.json")
+        copy.write(job.model_copy(update={"job_info": info}))
 
 
 def show(one: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 import pfo_fs
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 WIDTH, LENGTH, BATCH = 64, 32, 2
 
@@ -30,7 +30,7 @@ class Block(nn.TransformerEncoderLayer):
 
 def verdict(shared_dir: str, job_id: str | None) -> str:
     """What `pfo-fs status` says of a plan that stays. For this example only: training need not read the directory."""
-    current = SharedDirectory(Files(shared_dir)).job(job_id).read_current() if job_id else None
+    current = SharedDirectory(Files(shared_dir)).job(job_id).read(bodies.CurrentBody) if job_id else None
     return current.status_text if current is not None and current.converged else ""
 
 

@@ -52,14 +52,18 @@ def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s:
 
 def results_by_rank(folder: JobFolder, number: int) -> dict[int, bodies.ResultBody]:
     """What ranks have measured under a schedule, ascending by rank."""
-    found = [body for name in folder.result_names(number) for body in folder.read_results(number, name) or ()]
+    found = [
+        body
+        for name in folder.numbers(bodies.ResultsBody, number=number)
+        for body in folder.read_results(number, name) or ()
+    ]
     return {body.result.rank: body for body in sorted(found, key=lambda body: body.result.rank)}
 
 
 def write_step(folder: JobFolder, step: int, iter_time_s: float = 0.1, number: int = -1) -> None:
     """Progress of rank 0."""
     progress = bodies.RankProgress(rank=0, step=step, iter_time=iter_time_s, number=number)
-    folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
+    folder.write(bodies.ProgressBody(ranks=[progress]))
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int, mhz: int) -> list[tuple[str, int]]:
@@ -78,14 +82,14 @@ def plan_text(stages: int, microbatches: int, mhz: int) -> str:
 
 def current_of(folder: JobFolder) -> bodies.CurrentBody:
     """What `current.json` says."""
-    current = folder.read_current()
+    current = folder.read(bodies.CurrentBody)
     assert current is not None, "there is no current.json"
     return current
 
 
 def index_of(folder: JobFolder, number: int) -> bodies.IndexBody:
     """The index of a schedule that was committed."""
-    index = folder.read_index(number)
+    index = folder.read(bodies.IndexBody, number=number)
     assert index is not None, f"schedule {number} was not committed"
     return index
 
@@ -112,7 +116,7 @@ def living_daemon(root: Path) -> Iterator[None]:
         counter = 0
         while not ends.is_set():
             counter += 1
-            shared.write_daemon(
+            shared.write(
                 bodies.DaemonBody(
                     generation=1, counter=counter, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2
                 )

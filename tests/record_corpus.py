@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import strategies as st
@@ -20,8 +18,8 @@ from jobs import CLOCKS, index_of, one_f_one_b, rank_infos
 from pydantic import BaseModel
 
 from pfo_fs.models import FrequencySchedule, InstructionPower, JobInfo, PlanInputs, ProfilingResult, Straggler, Target
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.store.records import SCHEMAS, Header, encode
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
+from pfo_fs.store.records import SCHEMA
 
 STAGES, MICROBATCHES = 2, 3
 JOB_ID = "2026-01-02-03-04-05+dp1+pp2+tp1+ParetoScheduler"
@@ -46,18 +44,20 @@ class Place:
     """Where a record lies, and what it must be."""
 
     path: str
-    kind: str
     model: type[BaseModel]
+
+    @property
+    def kind(self) -> str:
+        return layout.RECORDS[self.model].kind
 
 
 def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     """Makes a shared directory with a leading daemon and one running job that has written everything."""
     shared = SharedDirectory(Files(root, create=True), "corpus")
-    directory = bodies.DirectoryBody(directory_id="0123456789abcdef" * 2, host="login1")
-    shared.files.claim("directory.json", encode(Header("directory", "", "corpus"), directory))
+    shared.write(bodies.DirectoryBody(directory_id="0123456789abcdef" * 2, host="login1"))
     shared.make_folders()
     shared.leaders.claim(bodies.LeaderBody(generation=1, nonce="n", host="login1", pid=42))
-    shared.write_daemon(
+    shared.write(
         bodies.DaemonBody(
             generation=1, counter=7, host="login1", pid=42, version="1", scheduler="ParetoScheduler", interval_s=0.25
         )
@@ -83,10 +83,10 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     )
     for info in infos:
         steps = one_f_one_b(info.pp_rank, STAGES, MICROBATCHES, 1410)
-        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name, _ in steps]))
+        folder.write(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name, _ in steps]))
         schedules.append(FrequencySchedule(rank=info.rank, frequencies=steps))
     folder.write_schedule(0, 1, 3, _SOURCE, schedules, infos, steps=100)
-    folder.write_current(
+    folder.write(
         bodies.CurrentBody(
             generation=1, number=0, start_step=3, state="running", source=_SOURCE, lease_s=60, heartbeat=1
         )
@@ -108,10 +108,10 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     progress = bodies.RankProgress(
         rank=0, step=9, step_age_s=0.1, number=0, iter_time=0.1, iter_energy=20, clock_mhz=1410
     )
-    folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
-    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(8, 0, 0.1), (9, 0, 0.1)], throttled="power"))
-    folder.write_profile(_PROFILE)
-    folder.write_model(
+    folder.write(bodies.ProgressBody(ranks=[progress]))
+    folder.write(bodies.IterationTimesBody(rank=0, steps=[(8, 0, 0.1), (9, 0, 0.1)], throttled="power"))
+    folder.write_file(layout.PROFILE, _PROFILE.encode())
+    folder.write(
         bodies.ModelBody(
             blocking_power_w=75,
             delay_s=0.0,
@@ -129,27 +129,22 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
 
 def places(folder: JobFolder, number: int = 0) -> list[Place]:
     """Every record of a job and its directory, and `end.json`, which is not there; of its schedules, one by number."""
-    job, sched = folder.path, f"{folder.path}/sched/{number}"
-    index = index_of(folder, number)
-    plan = min(index.files.values())
-    return [
-        Place("directory.json", "directory", bodies.DirectoryBody),
-        Place("daemon.json", "daemon", bodies.DaemonBody),
-        Place("leaders/1.json", "leader", bodies.LeaderBody),
-        Place(f"{job}/job.json", "job", bodies.JobBody),
-        Place(f"{job}/coordinator.json", "coordinator", bodies.ClaimBody),
-        Place(f"{job}/ranks/0.json", "ranks", bodies.RanksBody),
-        Place(f"{job}/order/1.json", "order", bodies.OrderBody),
-        Place(f"{job}/current.json", "current", bodies.CurrentBody),
-        Place(f"{sched}/index.json", "index", bodies.IndexBody),
-        Place(f"{sched}/{plan}", "schedule", bodies.PlanBody),
-        Place(f"{sched}/1.json", "schedule", bodies.PlanBody),
-        Place(f"{job}/prof/{number}/0.json", "results", bodies.ResultsBody),
-        Place(f"{job}/progress/0.json", "progress", bodies.ProgressBody),
-        Place(f"{job}/iteration_times/0.json", "iteration_times", bodies.IterationTimesBody),
-        Place(f"{job}/model.json", "model", bodies.ModelBody),
-        Place(f"{job}/end.json", "end", bodies.EndBody),
+    plans = (min(index_of(folder, number).files.values()), "1.json")
+    below = [
+        *((model, {}) for model in (bodies.JobBody, bodies.ClaimBody)),
+        (bodies.RanksBody, {"name": 0}),
+        (bodies.OrderBody, {"rank": 1}),
+        (bodies.CurrentBody, {}),
+        (bodies.IndexBody, {"number": number}),
+        *((bodies.PlanBody, {"number": number, "name": name}) for name in plans),
+        (bodies.ResultsBody, {"number": number, "name": 0}),
+        (bodies.ProgressBody, {"name": 0}),
+        (bodies.IterationTimesBody, {"rank": 0}),
+        *((model, {}) for model in (bodies.ModelBody, bodies.EndBody)),
     ]
+    above = [Place(layout.RECORDS[model].path, model) for model in (bodies.DirectoryBody, bodies.DaemonBody)]
+    above.append(Place("leaders/1.json", bodies.LeaderBody))
+    return above + [Place(folder.path_of(model, **place), model) for model, place in below]
 
 
 def one_of_each_kind(folder: JobFolder) -> dict[str, Place]:
@@ -166,7 +161,7 @@ def load(root: Path, place: Place) -> dict[str, Any]:
     if path.exists():
         document: dict[str, Any] = json.loads(path.read_text())
         return document
-    head = {"schema": "pfo-fs/2", "kind": place.kind, "attempt": ATTEMPT, "writer": "w", "sequence": 0}
+    head = {"schema": SCHEMA, "kind": place.kind, "attempt": ATTEMPT, "writer": "w", "sequence": 0}
     return {**head, "body": dict(_ENDS[place.kind])}
 
 
@@ -242,22 +237,4 @@ def plant(root: Path, place: Place, data: bytes) -> None:
 
 def write_ends(job: JobFolder) -> None:
     """Writes the records of a job that has ended."""
-    job.write_end(bodies.EndBody.model_validate(_ENDS["end"]))
-
-
-def write_golden(folder: Path) -> None:
-    """Writes one record of each kind whose form is of the newest schema, for `tests/golden`.
-
-    After a change of the form of a kind on disk, and with a new schema for it in `records.py`.
-    """
-    with TemporaryDirectory() as root:
-        _, job = make_directory(Path(root))
-        write_ends(job)
-        folder.mkdir(parents=True, exist_ok=True)
-        for kind, place in one_of_each_kind(job).items():
-            if load(Path(root), place)["schema"] == SCHEMAS[-1]:
-                (folder / f"{kind}.json").write_bytes((Path(root) / place.path).read_bytes())
-
-
-if __name__ == "__main__":
-    write_golden(Path(sys.argv[1]))
+    job.write(bodies.EndBody.model_validate(_ENDS["end"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pfo_fs.simulator import Iteration, Play
+from pfo_fs.store import bodies
 
 
 def converged(play: Play, most: int = 120) -> list[Iteration]:
@@ -10,7 +11,7 @@ def converged(play: Play, most: int = 120) -> list[Iteration]:
     played: list[Iteration] = []
     for iteration in play.run(most):
         played.append(iteration)
-        current = play.folder.read_current()
+        current = play.folder.read(bodies.CurrentBody)
         if current is not None and current.converged and iteration.number == current.number:
             return played
     raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.chaos.policies import Learner
 from benchmarks.chaos.records import broken_schedules, damaged_records, ranks_with_result
 from benchmarks.chaos.world import World
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 
 def violations(world: World) -> list[str]:
@@ -55,7 +55,7 @@ def _agreement(world: World, folder: JobFolder) -> list[str]:
         active = {number for number, suspended in entries.values() if not suspended and number >= 0}
         if len(active) < 2 or (world.coordination == "daemon" and step in world.in_trouble):
             continue
-        index = folder.read_index(max(active))
+        index = folder.read(bodies.IndexBody, number=max(active))
         if world.coordination == "local" or index is None or index.start_step > step - much_late:
             return [f"at step {step} ranks followed different schedules: {entries}"]
     return []
@@ -74,7 +74,7 @@ def _results(world: World, folder: JobFolder) -> list[str]:
 
 def _end(world: World, folder: JobFolder) -> list[str]:
     """The job has ended with the true reason; or the helper of rank 0 died too, and a daemon ended the job."""
-    end = folder.read_end()
+    end = folder.read(bodies.EndBody)
     if end is None:
         return ["the job has no end"]
     allowed = {"finished": ["finished"], "killed": ["crashed"], "terminated": ["terminated"]}[world.ended_by]

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.chaos.records import broken_schedules, damaged_records, ranks_with_result
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 _MARK = "PFO_CHAOS_EPISODE"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -247,7 +247,7 @@ class SlowEpisode:
             return found
         folder = SharedDirectory(Files(self.root)).job(job_id)
         folder.read_job()
-        end = folder.read_end()
+        end = folder.read(bodies.EndBody)
         if end is None and "helper" not in self.killed:
             found.append("the job has no end")
         elif end is not None and end.reason != ("crashed" if self.may_fail else "finished"):
@@ -283,7 +283,7 @@ def _disagreements(
     found = []
     for step in set.intersection(*(set(log) for log in logs)):
         active = {log[step][1] for log in logs} - {-1}
-        index = folder.read_index(max(active)) if len(active) > 1 else None
+        index = folder.read(bodies.IndexBody, number=max(active)) if len(active) > 1 else None
         if index is not None and index.start_step == step:
             found.append(f"at step {step} ranks followed different schedules: {sorted(active)}")
     return found

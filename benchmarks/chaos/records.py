@@ -32,7 +32,7 @@ _KINDS = {
 
 def ranks_with_result(folder: JobFolder, number: int) -> set[int]:
     """The ranks that have a result under a schedule."""
-    names = folder.result_names(number)
+    names = folder.numbers(bodies.ResultsBody, number=number)
     return {body.result.rank for name in names for body in folder.read_results(number, name) or ()}
 
 
@@ -65,7 +65,9 @@ def broken_schedules(
     """
     found = []
     indexes = {
-        number: index for number in folder.schedule_numbers() if (index := folder.read_index(number)) is not None
+        number: index
+        for number in folder.schedule_numbers()
+        if (index := folder.read(bodies.IndexBody, number=number)) is not None
     }
     if list(indexes) != list(range(len(indexes))):
         found.append(f"committed schedules have gaps: {list(indexes)}")

@@ -104,6 +104,7 @@ def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[Job
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.settings import load_settings
     from pfo_fs.simulator import Cluster, ModelTruth, Play, summarize
+    from pfo_fs.store import bodies
 
     cluster = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A100, STAGES), seed=0)
     settings = load_settings(of_job=True, scheduler="ParetoScheduler", scheduler_args={"slowdown": slowdown})
@@ -122,7 +123,7 @@ def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[Job
         if text != told:
             told = text
             say(f"iteration {iteration.step:3d}: {text}", to=console)
-        current = play.folder.read_current()
+        current = play.folder.read(bodies.CurrentBody)
         if current is not None and current.converged and current.number == iteration.number:
             break
     else:

@@ -23,7 +23,7 @@ from rich.markup import escape
 from pfo_fs.errors import ConfigError, CoordinationError
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.reports.wording import signed_percent
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 EXAMPLE_FOLDERS = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
 """Where the examples are: inside the package if it was installed from a wheel, beside it in a checkout."""
@@ -59,12 +59,12 @@ class Demo:
 
 
 def _verdict(job: JobFolder) -> str:
-    current = job.read_current()
+    current = job.read(bodies.CurrentBody)
     return (current.message or current.status_text).partition(";")[0] if current is not None else ""
 
 
 def _loads_learned(job: JobFolder) -> str:
-    body = job.read_progress(0)
+    body = job.read(bodies.ProgressBody, name=0)
     loads = next((rank.loads for rank in body.ranks if rank.rank == 0), None) if body is not None else None
     if loads is None or loads.explained is None:
         return "learning, max clocks"
@@ -148,7 +148,7 @@ def train(
         last = "\n".join(printed[-_LINES_OF_ERROR:])
         raise CoordinationError(f"the training ended early, with exit code {training.returncode}:\n{last}")
     until_s = time.monotonic() + _TOLD_WITHIN_S
-    while job.read_end() is None and time.monotonic() < until_s:
+    while job.read(bodies.EndBody) is None and time.monotonic() < until_s:
         time.sleep(0.05)
     return collect_job(job), printed
 

@@ -37,8 +37,10 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, write
         writes: Whether the command changes the job, which then must not have ended: `latest` must be one that runs, and
             no other one may be meant.
     """
+    from pfo_fs.store import bodies
+
     folder = _by_path(job, archived) if shared_dir is None else _by_name(job, shared_dir, archived, writes)
-    if writes and folder.read_end() is not None:
+    if writes and folder.read(bodies.EndBody) is not None:
         fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     return folder
 
@@ -76,9 +78,9 @@ def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFol
 def tell_written(folder: JobFolder, text: str, document: dict[str, Any], as_json: bool) -> None:
     """Says that a job's `schedule.yaml` was changed; exit code 3 if no process runs that would apply it."""
     from pfo_fs.reports.status import who_applies
-    from pfo_fs.store import OffSwitch, SharedDirectory
+    from pfo_fs.store import OffSwitch, SharedDirectory, bodies
 
-    claim = folder.read_coordinator()
+    claim = folder.read(bodies.ClaimBody)
     applied_by = who_applies(SharedDirectory(folder.files), folder)
     problem = ""
     if OffSwitch(folder.files).read().covers(folder.job_id):

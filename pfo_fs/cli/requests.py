@@ -94,9 +94,10 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json:
     """Writes a request into `schedule.yaml` beside the other one, or removes it."""
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
+    from pfo_fs.store import layout
 
-    path = folder.yaml_location
-    content = folder.read_yaml()
+    path = folder.location / layout.YAML
+    content = folder.read_file(layout.YAML)
     requests: dict[str, Any] = {}
     if content is not None:
         try:
@@ -113,8 +114,8 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json:
         requests[key] = request
     if requests:
         text = yaml.safe_dump(requests, sort_keys=False, default_flow_style=None)
-        folder.write_yaml((_HEAD + text).encode())
+        folder.write_file(layout.YAML, (_HEAD + text).encode())
     else:
         folder.remove_yaml()
-    text = f"written; {folder.yaml_status_location} shows when it is applied" if requests else "removed"
+    text = f"written; {folder.location / layout.YAML_STATUS} shows when it is applied" if requests else "removed"
     tell_written(folder, text, {"file": str(path), "requests": requests}, as_json)

@@ -22,11 +22,14 @@ schedule_app = typer.Typer(help="Show, check and set the schedule of a running j
 def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag = False) -> None:
     """Print the schedule in force, as YAML that can be edited and then set."""
     from pfo_fs.schedule_yaml import format_schedule_yaml
+    from pfo_fs.store import bodies
 
     folder = find_job(job, shared_dir)
     job_body, infos = _job_and_ranks(folder)
-    current = folder.read_current()
-    index = folder.read_index(current.number) if current is not None and current.number >= 0 else None
+    current = folder.read(bodies.CurrentBody)
+    index = (
+        folder.read(bodies.IndexBody, number=current.number) if current is not None and current.number >= 0 else None
+    )
     if current is None or index is None:
         fail(f"job {folder.job_id} has no schedule yet" + (f": {current.message}" if current else ""))
     schedules = [schedule for info in infos if (schedule := folder.read_schedule(index, info)) is not None]
@@ -77,6 +80,8 @@ def schedule_set(
     json_: JsonFlag = False,
 ) -> None:
     """Check a schedule and write it into the job's folder; in force within seconds if a daemon or rank 0 runs."""
+    from pfo_fs.store import layout
+
     folder = find_job(job, shared_dir, writes=True)
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
@@ -84,13 +89,13 @@ def schedule_set(
         say((f"{name}:{problem['line']}:", "bold red"), f" {problem['reason']}", to=err)
     written = force or not problems
     if written:
-        folder.write_yaml(content)
+        folder.write_file(layout.YAML, content)
     document = {"file": name, "written": written, "problems": problems}
     if not written:
         if json_:
             print_json(document)
         sys.exit(1)
-    tell_written(folder, f"written; {folder.yaml_status_location} shows when it is in force", document, json_)
+    tell_written(folder, f"written; {folder.location / layout.YAML_STATUS} shows when it is in force", document, json_)
 
 
 def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
@@ -107,7 +112,9 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
         if str(file) == "-":
             return "-", sys.stdin.buffer.read(MAX_YAML_BYTES + 1)
         return str(file), read_user_file(file, MAX_YAML_BYTES, "a schedule")
-    content = folder.read_yaml()
+    from pfo_fs.store import layout
+
+    content = folder.read_file(layout.YAML)
     if content is None:
         fail(f"job {folder.job_id} has no schedule.yaml")
     return "schedule.yaml", content

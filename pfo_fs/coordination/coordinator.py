@@ -153,7 +153,7 @@ class Coordinator:
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             self._job = self.folder.read_job() if layout.JOB in names else None
         if self._job is not None and self._mine is None:
-            claim = self.folder.read_coordinator() if layout.COORDINATOR in names else None
+            claim = self.folder.read(bodies.ClaimBody) if layout.COORDINATOR in names else None
             if claim is None and self._may_claim(self._job):
                 claim = self.folder.claim_coordinator(bodies.ClaimBody(kind=self.kind, nonce=secrets.token_hex(8)))
             self._mine = claim is not None and claim.kind == self.kind
@@ -213,7 +213,7 @@ class Coordinator:
             # A file that was there is missing: the folder is not seen for a moment, or removed. Either way, wait.
             return 1.0
         if layout.END in names:
-            end = self.folder.read_end()
+            end = self.folder.read(bodies.EndBody)
             if end is not None:
                 failure = self._runner.failure if self._runner is not None else ""
                 self._report("ended", end.message or failure or end.reason)
@@ -256,7 +256,7 @@ class Coordinator:
         assert self._job is not None
         if self._runner is None or self._reconciler is None:
             with suppress(RecordError):
-                before = self.folder.read_current()
+                before = self.folder.read(bodies.CurrentBody)
                 self._pace.took_over(self.monotonic(), before.poll_s if before is not None else 0.0)
             self._runner = PolicyRunner(
                 self.folder,
@@ -349,4 +349,4 @@ class Coordinator:
 
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
         """Writes that the job has ended."""
-        self.folder.write_end(bodies.EndBody(reason=reason, message=message))
+        self.folder.write(bodies.EndBody(reason=reason, message=message))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pfo_fs.errors import RecordError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import IterationTime
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,12 @@ class IterationTimeReader:
         began = self.monotonic()
         if now - self._listed >= _LIST_EVERY_S:
             self._listed = now
-            self._names = self.folder.ranks_with_iteration_times()
+            self._names = self.folder.numbers(bodies.IterationTimesBody)
         throttled: dict[int, str] = {}
         found: list[IterationTime] = []
         for rank in self._names:
             try:
-                body = self.folder.read_iteration_times(rank)
+                body = self.folder.read(bodies.IterationTimesBody, rank=rank)
             except RecordError as error:
                 log.debug("the iteration times of rank %d cannot be read: %s", rank, error)
                 continue

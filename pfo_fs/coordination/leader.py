@@ -140,7 +140,7 @@ class Leader:
 
     def _write(self, *, stopped: bool) -> None:
         self._counter += 1
-        self.shared.write_daemon(
+        self.shared.write(
             bodies.DaemonBody(
                 generation=self._lease.generation,
                 counter=self._counter,

@@ -17,7 +17,7 @@ from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, Store
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, bodies, save_prof, save_ranks
+from pfo_fs.store import JobFolder, bodies, layout, save_prof, save_ranks
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class PolicyRunner:
     def _published(self, number: int) -> list[FrequencySchedule] | None:
         """Returns the schedules with this number; None if they cannot be read any more."""
         try:
-            index = self.folder.read_index(number)
+            index = self.folder.read(bodies.IndexBody, number=number)
             return None if index is None else self.folder.read_schedules(index, self.ranks.infos)
         except RecordError as error:
             log.warning("job %s: schedule %d cannot be read any more: %s", self.folder.job_id, number, error)
@@ -183,7 +183,7 @@ class PolicyRunner:
         model = self.scheduler.model()
         if model and model != self._model:
             self._model = model
-            self.folder.write_model(bodies.ModelBody(**model))  # type: ignore[arg-type]
+            self.folder.write(bodies.ModelBody(**model))  # type: ignore[arg-type]
         if self.scheduler.done:
             self.close()
 
@@ -191,7 +191,7 @@ class PolicyRunner:
         """Writes what the job has measured, if there is more than its columns; if that fails, the job goes on."""
         if csv != self._profile and "\n" in csv.strip():
             try:
-                self.folder.write_profile(csv)
+                self.folder.write_file(layout.PROFILE, csv.encode())
                 self._profile = csv
             except StoreError as error:
                 log.warning("job %s: its profile cannot be written: %s", self.folder.job_id, error.args[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pfo_fs.coordination.poll_pace import PollPace
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, bodies
 
 _READ_EVERY_S = 1.0
 _MAY_BE_OLD_S = 8.0
@@ -50,9 +50,9 @@ class Progress:
         is_first, not_yet_there = math.isinf(self._read), max(self._read, self._first_seen)
         self._read = now
         # By listing: an NFS client remembers for half a minute that a name was not there.
-        if self.step < 0 and 0 not in self._folder.progress_names():
+        if self.step < 0 and 0 not in self._folder.numbers(bodies.ProgressBody):
             return False
-        body = self._folder.read_progress(0)
+        body = self._folder.read(bodies.ProgressBody, name=0)
         # All ranks are at the same step; that of a rank whose clock process has died stays as it was.
         mine = max(body.ranks, key=lambda rank: rank.step, default=None) if body else None
         if mine is None or mine.step < 0:

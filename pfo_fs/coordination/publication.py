@@ -99,7 +99,7 @@ class Publication:
         """
         current, problem = None, False
         try:
-            current = self.folder.read_current()
+            current = self.folder.read(bodies.CurrentBody)
         except RecordError:
             problem = True
         announced = Announced(current.number, current.start_step, current.source) if current else Announced()
@@ -124,7 +124,7 @@ class Publication:
         after = listed[-1] + 1 if listed else 0
         for committed in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
             try:
-                index = self.folder.read_index(committed)
+                index = self.folder.read(bodies.IndexBody, number=committed)
             except RecordError as error:  # its number is used anyway; the next schedule replaces it
                 problems.append(f"schedule {committed} cannot be read any more: {error}")
                 number, source = committed, None

@@ -124,7 +124,11 @@ class RankRegistry:
         first = [info.rank for info in self.infos if not info.dp_rank and not info.tp_rank]
         found: dict[int, InstructionOrder] = {}
         with suppress(RecordError):
-            found = {rank: body.instructions for rank in first if (body := self.folder.read_order(rank)) is not None}
+            found = {
+                rank: body.instructions
+                for rank in first
+                if (body := self.folder.read(bodies.OrderBody, rank=rank)) is not None
+            }
         took_s = self.monotonic() - began
         self._orders_not_before = began + max(_ORDERS_AGAIN_S, took_s / _ORDERS_SHARE)
         settled, self._orders_before = found == self._orders_before, found
@@ -147,11 +151,11 @@ class RankRegistry:
             PlanError: The job has more different orders than it may have.
         """
         seen, infos = self._orders, self.infos
-        new = [rank for rank in self.folder.ranks_with_order() if rank not in seen]
+        new = [rank for rank in self.folder.numbers(bodies.OrderBody) if rank not in seen]
         # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
         known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
         for rank in new:
-            body = self.folder.read_order(rank)
+            body = self.folder.read(bodies.OrderBody, rank=rank)
             if body is not None:
                 seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
                 if sum(map(len, known)) > MAX_JOB_INSTRUCTIONS:

@@ -194,7 +194,7 @@ class Reconciler:
         if not self.still_leads():
             return False
         waits = progress.step < 0 and now - self._waits_since < _PROGRESS_WITHIN_S
-        if waits and (progress.is_awaited or self.folder.ranks_with_order()):
+        if waits and (progress.is_awaited or self.folder.numbers(bodies.OrderBody)):
             return False  # the ranks run and must switch at the same step, but their step is not known yet
         self._waits_since = now
         steps = 0

@@ -13,7 +13,7 @@ from pfo_fs.coordination.bounds import MOST_RESULT_BYTES
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import RecordError
 from pfo_fs.models import ProfilingResult
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Results:
         if number != self._number:
             self.forget()
             self._number = number
-        for name in self.folder.result_names(number):
+        for name in self.folder.numbers(bodies.ResultsBody, number=number):
             if name in self._names:
                 continue
             self._names.add(name)

@@ -58,7 +58,7 @@ class StatusPublisher:
         if body.status_text != self._status_text:
             self._status_text = body.status_text
             log.info("job %s: %s", self.folder.job_id, body.status_text)
-        self.folder.write_current(body)
+        self.folder.write(body)
         self._published = body
 
     def _still_there(self) -> bool:
@@ -69,7 +69,7 @@ class StatusPublisher:
             return True
         self._checked = now
         try:
-            return self.folder.read_current() == self._published
+            return self.folder.read(bodies.CurrentBody) == self._published
         except StoreUnavailable:
             raise
         except (RecordError, StoreError):  # of a user who is not trusted, or no record at all

@@ -15,7 +15,7 @@ import yaml
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs
 from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, layout
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class YamlOverride:
         content: bytes | None = None
         if present:
             try:
-                content = self.folder.read_yaml()
+                content = self.folder.read_file(layout.YAML)
             except StoreError as error:
                 if error.errno in _REFUSED:
                     self._is_refused = True
@@ -226,7 +226,7 @@ class YamlOverride:
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         head = f"# Written by pfo-fs at {stamp}: the status of schedule.yaml. Edits here have no effect.\n"
         try:
-            self.folder.write_yaml_status(head + text)
+            self.folder.write_file(layout.YAML_STATUS, (head + text).encode("utf-8", "replace"))
             self._written = text
         except StoreError as error:
             log.warning("job %s: schedule.status.yaml cannot be written: %s", self.folder.job_id, error.args[-1])

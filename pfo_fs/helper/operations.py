@@ -219,7 +219,7 @@ class DirectoryOperations:
                 # By listing: an NFS client remembers for half a minute that a name was not there.
                 claimed = "coordinator.json" in self.folder.names()
                 try:
-                    daemon, problem = self.shared.read_valid_daemon(), ""
+                    daemon, problem = self.shared.read(bodies.DaemonBody), ""
                 except RecordError as error:
                     daemon, problem = None, str(error)
                 return WhoSchedules(claimed, daemon, problem, read_site_policy(self.shared))
@@ -236,15 +236,15 @@ class DirectoryOperations:
             case ReadSwitch(thorough):
                 return self._read_switch(thorough=thorough)
             case bodies.OrderBody():
-                self.folder.write_order(operation)
+                self.folder.write(operation)
             case WriteResults(number, results):
                 self.folder.write_results(number, results)
             case bodies.IterationTimesBody():
-                self.folder.write_iteration_times(operation)
+                self.folder.write(operation)
             case WriteProgress(body, name):
-                self.folder.write_progress(body, name)
+                self.folder.write(body.model_copy(update={"name": name}))
             case bodies.EndBody():
-                self.folder.write_end(operation)
+                self.folder.write(operation)
             case ReadProfile() | SaveProfile() | MakeDirectory():
                 return carry_out(operation, self._root)
         return None
@@ -330,10 +330,10 @@ class DirectoryOperations:
     def _look(self, known: tuple[int, int], rank_infos: Sequence[RankInfo]) -> ScheduleFound:
         if known[1] < 0 and "current.json" not in self.folder.names():
             return ScheduleFound(None)
-        current = self.folder.read_current()
+        current = self.folder.read(bodies.CurrentBody)
         if current is None or current.number in (-1, known[1]) or (current.generation, current.number) <= known:
             return ScheduleFound(current)
-        index = self.folder.read_index(current.number)
+        index = self.folder.read(bodies.IndexBody, number=current.number)
         if index is None:
             return ScheduleFound(current, is_complete=False)  # the commit cannot be seen from here yet
         found = [self.folder.read_schedule(index, info) for info in rank_infos]

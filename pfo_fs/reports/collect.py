@@ -15,7 +15,7 @@ from typing import TypeVar
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.reports.wording import end_text
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder, bodies, layout
 from pfo_fs.store.loads_known import LoadsKnown
 
 T = TypeVar("T")
@@ -227,9 +227,9 @@ class Quietly:
     def __init__(self, unreadable: list[str]) -> None:
         self._unreadable = unreadable
 
-    def __call__(self, read: Callable[..., T | None], *arguments: object) -> T | None:
+    def __call__(self, read: Callable[..., T | None], *arguments: object, **place: int) -> T | None:
         try:
-            return read(*arguments)
+            return read(*arguments, **place)
         except (RecordError, StoreError) as error:
             self._unreadable.append(str(error.args[-1]))
             return None
@@ -251,10 +251,10 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
         raise RecordError(f"{folder.location}: job.json is missing; is this a job's folder?")
     state = JobState(folder, job)
     quietly = Quietly(state.unreadable)
-    state.current, state.end = quietly(folder.read_current), quietly(folder.read_end)
-    state.claim, state.model = quietly(folder.read_coordinator), quietly(folder.read_model)
-    for name in folder.progress_names()[:most_hosts]:
-        progress = quietly(folder.read_progress, name)
+    state.current, state.end = quietly(folder.read, bodies.CurrentBody), quietly(folder.read, bodies.EndBody)
+    state.claim, state.model = quietly(folder.read, bodies.ClaimBody), quietly(folder.read, bodies.ModelBody)
+    for name in folder.numbers(bodies.ProgressBody)[:most_hosts]:
+        progress = quietly(folder.read, bodies.ProgressBody, name=name)
         if progress is not None:
             state.progress += progress.ranks
             state.store_errors += [progress.store_error] if progress.store_error else []
@@ -267,10 +267,10 @@ def collect_job(folder: JobFolder) -> JobData:
     quietly = Quietly(data.unreadable)
     found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
     data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, data.job.job_info)]
-    for rank in folder.ranks_with_iteration_times():
-        times = quietly(folder.read_iteration_times, rank)
+    for rank in folder.numbers(bodies.IterationTimesBody):
+        times = quietly(folder.read, bodies.IterationTimesBody, rank=rank)
         data.paces += [times] if times is not None else []
-    indices = [quietly(folder.read_index, number) for number in folder.schedule_numbers()]
+    indices = [quietly(folder.read, bodies.IndexBody, number=number) for number in folder.schedule_numbers()]
     committed = [index for index in indices if index is not None]
     for index, following in zip_longest(committed, committed[1:]):
         assert index is not None
@@ -284,7 +284,8 @@ def collect_job(folder: JobFolder) -> JobData:
             Window(index, following.start_step if following else None, schedules, _measured(data, results))
         )
     data.orders = _orders(data, quietly)
-    data.profile_csv = quietly(data.folder.read_profile)
+    csv = quietly(data.folder.read_file, layout.PROFILE)
+    data.profile_csv = None if csv is None else csv.decode(errors="replace")
     return data
 
 
@@ -295,7 +296,7 @@ def results_of(
     quietly = Quietly([] if unreadable is None else unreadable)
     wanted = {info.rank for info in infos}
     found: dict[int, bodies.ResultBody] = {}
-    for name in data.folder.result_names(number):
+    for name in data.folder.numbers(bodies.ResultsBody, number=number):
         for body in quietly(data.folder.read_results, number, name) or ():
             if body.result.rank in wanted and _has_figures(body.result):
                 found.setdefault(body.result.rank, body)
@@ -351,8 +352,8 @@ def _spread(by_rank: Sequence[Sequence[float]], of_step: Callable[[Iterable[floa
 def _orders(data: JobData, quietly: Quietly) -> dict[int, StagedOrder]:
     """The order that each rank reported, else that of another rank of its stage, else that of its last schedule."""
     seen: dict[int, list[tuple[str, int | None]]] = {}
-    for rank in data.folder.ranks_with_order():
-        body = quietly(data.folder.read_order, rank)
+    for rank in data.folder.numbers(bodies.OrderBody):
+        body = quietly(data.folder.read, bodies.OrderBody, rank=rank)
         if body is not None:
             seen[rank] = body.instructions
     by_stage = {info.pp_rank: seen[info.rank] for info in data.infos if info.rank in seen}

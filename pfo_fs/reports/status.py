@@ -88,7 +88,7 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
 
     A daemon shows it by its heartbeat. Rank 0 of a job that schedules itself, by a new record within some seconds.
     """
-    claim = _quietly(folder.read_coordinator)
+    claim = _quietly(folder.read, bodies.ClaimBody)
     if claim is None or claim.kind == "daemon":
         told = _daemon(shared)
         alive = told is not None and _with_sign_of_life(shared, told, time.monotonic())["alive"]
@@ -118,7 +118,7 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tupl
     row["off"] = switched.covers(folder.job_id)
     try:
         state = read_state(folder, _MOST_HOSTS)
-        return {**row, **_about(state), "ranks_registered": len(folder.registered_ranks())}, state
+        return {**row, **_about(state), "ranks_registered": len(folder.numbers(bodies.RanksBody))}, state
     except (RecordError, StoreError) as error:
         return {**row, "problem": str(error.args[-1])}, None
 

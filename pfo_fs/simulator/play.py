@@ -17,7 +17,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster
 from pfo_fs.simulator.meters import PlayedStep, SimulatedMeters
 from pfo_fs.simulator.ranks import RankSchedules, SimulatedRanks
-from pfo_fs.store import JobFolder, SharedDirectory
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 _LOOKS_S = (0.3, 1.3, -0.3)
 """When the daemon polls the directory, in s after the begin of an iteration, or before its end if negative."""
@@ -142,7 +142,7 @@ class Play:
         Raises:
             RecordError: The directory has no such schedule.
         """
-        index = self.folder.read_index(number)
+        index = self.folder.read(bodies.IndexBody, number=number)
         if index is None:
             raise RecordError(f"{self.folder.path}/sched/{number}: was never committed")
         return self._ranks.by_pipeline(

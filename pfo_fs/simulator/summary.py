@@ -11,6 +11,7 @@ from pfo_fs.models import PlanInputs
 from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Played
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.ranks import RankSchedules
+from pfo_fs.store import bodies
 from pfo_fs.store.bodies import IndexBody
 
 
@@ -137,7 +138,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         settled_at = under_plan[first_place_of(last, in_force, schedules)].step
     steps = {i.step for i in under_plan}
     profiling = [i for i in played if i.step not in steps]
-    current = play.folder.read_current()
+    current = play.folder.read(bodies.CurrentBody)
     return Summary(
         iterations=len(played),
         deployed_at=under_plan[0].step if under_plan else None,
@@ -196,7 +197,7 @@ def judged_iterations(cluster: Cluster, schedules: RankSchedules) -> list[Played
 
 def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:
     for number in play.folder.schedule_numbers():
-        index = play.folder.read_index(number)
+        index = play.folder.read(bodies.IndexBody, number=number)
         if index is not None:
             yield number, index
 

@@ -9,7 +9,7 @@ from pfo_fs.store.locks import CourtesyLock
 from pfo_fs.store.mounts import LOCAL_TYPES, Mount, filesystem_type, is_local, mount_of
 from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
 from pfo_fs.store.presence import Presence
-from pfo_fs.store.records import Header, decode, encode
+from pfo_fs.store.records import Header, RecordFolder, decode, encode
 from pfo_fs.store.system_calls import NO_HARD_LINKS
 from pfo_fs.store.watch import Watcher
 from pfo_fs.store.zeus_dump import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
@@ -25,6 +25,7 @@ __all__ = [
     "Mount",
     "OffSwitch",
     "Presence",
+    "RecordFolder",
     "SharedDirectory",
     "SwitchedOff",
     "Watcher",

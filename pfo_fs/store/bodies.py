@@ -298,8 +298,9 @@ class ModelBody(_Body):
 
 
 class ProgressBody(_Body):
-    """`progress/<rank>.json`: the helper process of one host, replaced; named after the first of its ranks."""
+    """`progress/<name>.json`: the helper process of one host, replaced; `name` is the first of its ranks."""
 
+    name: RankNumber = 0
     ranks: list[RankProgress] = Field(max_length=4096)
     store_error: Text = ""
 

@@ -21,15 +21,14 @@ from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.leaders import Leaders
 from pfo_fs.store.locks import CourtesyLock, try_lock
-from pfo_fs.store.record_folder import RecordFolder
-from pfo_fs.store.records import Header, encode
+from pfo_fs.store.records import RecordFolder
 
 log = logging.getLogger(__name__)
 
 _DATED = re.compile(r"\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d\+")
 
 
-class SharedDirectory:
+class SharedDirectory(RecordFolder):
     """The whole directory; jobs are opened with `job`.
 
     Args:
@@ -40,10 +39,8 @@ class SharedDirectory:
     """
 
     def __init__(self, files: Files, writer: str = "") -> None:
-        self.files = files
-        self.writer = writer or f"pfo-fs@{socket.gethostname()}"
-        self._records = RecordFolder(files, "", self.writer)
-        self.leaders = Leaders(files, self.writer)
+        super().__init__(files, "", writer or f"pfo-fs@{socket.gethostname()}")
+        self.leaders = Leaders(RecordFolder(files, "", self.writer, reads=1))
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], writer: str = "", *, create: bool = False) -> SharedDirectory:
@@ -87,7 +84,7 @@ class SharedDirectory:
         """
         if layout.DIRECTORY not in self.files.names():  # by listing: an NFS client remembers that a name was missing
             return ""
-        found = self._records.read("directory", b.DirectoryBody, layout.DIRECTORY)
+        found = self.read(b.DirectoryBody)
         return found.directory_id if found is not None else ""
 
     def check_same(self, directory_id: str, job_id: str, attempt: str) -> None:
@@ -124,8 +121,7 @@ class SharedDirectory:
             self._claim_id(directory_id)
 
     def _claim_id(self, directory_id: str) -> None:
-        body = b.DirectoryBody(directory_id=directory_id, host=socket.gethostname())
-        self._records.claim("directory", body, layout.DIRECTORY)
+        self.write(b.DirectoryBody(directory_id=directory_id, host=socket.gethostname()))
 
     def _has_job(self, job_id: str, attempt: str) -> bool:
         try:
@@ -181,7 +177,7 @@ class SharedDirectory:
             self.files.make_folder(f"{folder.path}/{name}")
         info: JobInfo = body.job_info.model_copy(update={"job_id": job_id})
         folder.attempt = attempt
-        folder.claim("job", body.model_copy(update={"job_info": info}), layout.JOB)
+        folder.write(body.model_copy(update={"job_info": info}))
         return folder
 
     def archive(self, job_id: str) -> None:
@@ -210,24 +206,12 @@ class SharedDirectory:
     def read_daemon(self) -> b.DaemonBody | None:
         """Returns the leading daemon's last record; None before the first one, and if it is not valid."""
         try:
-            return self.read_valid_daemon()
+            return self.read(b.DaemonBody)
         except StoreUnavailable:
             raise
         except (RecordError, StoreError) as error:  # damaged, planted by another user, or not a plain file
             log.debug("%s: %s", self.files.root / layout.DAEMON, error)
         return None
-
-    def read_valid_daemon(self) -> b.DaemonBody | None:
-        """Returns the leading daemon's last record; None before the first one.
-
-        Raises:
-            RecordError: The record is damaged, or of a release that writes other records.
-        """
-        return self._records.read("daemon", b.DaemonBody, layout.DAEMON)
-
-    def write_daemon(self, body: b.DaemonBody) -> None:
-        """Writes the leader's heartbeat."""
-        self.files.publish(layout.DAEMON, encode(Header("daemon", "", self.writer, body.counter), body))
 
     def try_leader_lock(self) -> CourtesyLock | None:
         """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""

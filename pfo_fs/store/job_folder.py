@@ -1,16 +1,14 @@
-"""One job's folder: reads and writes its records."""
+"""One job's folder: reads and writes its records and its other files."""
 
 from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from pathlib import Path
 
 from pfo_fs.errors import FolderAway, RecordError
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.rank_files import RankFiles
-from pfo_fs.store.records import decode
 from pfo_fs.store.schedule_files import ScheduleFiles
 
 _MOST_HOSTS_ASKED = 64
@@ -20,17 +18,13 @@ _MOST_SCHEDULES_CLEANED = 20
 
 @dataclass
 class JobFolder(ScheduleFiles, RankFiles):
-    """One job's folder.
-
-    Reads return None if the file is not there now, and raise `RecordError` if it is not a valid record.
+    """One job's folder: `read` and `write` for records, and what they do not do.
 
     Attributes:
         job_id: The folder's name.
     """
 
     job_id: str = ""
-
-    # ---- the job
 
     @property
     def is_archived(self) -> bool:
@@ -57,13 +51,14 @@ class JobFolder(ScheduleFiles, RankFiles):
 
     def read_job(self) -> b.JobBody | None:
         """Reads `job.json`; from then on only records of the same attempt are read."""
-        data = self.files.read(f"{self.path}/{layout.JOB}", layout.RECORD_LIMIT)
-        if data is None:
-            return None
+        self.attempt, known = None, self.attempt
         try:
-            header, body = decode(data, "job", b.JobBody)
-        except RecordError as error:
-            raise RecordError(f"{self.location / layout.JOB}: {error}") from None
+            found = self._read(b.JobBody)
+        finally:
+            self.attempt = known
+        if found is None:
+            return None
+        header, body = found
         if body.job_info.job_id != self.job_id and not self.is_archived:
             raise RecordError(f"{self.location / layout.JOB}: it is of job {body.job_info.job_id!r}")
         self.attempt = header.attempt
@@ -71,130 +66,29 @@ class JobFolder(ScheduleFiles, RankFiles):
 
     def claim_coordinator(self, body: b.ClaimBody) -> b.ClaimBody:
         """Claims the job for a daemon or for its own rank 0; returns the claim that is valid."""
-        if self.claim("coordinator", body, layout.COORDINATOR):
-            return body
-        return self.read_coordinator() or body
+        return body if self.write(body) else self.read(b.ClaimBody) or body
 
-    def read_coordinator(self) -> b.ClaimBody | None:
-        """Reads which process schedules this job."""
-        return self.read("coordinator", b.ClaimBody, layout.COORDINATOR)
+    def read_file(self, name: str) -> bytes | None:
+        """Reads a file that is no record (`layout.FILES`); None if it is not there now."""
+        return self.files.read(self.below(name), layout.FILES[name])
 
-    # ---- orders of instructions
-
-    def write_order(self, body: b.OrderBody) -> None:
-        """Writes the instructions that a rank runs in an iteration, or others where they have changed."""
-        name = layout.of_rank(layout.ORDER, body.rank)
-        if not self.claim("order", body, name):
-            self.replace("order", body, name)
-
-    def ranks_with_order(self) -> list[int]:
-        """Ranks that have written their instruction order, ascending."""
-        return self._numbers(layout.ORDER)
-
-    def read_order(self, rank: int) -> b.OrderBody | None:
-        """Reads the instructions that a rank runs in an iteration."""
-        return self.read("order", b.OrderBody, layout.of_rank(layout.ORDER, rank), layout.PLAN_LIMIT)
-
-    # ---- records of the coordinator
-
-    def write_current(self, body: b.CurrentBody) -> None:
-        """Replaces `current.json`."""
-        self.replace("current", body, layout.CURRENT)
-
-    def read_current(self) -> b.CurrentBody | None:
-        """Reads the schedule in force and the state of the job."""
-        return self.read("current", b.CurrentBody, layout.CURRENT)
-
-    def write_model(self, body: b.ModelBody) -> None:
-        """Replaces `model.json`."""
-        self.replace("model", body, layout.MODEL)
-
-    def read_model(self) -> b.ModelBody | None:
-        """Reads what the scheduler plans with."""
-        return self.read("model", b.ModelBody, layout.MODEL)
-
-    def write_profile(self, csv: str) -> None:
-        """Replaces what the job has measured."""
-        self.files.publish(f"{self.path}/{layout.PROFILE}", csv.encode())
-
-    def read_profile(self) -> str | None:
-        """Reads what the job has measured; None if there is nothing yet."""
-        data = self.files.read(f"{self.path}/{layout.PROFILE}", layout.PROFILE_LIMIT)
-        try:
-            return None if data is None else data.decode()
-        except UnicodeDecodeError as error:
-            raise RecordError(f"{self.location / layout.PROFILE}: is not text: {error}") from None
-
-    # ---- progress
-
-    def write_progress(self, body: b.ProgressBody, name: int) -> None:
-        """Replaces the progress of a host; `name` is the rank that its file is named after."""
-        self.replace("progress", body, layout.of_rank(layout.PROGRESS, name))
-
-    def read_progress(self, name: int) -> b.ProgressBody | None:
-        """Reads the progress of the host whose file is named after rank `name`."""
-        return self.read("progress", b.ProgressBody, layout.of_rank(layout.PROGRESS, name))
-
-    def progress_names(self) -> list[int]:
-        """Ranks after which progress files are named, one per host, ascending."""
-        return self._numbers(layout.PROGRESS)
-
-    def write_iteration_times(self, body: b.IterationTimesBody) -> None:
-        """Replaces the times of a rank's last iterations."""
-        self.replace("iteration_times", body, layout.of_rank(layout.ITERATION_TIMES, body.rank))
-
-    def read_iteration_times(self, rank: int) -> b.IterationTimesBody | None:
-        """Reads the times of a rank's last iterations."""
-        return self.read("iteration_times", b.IterationTimesBody, layout.of_rank(layout.ITERATION_TIMES, rank))
-
-    def ranks_with_iteration_times(self) -> list[int]:
-        """Ranks that have written iteration times, ascending."""
-        return self._numbers(layout.ITERATION_TIMES)
-
-    # ---- files for users, and the end
-
-    @property
-    def yaml_location(self) -> Path:
-        """The path of `schedule.yaml`."""
-        return self.location / layout.YAML
-
-    @property
-    def yaml_status_location(self) -> Path:
-        """The path of `schedule.status.yaml`."""
-        return self.location / layout.YAML_STATUS
-
-    def read_yaml(self) -> bytes | None:
-        """Reads `schedule.yaml` as it is now."""
-        return self.files.read(f"{self.path}/{layout.YAML}", layout.YAML_LIMIT)
-
-    def write_yaml(self, content: bytes) -> None:
-        """Replaces `schedule.yaml` with a user's schedule, in one step."""
-        self.files.publish(f"{self.path}/{layout.YAML}", content)
+    def write_file(self, name: str, content: bytes) -> None:
+        """Replaces a file that is no record, in one step."""
+        self.files.publish(self.below(name), content)
 
     def remove_yaml(self) -> None:
         """Removes `schedule.yaml` if it is there: the scheduler's own schedule comes into force again."""
-        self.files.remove(f"{self.path}/{layout.YAML}")
-
-    def write_yaml_status(self, text: str) -> None:
-        """Replaces `schedule.status.yaml`: whether `schedule.yaml` is applied, and why not."""
-        self.files.publish(f"{self.path}/{layout.YAML_STATUS}", text.encode("utf-8", "replace"))
-
-    def write_end(self, body: b.EndBody) -> None:
-        """Writes the end of the job, once."""
-        self.claim("end", body, layout.END)
-
-    def read_end(self) -> b.EndBody | None:
-        """Reads the end of the job; None while it runs."""
-        return self.read("end", b.EndBody, layout.END)
+        self.files.remove(self.below(layout.YAML))
 
     def last_sign_s(self) -> float:
         """Returns when the job's processes have written something last, by the file system's own clock.
 
         At most 64 hosts are looked at: one that lives is enough.
         """
-        hosts = self.progress_names()[:_MOST_HOSTS_ASKED]
-        names = [layout.JOB, *layout.OF_PROCESSES, *(layout.of_rank(layout.PROGRESS, host) for host in hosts)]
-        return max(self.files.changed_s(f"{self.path}/{name}") for name in names)
+        hosts = self.numbers(b.ProgressBody)[:_MOST_HOSTS_ASKED]
+        paths = [self.below(name) for name in (layout.JOB, *layout.OF_PROCESSES)]
+        paths += [self.path_of(b.ProgressBody, name=host) for host in hosts]
+        return max(map(self.files.changed_s, paths))
 
     def remove_stale_temporaries(self) -> int:
         """Removes what dead writers have left in the job's folders; returns how many files.
@@ -203,4 +97,4 @@ class JobFolder(ScheduleFiles, RankFiles):
         """
         newest = self.schedule_numbers()[-_MOST_SCHEDULES_CLEANED:]
         folders = ["", *layout.JOB_FOLDERS, *map(layout.schedule, newest), *map(layout.results, newest)]
-        return sum(self.files.remove_stale_temporaries(f"{self.path}/{folder}".rstrip("/")) for folder in folders)
+        return sum(self.files.remove_stale_temporaries(self.below(folder).rstrip("/")) for folder in folders)

@@ -1,5 +1,7 @@
 """Every path of the shared directory with its writer, and how much of a file is read. No other module has paths.
 
+`RECORDS` says the same of the records to programs.
+
 <shared_dir>/
   directory.json                  the process that made the directory, once: a random id that hosts compare; a helper
                                   puts it back if it was removed
@@ -35,6 +37,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from pfo_fs.store import bodies as b
 
 RECORD_LIMIT = 256 * 1024
 """Bytes of the largest small record that is read."""
@@ -77,6 +84,47 @@ OF_PROCESSES = (RANKS, ORDER, RESULTS, PROGRESS, ITERATION_TIMES)
 """The folders into which only the job's own processes write."""
 JOB_FOLDERS = (*OF_PROCESSES, SCHEDULES)
 
+
+@dataclass(frozen=True)
+class RecordFile:
+    """Where the records of one type lie, and how they are written.
+
+    Attributes:
+        kind: What their headers name them.
+        path: Their path, below the shared directory or a job's folder, with the names of the numbers in it.
+        limit: Bytes of the largest one that is read.
+        once: Whether a record is written once; otherwise its one writer replaces it.
+        readable: Whether it is written for people.
+    """
+
+    kind: str
+    path: str
+    limit: int = RECORD_LIMIT
+    once: bool = False
+    readable: bool = False
+
+
+RECORDS: dict[type[BaseModel], RecordFile] = {
+    b.DirectoryBody: RecordFile("directory", DIRECTORY, once=True),
+    b.DaemonBody: RecordFile("daemon", DAEMON),
+    b.LeaderBody: RecordFile("leader", f"{LEADERS}/{{generation}}.json", once=True),
+    # below a job's folder
+    b.JobBody: RecordFile("job", JOB, once=True),
+    b.ClaimBody: RecordFile("coordinator", COORDINATOR, once=True),
+    b.RanksBody: RecordFile("ranks", f"{RANKS}/{{name}}.json", PLAN_LIMIT, once=True),
+    b.OrderBody: RecordFile("order", f"{ORDER}/{{rank}}.json", PLAN_LIMIT),
+    b.CurrentBody: RecordFile("current", CURRENT),
+    b.PlanBody: RecordFile("schedule", f"{SCHEDULES}/{{number}}/{{name}}", PLAN_LIMIT, once=True, readable=True),
+    b.IndexBody: RecordFile("index", f"{SCHEDULES}/{{number}}/index.json", PLAN_LIMIT, once=True),
+    b.ResultsBody: RecordFile("results", f"{RESULTS}/{{number}}/{{name}}.json", PLAN_LIMIT, once=True),
+    b.ProgressBody: RecordFile("progress", f"{PROGRESS}/{{name}}.json"),
+    b.IterationTimesBody: RecordFile("iteration_times", f"{ITERATION_TIMES}/{{rank}}.json"),
+    b.ModelBody: RecordFile("model", MODEL),
+    b.EndBody: RecordFile("end", END, once=True),
+}
+FILES = {YAML: YAML_LIMIT, PROFILE: PROFILE_LIMIT}
+"""The files in a job's folder that are no records, and bytes of the largest one that is read."""
+
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _LARGEST_GAP = 1000
@@ -93,16 +141,6 @@ def off(name: str) -> str:
     return f"{OFF}/{name}"
 
 
-def leader(generation: int) -> str:
-    """The record of the daemon that leads in a generation."""
-    return f"{LEADERS}/{generation}.json"
-
-
-def of_rank(folder: str, rank: int) -> str:
-    """A rank's file in one of a job's folders."""
-    return f"{folder}/{rank}.json"
-
-
 def rank_lock(rank: int) -> str:
     """The lock that every writer of a rank's registration holds while it writes."""
     return f"{RANKS}/.{rank}.lock"
@@ -111,11 +149,6 @@ def rank_lock(rank: int) -> str:
 def schedule(number: int, name: str = "") -> str:
     """The folder of a schedule, or a file in it."""
     return f"{SCHEDULES}/{number}/{name}" if name else f"{SCHEDULES}/{number}"
-
-
-def index(number: int) -> str:
-    """The index of a schedule, which commits it."""
-    return schedule(number, "index.json")
 
 
 def results(number: int) -> str:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import layout
 from pfo_fs.store.bodies import LeaderBody
-from pfo_fs.store.fs import Files
-from pfo_fs.store.records import Header, decode, encode
+from pfo_fs.store.records import RecordFolder
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +30,7 @@ class Leaders:
     missing below it. Names of bad records are skipped when a daemon claims the next generation.
     """
 
-    files: Files
-    writer: str
+    records: RecordFolder
 
     def __post_init__(self) -> None:
         self._valid: set[int] = set()
@@ -53,7 +51,7 @@ class Leaders:
         self._polls += 1
         most_bad_reads = _TRIES if self._polls % _AGAIN_EVERY else math.inf
         reads = 0
-        listed = layout.without_jumps(layout.numbered_files(self.files.names(layout.LEADERS)))
+        listed = layout.without_jumps(self.records.numbers(LeaderBody))
         next_free = max(listed, default=0) + 1
         for generation in reversed(listed):
             bad_reads = self._bad_reads.get(generation, 0)
@@ -66,23 +64,21 @@ class Leaders:
 
     def claim(self, body: LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""
-        data = encode(Header("leader", "", self.writer, body.generation), body)
-        claimed = self.files.claim(layout.leader(body.generation), data)
+        claimed = self.records.write(body)
         if claimed:
             self._valid.add(body.generation)
         return claimed
 
     def _judge(self, generation: int) -> None:
         try:
-            data = self.files.read(layout.leader(generation), layout.RECORD_LIMIT)
-            if data is not None and decode(data, "leader", LeaderBody)[1].generation == generation:
+            if self.records.read(LeaderBody, generation=generation) is not None:
                 self._valid.add(generation)
                 return
-            problem = "it is not the record of this generation"
+            problem = "it is not there any more"
         except StoreUnavailable:
             raise
         except (RecordError, StoreError) as error:
             problem = str(error.args[-1])
         self._bad_reads[generation] = self._bad_reads.get(generation, 0) + 1
         if self._bad_reads[generation] == _TRIES:
-            log.warning("%s is ignored: %s", layout.leader(generation), problem)
+            log.warning("leaders/%d.json is ignored: %s", generation, problem)

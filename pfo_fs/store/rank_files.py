@@ -12,7 +12,7 @@ from pfo_fs.errors import RecordError
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.locks import courtesy_lock
-from pfo_fs.store.record_folder import RecordFolder
+from pfo_fs.store.records import RecordFolder
 
 
 @dataclass
@@ -34,7 +34,7 @@ class RankFiles(RecordFolder):
         by_name = {f"{body.rank_info.rank}.json": body for body in ranks}
         # One lock for each name, because ranks may register in other groups after a helper has died.
         locks = [f"{self.path}/{layout.rank_lock(rank)}" for rank in sorted(body.rank_info.rank for body in ranks)]
-        data = self._encode("ranks", b.RanksBody(ranks=list(ranks)), False)
+        data = self.encoded(b.RanksBody(ranks=list(ranks)))
         taken = {}
         with courtesy_lock(self.files, *locks):
             for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
@@ -49,20 +49,16 @@ class RankFiles(RecordFolder):
                     taken[rank] = f"rank {rank} of job {self.location.name} is registered already, by {who}"
         return taken
 
-    def registered_ranks(self) -> list[int]:
-        """Ranks that have a file in `ranks/`, ascending."""
-        return self._numbers(layout.RANKS)
-
     def read_ranks(self, name: int) -> list[b.RankBody] | None:
         """Reads `ranks/<name>.json`: rank `name`, and the ranks that registered with it.
 
         A rank in it counts only if it has a name in `ranks/` too: without one, another process may have that rank, or
         the helper died before the rank was registered.
         """
-        path = layout.of_rank(layout.RANKS, name)
-        body = self.read("ranks", b.RanksBody, path, layout.PLAN_LIMIT)
+        body = self.read(b.RanksBody, name=name)
         if body is not None and all(rank.rank_info.rank != name for rank in body.ranks):
-            raise RecordError(f"{self.location / path}: it is of rank {body.ranks[0].rank_info.rank}")
+            path = self.files.root / self.path_of(b.RanksBody, name=name)
+            raise RecordError(f"{path}: it is of rank {body.ranks[0].rank_info.rank}")
         return None if body is None else body.ranks
 
     def read_rank(self, rank: int) -> b.RankBody | None:
@@ -78,7 +74,7 @@ class RankFiles(RecordFolder):
             known: Ranks that are left out.
             read: Called in place of `read_ranks`, to handle the error of a file that is not valid.
         """
-        names = dict.fromkeys(self.registered_ranks())
+        names = dict.fromkeys(self.numbers(b.RanksBody))
         seen: set[int] = set()
         for name in names:
             if name in seen or name in known:
@@ -100,12 +96,12 @@ class RankFiles(RecordFolder):
         waiting = [sorted(results, key=lambda body: body.result.rank)]
         while waiting:
             part = waiting.pop()
-            data = self._encode("results", b.ResultsBody(results=part), False)
+            data = self.encoded(b.ResultsBody(results=part))
             if len(data) > layout.PLAN_LIMIT and len(part) > 1:
                 waiting += [part[: len(part) // 2], part[len(part) // 2 :]]
                 continue
             name = part[0].result.rank
-            if not self.files.claim(f"{self.path}/{layout.of_rank(layout.results(number), name)}", data):
+            if not self.files.claim(self.path_of(b.ResultsBody, number=number, name=name), data):
                 there = self._ranks_in(number, name)
                 rest = [body for body in part if body.result.rank not in there]
                 waiting += [rest] if rest else []
@@ -117,14 +113,10 @@ class RankFiles(RecordFolder):
         except RecordError:
             return {name}
 
-    def result_names(self, number: int) -> list[int]:
-        """Ranks after which files of results under schedule `number` are named, ascending."""
-        return self._numbers(layout.results(number))
-
     def read_results(self, number: int, name: int) -> list[b.ResultBody] | None:
         """Reads `prof/<number>/<name>.json`: the results of rank `name`, and of other ranks of its host."""
-        path = layout.of_rank(layout.results(number), name)
-        body = self.read("results", b.ResultsBody, path, layout.PLAN_LIMIT)
+        body = self.read(b.ResultsBody, number=number, name=name)
         if body is not None and all(measured.result.rank != name for measured in body.results):
-            raise RecordError(f"{self.location / path}: it is not that rank's result")
+            path = self.files.root / self.path_of(b.ResultsBody, number=number, name=name)
+            raise RecordError(f"{path}: it is not that rank's result")
         return None if body is None else body.results

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfo_fs.errors import RecordError, first_problem, plain_text
 from pfo_fs.models import Count, ShortText, Text
+from pfo_fs.store import layout
+from pfo_fs.store.fs import Files
 
-SCHEMAS = ("pfo-fs/2", "pfo-fs/3")
-"""The schemas that this release reads."""
-_SCHEMA_OF = {"ranks": "pfo-fs/3", "results": "pfo-fs/3"}
-"""Each kind is written with the schema that changed its form last."""
+SCHEMA = "pfo-fs/4"
+"""A record with another schema is not read."""
 _BODY = b',"body":'
 _MAX_HEADER_BYTES = 8192
 _MOST_LISTS = 300_000
@@ -39,10 +40,10 @@ class Header:
     """What a record says about itself.
 
     Attributes:
-        kind: The kind of the body: `job`, `rank`, `schedule`, ...
+        kind: The kind of the body: `job`, `ranks`, `schedule`, ...
         attempt: Random id of the training attempt of the record; empty outside jobs.
         writer: The process that wrote the record, for messages: `rank-3@node17:4242`.
-        sequence: Counts a writer's replacements of this file.
+        sequence: Counts a writer's replacements of its files.
     """
 
     kind: str
@@ -80,7 +81,7 @@ def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
     """
     payload = _readable(body) if readable else body.model_dump_json().encode()
     head = {
-        "schema": _SCHEMA_OF.get(header.kind, SCHEMAS[0]),
+        "schema": SCHEMA,
         "kind": header.kind,
         "attempt": header.attempt,
         "writer": header.writer[:200],
@@ -120,10 +121,9 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
     payload = data[at + len(_BODY) : -2]
     try:
         schema = _Schema.model_validate_json(data[:at] + b"}").schema_
-        if schema not in SCHEMAS:
-            read = " and ".join(map(repr, SCHEMAS))
+        if schema != SCHEMA:
             raise RecordError(
-                f"the record has schema {schema[:40]!r}, and this release reads {read}: another release of pfo-fs "
+                f"the record has schema {schema[:40]!r}, and this release reads {SCHEMA!r}: another release of pfo-fs "
                 "wrote it. Give all hosts of a shared directory the same release"
             )
         head = _HeaderOnDisk.model_validate_json(data[:at] + b"}")
@@ -154,3 +154,92 @@ def _first_problem(error: ValidationError) -> str:
     where, wrong = first_problem(error)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where or 'content'} {wrong}{more}"
+
+
+@dataclass
+class RecordFolder:
+    """Writes and reads the records below one folder: `layout.RECORDS` says where those of each type lie.
+
+    Attributes:
+        files: The shared directory.
+        path: The folder, below the shared directory; empty: that itself.
+        writer: The name of this process in its records.
+        attempt: Random id of the training attempt; only its records are read. None: not known yet, or none.
+        reads: A record that is not valid is read this many times, because a read may be incomplete or stale.
+    """
+
+    files: Files
+    path: str
+    writer: str
+    attempt: str | None = None
+    reads: int = 3
+    _sequence: int = 0
+
+    @property
+    def location(self) -> Path:
+        """The folder's full path, for messages."""
+        return self.files.root / self.path
+
+    def read(self, model: type[Body], **place: int | str) -> Body | None:
+        """Reads a record of this folder's attempt; None if the file is not there now.
+
+        Args:
+            model: The type of its body.
+            place: The numbers in its path, by their names in `layout.RECORDS`.
+
+        Raises:
+            RecordError: The file is not a valid record, or its body has another number than its path.
+        """
+        found = self._read(model, **place)
+        return None if found is None else found[1]
+
+    def _read(self, model: type[Body], **place: int | str) -> tuple[Header, Body] | None:
+        form = layout.RECORDS[model]
+        name = form.path.format(**place)
+        problem = ""
+        for _ in range(self.reads):
+            data = self.files.read(self.below(name), form.limit)
+            if data is None:
+                return None
+            try:
+                header, body = decode(data, form.kind, model, attempt=self.attempt)
+                for key, number in place.items():
+                    if getattr(body, key, number) != number:
+                        raise RecordError(f"it is of {key} {getattr(body, key)}")
+                return header, body
+            except RecordError as error:
+                problem = str(error)  # the error itself would keep the file's content, in its traceback
+        raise RecordError(f"{self.location / name}: {problem}")
+
+    def write(self, body: BaseModel, **place: int | str) -> bool:
+        """Writes a record; returns False if it is to be written once, and is there with another content.
+
+        Args:
+            body: Its body.
+            place: The numbers in its path that are not in the body.
+        """
+        path = self.path_of(type(body), **body.__dict__ | place)
+        if layout.RECORDS[type(body)].once:
+            return self.files.claim(path, self.encoded(body))
+        self._sequence += 1
+        self.files.publish(path, self.encoded(body))
+        return True
+
+    def encoded(self, body: BaseModel) -> bytes:
+        """Returns a record's bytes."""
+        form = layout.RECORDS[type(body)]
+        header = Header(form.kind, self.attempt or "", self.writer, 0 if form.once else self._sequence)
+        return encode(header, body, readable=form.readable)
+
+    def numbers(self, model: type[BaseModel], **place: int) -> list[int]:
+        """Returns the numbers after which records of this type are named, ascending; `place`: those of their folder."""
+        folder = layout.RECORDS[model].path.rpartition("/")[0]
+        return layout.numbered_files(self.files.names(self.below(folder.format(**place))))
+
+    def path_of(self, model: type[BaseModel], **place: int | str) -> str:
+        """Returns the path of a record, below the shared directory."""
+        return self.below(layout.RECORDS[model].path.format(**place))
+
+    def below(self, name: str) -> str:
+        """Returns the path of a file in this folder, below the shared directory."""
+        return f"{self.path}/{name}" if self.path else name

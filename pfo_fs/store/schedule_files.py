@@ -17,7 +17,7 @@ from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, RankInfo
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
-from pfo_fs.store.record_folder import RecordFolder
+from pfo_fs.store.records import RecordFolder
 
 _RANK_FILES_AT_ONCE = 64
 _MOST_RANKS_WITH_FILES = 1024
@@ -59,11 +59,11 @@ class ScheduleFiles(RecordFolder):
             )
             digest = hashlib.sha256(plan.model_dump_json(exclude={"ranks"}).encode()).hexdigest()[:12]
             files[group] = f"{group.replace(':', '-')}.{digest}.json"
-            self.claim("schedule", plan, layout.schedule(number, files[group]), readable=True)
+            self.write(plan, name=files[group])
         index = b.IndexBody(
             number=number, generation=generation, start_step=start_step, source=source, steps=steps, files=files
         )
-        if not self.claim("index", index, layout.index(number)):
+        if not self.write(index):
             return False
         self._unnamed = (number, deque(_lots(index, rank_infos)))
         with suppress(StoreError, RecordError):  # the schedule is committed; a later call continues
@@ -85,7 +85,7 @@ class ScheduleFiles(RecordFolder):
         folder = f"{self.path}/{layout.schedule(number)}"
         if self._unnamed[0] != number:
             try:
-                index = self.read_index(number)
+                index = self.read(b.IndexBody, number=number)
             except RecordError:
                 index = None
             there = set(self.files.names(folder))
@@ -106,13 +106,6 @@ class ScheduleFiles(RecordFolder):
         """Numbers that have a folder, committed or not, ascending; those after a large gap are planted and left out."""
         return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
 
-    def read_index(self, number: int) -> b.IndexBody | None:
-        """Reads the index of schedule `number`; None if it was never committed."""
-        index = self.read("index", b.IndexBody, layout.index(number), layout.PLAN_LIMIT)
-        if index is not None and index.number != number:
-            raise RecordError(f"{self.location / layout.index(number)}: it commits schedule {index.number}")
-        return index
-
     def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
         """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone.
 
@@ -122,17 +115,15 @@ class ScheduleFiles(RecordFolder):
         name = index.plan_file(rank_info)
         if name is None:
             return None
-        path = layout.schedule(index.number, name)
+        path = self.path_of(b.PlanBody, number=index.number, name=name)
         if self._last_plan is None or self._last_plan[0] != path:  # the ranks of a host often share a stage
-            plan = self.read("schedule", b.PlanBody, path, layout.PLAN_LIMIT)
+            plan = self.read(b.PlanBody, number=index.number, name=name)
             if plan is None:
-                raise RecordError(f"{self.location / path} is missing")
-            if plan.number != index.number:
-                raise RecordError(f"{self.location / path}: it is of schedule {plan.number}")
+                raise RecordError(f"{self.files.root / path} is missing")
             try:
                 self._last_plan = (path, plan.schedule(rank_info.rank))
             except ValueError as error:
-                raise RecordError(f"{self.location / path}: {error}") from None
+                raise RecordError(f"{self.files.root / path}: {error}") from None
         return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
     def read_schedules(self, index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[FrequencySchedule]:
@@ -149,7 +140,7 @@ class ScheduleFiles(RecordFolder):
                 found[name] = plan = self.read_schedule(index, info)
                 instructions += len(plan.frequencies) if plan is not None else 0
             if instructions > MAX_JOB_INSTRUCTIONS:
-                where = self.location / layout.index(index.number)
+                where = self.files.root / self.path_of(b.IndexBody, number=index.number)
                 raise RecordError(f"{where}: its plans have more than {MAX_JOB_INSTRUCTIONS:,} instructions")
         plans = ((info.rank, found[index.plan_file(info)]) for info in rank_infos)
         return [plan.model_copy(update={"rank": rank}) for rank, plan in plans if plan is not None]

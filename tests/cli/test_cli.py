@@ -10,7 +10,7 @@ from commands import pfo_fs, pfo_fs_process
 from jobs import current_of, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
 
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def running(tmp_path: Path) -> JobFolder:
     schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
     for schedule in schedules:
         order = [(name, None) for name, _ in schedule.frequencies]
-        folder.write_order(bodies.OrderBody(rank=schedule.rank, instructions=order))
+        folder.write(bodies.OrderBody(rank=schedule.rank, instructions=order))
     source = bodies.Source(kind="scheduler", index=0)
     folder.write_schedule(0, 1, 0, source, schedules, infos)
-    folder.write_current(bodies.CurrentBody(generation=1, number=0, state="running", source=source))
+    folder.write(bodies.CurrentBody(generation=1, number=0, state="running", source=source))
     write_step(folder, 17, 0.25)
     return folder
 
@@ -68,11 +68,11 @@ def test_a_good_schedule_is_set_and_a_wrong_one_is_not(running: JobFolder, tmp_p
 
 def test_the_schedule_of_a_job_that_has_ended_cannot_be_set(running: JobFolder, tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text("all: 1200\n")
-    running.write_end(bodies.EndBody(reason="finished"))
+    running.write(bodies.EndBody(reason="finished"))
     done = pfo_fs("schedule", "set", "latest", tmp_path / "good.yaml", "-d", tmp_path)
     assert done.returncode == 1
     assert "has ended" in done.stderr
-    assert running.read_yaml() is None
+    assert running.read_file(layout.YAML) is None
 
 
 def test_a_job_that_is_not_there_is_an_error_in_one_line(running: JobFolder, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None
 def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     shared = SharedDirectory(Files(tmp_path))
     shared.make_folders()
-    shared.write_daemon(
+    shared.write(
         bodies.DaemonBody(generation=1, counter=5, host="h", pid=1, version="0", scheduler="Manual", interval_s=1)
     )
     assert json.loads(pfo_fs("status", tmp_path, "--json").stdout)["daemon"]["alive"] is False
@@ -142,8 +142,8 @@ def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_sta
 ) -> None:
     current = current_of(running)
     verdict = "target: no slowdown; measured: 9.1% less energy " + "and a long text " * 20 + "end"
-    running.write_current(current.model_copy(update={"status_text": verdict}))
-    running.write_end(bodies.EndBody(reason="finished"))
+    running.write(current.model_copy(update={"status_text": verdict}))
+    running.write(bodies.EndBody(reason="finished"))
     assert verdict in pfo_fs("status", tmp_path).stdout
 
 

@@ -35,9 +35,9 @@ def aged(path: Path, days: float) -> None:
 def job(root: Path, *, ended: bool, days: float) -> JobFolder:
     folder = make_job(root, 2)
     register(folder, rank_infos(2))
-    folder.write_progress(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, step=5)]), 0)
+    folder.write(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, step=5)]))
     if ended:
-        folder.write_end(bodies.EndBody(reason="finished"))
+        folder.write(bodies.EndBody(reason="finished"))
     aged(folder.location, days)
     return folder
 
@@ -65,7 +65,7 @@ def test_a_job_that_has_not_ended_stays_however_old(tmp_path: Path, duration: st
 
 def test_a_job_that_still_writes_stays_although_its_end_is_written(tmp_path: Path) -> None:
     folder = job(tmp_path, ended=True, days=40)
-    folder.write_progress(bodies.ProgressBody(ranks=[]), 0)
+    folder.write(bodies.ProgressBody(ranks=[]))
     assert prune(tmp_path, "--older-than", "0d")["removed"] == []
 
 

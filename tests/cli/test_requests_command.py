@@ -78,16 +78,14 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
 
 
 def test_a_job_that_has_ended_takes_no_requests(folder: JobFolder) -> None:
-    folder.write_end(bodies.EndBody(reason="finished"))
+    folder.write(bodies.EndBody(reason="finished"))
     done = request(folder, "target", "--slowdown", "1.1")
     assert done.returncode == 1
     assert "has ended" in done.stderr
 
 
 def test_status_shows_what_the_scheduler_is_doing(folder: JobFolder) -> None:
-    folder.write_current(
-        bodies.CurrentBody(generation=1, number=3, state="running", status_text="profiling: 12 clocks to go")
-    )
+    folder.write(bodies.CurrentBody(generation=1, number=3, state="running", status_text="profiling: 12 clocks to go"))
     assert "profiling: 12 clocks to go" in pfo_fs("status", folder.files.root).stdout
 
 

@@ -37,16 +37,16 @@ def job(root: Path, name: str, *, started: datetime | str = NOW, ended: bool = F
     (root / "jobs" / name / "job.json").unlink()
     renamed = SharedDirectory(Files(root), "test").job(name)
     renamed.attempt = "attempt"
-    renamed.claim("job", body.model_copy(update={"job_info": info}), "job.json")
+    renamed.write(body.model_copy(update={"job_info": info}))
     register(renamed, rank_infos(ranks))
     if ended:
-        renamed.write_end(bodies.EndBody(reason="finished"))
+        renamed.write(bodies.EndBody(reason="finished"))
     return renamed
 
 
 def held(folder: JobFolder, *ranks: int, of: int) -> None:
     progress = [bodies.RankProgress(rank=rank, held=rank in ranks) for rank in range(of)]
-    folder.write_progress(bodies.ProgressBody(ranks=progress), 0)
+    folder.write(bodies.ProgressBody(ranks=progress))
 
 
 def switched(root: Path) -> frozenset[str]:

@@ -17,7 +17,7 @@ from pfo_fs.autotune.plan_schedules import target_of
 from pfo_fs.cli import app
 from pfo_fs.errors import ConfigError, PlanError, StoreError
 from pfo_fs.schedule_yaml import parse_schedule_yaml
-from pfo_fs.store import Files
+from pfo_fs.store import Files, layout
 from pfo_fs.training.job_request import checked_directory
 
 
@@ -83,7 +83,7 @@ def test_a_slowdown_in_percent_is_refused_with_what_was_probably_meant(tmp_path:
     assert done.exit_code != 0
     said = "".join((done.output + str(done.exception or "")).replace("│", "").split())
     assert any(meant in said for meant in ("give1.05", "give1.2", "give1.03")), done.output
-    assert folder.read_yaml() is None
+    assert folder.read_file(layout.YAML) is None
 
 
 @pytest.mark.parametrize(

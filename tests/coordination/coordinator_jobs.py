@@ -94,7 +94,7 @@ def clock_mhz(folder: JobFolder) -> int:
 def straggle(folder: JobFolder) -> None:
     """Both pipelines take longer under schedule 0."""
     for rank in (0, 1):
-        folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 1.5)]))
+        folder.write(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 1.5)]))
     write_step(folder, 7, number=0)
 
 

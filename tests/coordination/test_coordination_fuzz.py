@@ -18,7 +18,7 @@ from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.policy_start import PolicyChoice
 from pfo_fs.errors import PfoError
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, JobFolder, SharedDirectory, layout
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 POLLS = 4
 MOST_KB = 200 * 1024
@@ -31,14 +31,17 @@ class Base:
         self.path = path
         _, folder = make_directory(path)
         self.folder = folder
-        job, index = folder.read_job(), folder.read_index(0)
+        job, index = folder.read_job(), folder.read(bodies.IndexBody, number=0)
         assert job is not None
         assert index is not None
         args = {"slowdown": 1.0}
         policy = PolicyChoice("ParetoScheduler", args, from_job=True).policy
         made = index.source.model_copy(update={"policy": policy, "revision": 0})
-        folder.replace("job", job.model_copy(update={"scheduler_args": args}), layout.JOB)
-        folder.replace("index", index.model_copy(update={"source": made}), layout.index(0))
+        own = job.model_copy(update={"scheduler_args": args})
+        folder.files.publish(folder.path_of(bodies.JobBody), folder.encoded(own))
+        folder.files.publish(
+            folder.path_of(bodies.IndexBody, number=0), folder.encoded(index.model_copy(update={"source": made}))
+        )
         self.places: list[Place] = places(self.folder)
 
 

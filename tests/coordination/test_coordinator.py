@@ -28,7 +28,7 @@ from pfo_fs.coordination.progress import Progress
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, bodies, load_prof, load_ranks, load_sched
+from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, bodies, layout, load_prof, load_ranks, load_sched
 from pfo_fs.store.records import Header, encode
 
 
@@ -71,9 +71,9 @@ def test_the_status_of_a_wrong_yaml_names_the_schedule_in_force_and_none_that_is
     tmp_path: Path, clock: Clock
 ) -> None:
     folder, _ = registered(tmp_path, 1)
-    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None)]))
-    coordinator, file = coordinate_by(folder, clock), folder.yaml_location
-    yaml_status = folder.yaml_status_location
+    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None)]))
+    coordinator, file = coordinate_by(folder, clock), folder.location / layout.YAML
+    yaml_status = folder.location / layout.YAML_STATUS
 
     def after(content: str | None) -> str:
         file.unlink(missing_ok=True) if content is None else file.write_text(content)
@@ -185,7 +185,7 @@ def test_a_rank_whose_clock_process_has_died_does_not_keep_the_jobs_step_back(tm
     progress = Progress(folder, pace, clock.now)
     progress.poll(clock.now)
     ranks = [bodies.RankProgress(rank=0, step=3), bodies.RankProgress(rank=1, step=900)]
-    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    folder.write(bodies.ProgressBody(ranks=ranks))
     progress.poll(clock.now + 2)
     assert progress.step == 900
 
@@ -266,7 +266,7 @@ def test_a_job_of_its_own_rank_0_is_left_to_it(tmp_path: Path, clock: Clock) -> 
     coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 2)
     assert not coordinator.is_mine
-    assert folder.read_current() is None
+    assert folder.read(bodies.CurrentBody) is None
 
 
 def test_records_of_another_attempt_are_left_out(tmp_path: Path, clock: Clock) -> None:
@@ -392,7 +392,7 @@ def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock)
     poll(coordinator, clock, 3)
     assert "state: waiting" in status_of(folder)
     write_step(folder, 3)
-    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     poll(coordinator, clock, 3)
     assert "state: accepted" in status_of(folder)
     schedule = schedule_of(folder, infos[1])
@@ -433,7 +433,7 @@ def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> N
         fresh, PFOSettings(), kind="daemon", generation=1, still_leads=lambda: False, monotonic=clock
     )
     poll(coordinator, clock, 3)
-    assert folder.read_current() is None
+    assert folder.read(bodies.CurrentBody) is None
     assert folder.schedule_numbers() == []
 
 
@@ -441,7 +441,7 @@ def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, c
     folder, _ = registered(tmp_path, 1)
     coordinator = coordinate_by(folder, clock)
     poll(coordinator, clock, 3)
-    folder.write_current(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
+    folder.write(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
     poll(coordinator, clock, 5)
     current = current_of(folder)
     assert (current.generation, current.number, current.state) == (1, 0, "running")
@@ -458,19 +458,19 @@ def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first
     write_step(folder, 10, number=before.number, iter_time_s=0.1)
     poll(coordinate(folder, clock, ThreeSteps), clock, 10)
     committed = folder.schedule_numbers()[-1]
-    folder.write_current(before)
+    folder.write(before)
 
     write_step(folder, 500, number=before.number, iter_time_s=0.1)
     next_one = coordinate(folder, clock, ThreeSteps)
     next_one.poll()
-    waiting = folder.read_current()
+    waiting = folder.read(bodies.CurrentBody)
     poll(next_one, clock, 10)
-    after = folder.read_current()
+    after = folder.read(bodies.CurrentBody)
     assert waiting is not None
     assert after is not None
     assert (before.number, waiting.number, after.number) == (0, before.number, committed + 1)
     assert after.start_step > 500
-    one, other = (folder.read_index(number) for number in (committed, after.number))
+    one, other = (folder.read(bodies.IndexBody, number=number) for number in (committed, after.number))
     assert one is not None
     assert other is not None
     assert one.source.revision == other.source.revision
@@ -511,10 +511,10 @@ def test_a_coordinator_puts_back_what_another_user_writes_over_its_announcement(
     folder, _ = registered(tmp_path, 1)
     coordinator = coordinate(folder, clock, ThreeSteps)
     poll(coordinator, clock, 2)
-    before = folder.read_current()
+    before = folder.read(bodies.CurrentBody)
     folder.files.publish(f"{folder.path}/current.json", content)
     poll(coordinator, clock, 10)
-    assert folder.read_current() == before
+    assert folder.read(bodies.CurrentBody) == before
 
 
 def test_a_schedule_goes_into_force_under_the_next_number_where_another_user_has_written_one(

@@ -63,7 +63,7 @@ def test_fifty_jobs_that_start_at_once_are_all_claimed_before_any_is_served(root
     jobs = [make_job(root, 1) for _ in range(50)]
     assert len(folders_in(root, clock).poll().jobs) == 50
     for job in jobs:
-        claim = job.read_coordinator()
+        claim = job.read(bodies.ClaimBody)
         assert claim is not None
         assert claim.kind == "daemon"
 
@@ -148,7 +148,7 @@ def test_an_error_that_is_not_foreseen_costs_only_the_job_that_makes_it(
 
 def test_a_job_that_is_over_is_archived_after_its_time_and_not_served(root: Path, clock: Clock) -> None:
     job = make_job(root, 1)
-    job.write_end(bodies.EndBody(reason="finished"))
+    job.write(bodies.EndBody(reason="finished"))
     folders = folders_in(root, clock, archive_after_s=100)
     assert look(folders, clock, 90) == []
     assert (root / job.path).exists()
@@ -168,7 +168,7 @@ def test_ended_jobs_and_folders_without_a_job_are_archived_by_their_own_age_whoe
     young, old, empty = make_job(root, 1), make_job(root, 1, attempt="b"), root / "jobs" / "empty"
     empty.mkdir()
     for job in (young, old):
-        job.write_end(bodies.EndBody(reason="finished"))
+        job.write(bodies.EndBody(reason="finished"))
     for path, age_s in ((root / young.path, 80), (root / old.path, 110), (empty, 110)):
         aged(path, age_s)
     folders = folders_in(root, clock, archive_after_s=100)
@@ -180,13 +180,13 @@ def test_ended_jobs_and_folders_without_a_job_are_archived_by_their_own_age_whoe
 
 def test_a_job_is_silent_since_the_last_file_of_its_own_processes(root: Path, clock: Clock) -> None:
     job = make_job(root, 1)
-    job.write_progress(bodies.ProgressBody(ranks=[]), 0)
+    job.write(bodies.ProgressBody(ranks=[]))
     aged(root / job.path, 1000)
     folders = folders_in(root, clock)
-    job.write_current(bodies.CurrentBody(generation=1, number=-1, start_step=0, state="running"))
+    job.write(bodies.CurrentBody(generation=1, number=-1, start_step=0, state="running"))
     aged(root / job.path / "current.json", -2000)
     assert 1000 <= folders.silent_s(job.job_id) < 1100
-    job.write_progress(bodies.ProgressBody(ranks=[]), 0)
+    job.write(bodies.ProgressBody(ranks=[]))
     assert folders.silent_s(job.job_id) < 100
 
 
@@ -200,7 +200,7 @@ def test_a_job_that_cannot_be_archived_is_tried_again_rarely(
         raise StoreError(errno.EROFS, "read-only")
 
     monkeypatch.setattr(SharedDirectory, "archive", fails)
-    make_job(root, 1).write_end(bodies.EndBody(reason="finished"))
+    make_job(root, 1).write(bodies.EndBody(reason="finished"))
     look(folders_in(root, clock, archive_after_s=1), clock, 3600)
     assert 2 <= len(tries) <= 8
     assert len(caplog.records) == 1

@@ -235,8 +235,12 @@ class Cluster(RuleBasedStateMachine):
     @rule(rank=st.integers(0, 1), damaged=st.sampled_from([False, False, False, True]))
     def report(self, rank: int, damaged: bool) -> None:
         """A rank has measured the schedule in force; ranks may be late, or never report."""
-        current = self.folder.read_current()
-        if current is None or current.number < 0 or rank in self.folder.result_names(current.number):
+        current = self.folder.read(bodies.CurrentBody)
+        if (
+            current is None
+            or current.number < 0
+            or rank in self.folder.numbers(bodies.ResultsBody, number=current.number)
+        ):
             return  # a result is written once: a file that a daemon has read does not change
         result = ProfilingResult(rank=rank, iter_time=[current.number + 1 + rank / 10], iter_energy=[1.0])
         self.folder.write_results(current.number, [bodies.ResultBody(result=result)])
@@ -247,7 +251,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 200))
     def train(self, steps: int) -> None:
         self.step += steps
-        current = self.folder.read_current()
+        current = self.folder.read(bodies.CurrentBody)
         follows = current is not None and current.number >= 0 and self.step >= current.start_step
         write_step(self.folder, self.step, number=current.number if current is not None and follows else -1)
 
@@ -275,7 +279,7 @@ class Cluster(RuleBasedStateMachine):
     # ---- what must be true
 
     def published(self, number: int, generation: int) -> None:
-        if self.folder.read_index(number) is None:
+        if self.folder.read(bodies.IndexBody, number=number) is None:
             return  # offered to the ranks of a `local` job, but the directory did not take it
         assert generation == SharedDirectory(self.folder.files).leaders.poll()[0], "only the newest leader publishes"
         assert not self.written or number > self.written[-1][0], "numbers ascend"
@@ -296,7 +300,9 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def check_that_committed_schedules_have_no_gaps_and_one_writer_each(self) -> None:
         if not self.away:
-            numbers = [number for number in self.folder.schedule_numbers() if self.folder.read_index(number)]
+            numbers = [
+                number for number in self.folder.schedule_numbers() if self.folder.read(bodies.IndexBody, number=number)
+            ]
             assert numbers == list(range(len(numbers)))
             assert numbers == [number for number, _ in self.written]
 
@@ -317,7 +323,7 @@ class Cluster(RuleBasedStateMachine):
         number, source = list(made.items())[-1]
         request = scheduler.request()
         assert request.revision == source.revision
-        index = self.folder.read_index(number)
+        index = self.folder.read(bodies.IndexBody, number=number)
         assert index is not None
         for schedule in request.schedules:
             committed = self.folder.read_schedule(index, INFOS[schedule.rank])

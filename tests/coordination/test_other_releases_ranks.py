@@ -24,12 +24,12 @@ def test_ranks_of_the_next_release_keep_default_clocks_and_the_status_names_the_
     folder = make_job(tmp_path, 1, 2)
     register(folder, INFOS)
     place = Place(f"{folder.path}/ranks/1.json", "ranks", bodies.RanksBody)
-    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/4"}))
+    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 5)
     assert (coordinator.state, folder.schedule_numbers()) == ("broken", [])
     assert "ranks/1.json" in coordinator.message
-    assert "'pfo-fs/4', and this release reads 'pfo-fs/2' and 'pfo-fs/3'" in coordinator.message
+    assert "'pfo-fs/3', and this release reads 'pfo-fs/4'" in coordinator.message
 
 
 def test_a_job_of_the_next_release_is_not_claimed_and_the_log_names_the_versions(
@@ -37,22 +37,20 @@ def test_a_job_of_the_next_release_is_not_claimed_and_the_log_names_the_versions
 ) -> None:
     folder = make_job(tmp_path, 1, 2)
     place = Place(f"{folder.path}/job.json", "job", bodies.JobBody)
-    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/4"}))
+    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
     shared = SharedDirectory(folder.files, "daemon")
     folders = JobFolders(shared, lambda job_id: coordinate(shared.job(job_id), clock), 3600.0, clock)
     assert folders.poll().jobs == []
-    assert "job.json: the record has schema 'pfo-fs/4', and this release reads" in caplog.text
+    assert "job.json: the record has schema 'pfo-fs/3', and this release reads" in caplog.text
     assert "coordinator.json" not in folder.names()
 
 
 def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_says_why(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1, 2)
     shared = SharedDirectory(folder.files, "daemon")
-    shared.write_daemon(
-        bodies.DaemonBody(generation=1, counter=1, host="h", pid=1, version="9", scheduler="S", interval_s=1)
-    )
+    shared.write(bodies.DaemonBody(generation=1, counter=1, host="h", pid=1, version="9", scheduler="S", interval_s=1))
     place = Place("daemon.json", "daemon", bodies.DaemonBody)
-    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/4"}))
+    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
     operations = op.DirectoryOperations(str(tmp_path), "test", "Manual")
     body = bodies.RankBody(rank_info=INFOS[0], nonce="n")
     operations.execute(op.RegisterRanks((body,), folder.job_id, "attempt", shared.directory_id(), again=False))
@@ -60,4 +58,4 @@ def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_say
     assert isinstance(found, op.WhoSchedules)
     choice = CoordinationChoice("auto", 0.0)
     assert isinstance(choice.learn(found, 0.0), op.ClaimForRank0)
-    assert "daemon.json: the record has schema 'pfo-fs/4', and this release reads" in choice.warning
+    assert "daemon.json: the record has schema 'pfo-fs/3', and this release reads" in choice.warning

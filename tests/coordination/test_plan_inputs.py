@@ -91,7 +91,7 @@ def test_iteration_times_of_pipelines_change_the_plan_inputs_at_once(folder: Job
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     for rank in (0, 1):
-        folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 0.5 + rank)]))
+        folder.write(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 0.5 + rank)]))
     write_step(folder, 7, number=0)
     poll(coordinator, clock, 12)
     assert clock_mhz(folder) == 1110
@@ -102,14 +102,14 @@ def test_iteration_times_of_pipelines_change_the_plan_inputs_at_once(folder: Job
 def test_a_plan_for_a_straggler_needs_heartbeats_and_other_schedules_need_none(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    said = [folder.read_current()]
+    said = [folder.read(bodies.CurrentBody)]
     for number, span_s in enumerate((1.5, 0.5)):
         for rank in (0, 1):
-            folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7 + number, number, span_s)]))
+            folder.write(bodies.IterationTimesBody(rank=rank, steps=[(7 + number, number, span_s)]))
         write_step(folder, 7 + number, number=number)
         for seconds in (20, 30):
             poll(coordinator, clock, seconds)
-            said.append(folder.read_current())
+            said.append(folder.read(bodies.CurrentBody))
     assert [round(current.lease_s) for current in said if current] == [0, 60, 60, 0, 0]
     heartbeats = [current.heartbeat for current in said if current]
     assert heartbeats[1] != heartbeats[2]
@@ -171,7 +171,7 @@ def test_iterations_under_an_older_schedule_do_not_count(folder: JobFolder, cloc
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2))
     poll(coordinator, clock, 2)
-    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(7, 0, 9.0)]))
+    folder.write(bodies.IterationTimesBody(rank=0, steps=[(7, 0, 9.0)]))
     poll(coordinator, clock, 12)
     assert clock_mhz(folder) == 1395
 
@@ -180,12 +180,12 @@ def test_an_iteration_is_handed_on_once_and_throttling_goes_with_its_pipeline(tm
     folder = make_job(tmp_path, 2, 2)
     infos = {info.rank: info for info in rank_infos(2, 2)}
     reader = IterationTimeReader(folder)
-    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(3, 0, 1.0), (4, 0, 1.1)]))
-    folder.write_iteration_times(bodies.IterationTimesBody(rank=1, steps=[(4, 0, 1.2)]))
-    folder.write_iteration_times(bodies.IterationTimesBody(rank=3, steps=[], throttled="thermal slowdown"))
+    folder.write(bodies.IterationTimesBody(rank=0, steps=[(3, 0, 1.0), (4, 0, 1.1)]))
+    folder.write(bodies.IterationTimesBody(rank=1, steps=[(4, 0, 1.2)]))
+    folder.write(bodies.IterationTimesBody(rank=3, steps=[], throttled="thermal slowdown"))
     first = reader.read(100.0, infos, 1.0)
     assert [(one.pipeline, one.step, one.span_s) for one in first] == [(0, 3, 1.0), (0, 4, 1.1), (1, 4, 1.2)]
     assert [one.throttled for one in first] == ["", "", "rank 3: thermal slowdown"]
     assert reader.read(200.0, infos, 1.0) == []
-    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(4, 0, 1.1), (5, 0, 1.0)]))
+    folder.write(bodies.IterationTimesBody(rank=0, steps=[(4, 0, 1.1), (5, 0, 1.0)]))
     assert [one.step for one in reader.read(300.0, infos, 1.0)] == [5]

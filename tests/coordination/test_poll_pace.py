@@ -45,7 +45,7 @@ def test_hosts_of_a_calm_job_poll_rarely_and_a_schedule_after_that_gives_them_th
     assert train(folder, coordinator, clock, int(CALM_AFTER_S)).poll_s == 10
     assert coordinator.poll() == 10
     (folder.location / "schedule.yaml").write_text("all: 1200\n")
-    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     current = train(folder, coordinator, clock, 3)
     assert current.number == 1
     assert current.start_step >= clock.now - 3 + 15
@@ -57,7 +57,7 @@ def test_a_daemon_that_takes_a_calm_job_over_gives_its_hosts_the_time_too(tmp_pa
     register(folder, rank_infos(1))
     assert train(folder, coordinate(folder, clock), clock, 10 + int(CALM_AFTER_S)).poll_s == 10
     (folder.location / "schedule.yaml").write_text("all: 1200\n")
-    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     began = clock.now
     current = train(folder, coordinate(folder, clock), clock, 4)
     assert current.number == 1
@@ -115,7 +115,7 @@ def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
     given = PFOSettings(scheduler="Manual")
     coordinator = Coordinator(folder, given, kind="daemon", generation=1, lead_s=1.0, monotonic=clock)
     train(folder, coordinator, clock, 10)
-    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     (folder.location / "schedule.yaml").write_text("all: 1200\n")
     published_at = clock.now
     current = train(folder, coordinator, clock, 5)

@@ -110,7 +110,7 @@ def test_replayed_results_are_booked_under_the_clocks_that_ran(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank in (0, 1):
-        folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
+        folder.write(bodies.OrderBody(rank=rank, instructions=ORDER))
     before = coordinate(folder, clock, Books)
     for number in range(2):
         poll(before, clock, 15)
@@ -133,7 +133,7 @@ def test_what_a_scheduler_had_measured_and_kept_stays_though_the_next_one_would_
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, purpose: str
 ) -> None:
     for rank in (0, 1):
-        folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
+        folder.write(bodies.OrderBody(rank=rank, instructions=ORDER))
     before = coordinate(folder, clock, Settles)
     poll(before, clock, 15)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
@@ -197,7 +197,7 @@ def test_after_another_order_of_instructions_the_scheduler_begins_from_nothing(
 ) -> None:
     def write_orders(times: int) -> None:
         for rank in (0, 1):
-            folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER * times))
+            folder.write(bodies.OrderBody(rank=rank, instructions=ORDER * times))
 
     write_orders(1)
     coordinator = coordinate(folder, clock, OfOrders)
@@ -212,7 +212,7 @@ def test_after_another_order_of_instructions_the_scheduler_begins_from_nothing(
             coordinator = coordinate(folder, clock, OfOrders)
         poll(coordinator, clock, 30)
         assert current_of(folder).number == number
-        assert folder.read_index(number).source.revision == 0  # type: ignore[union-attr]
+        assert folder.read(bodies.IndexBody, number=number).source.revision == 0  # type: ignore[union-attr]
     write_results(folder, number, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 15)
     schedule = folder.read_schedule(index_of(folder, current_of(folder).number), rank_infos(1, 2)[0])

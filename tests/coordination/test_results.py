@@ -32,7 +32,7 @@ def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_s
     poll(coordinator, clock, 60)
     assert ReactingScheduler.calls == []
     for rank in (0, 1):
-        folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
+        folder.write(bodies.OrderBody(rank=rank, instructions=ORDER))
     poll(coordinator, clock, 2)
     assert ReactingScheduler.calls == [[1.0, 1.0]]
 

@@ -130,12 +130,12 @@ def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
     local = coordinator("local")
     local.poll()
     assert not local.is_mine
-    assert folder.read_coordinator() is None
+    assert folder.read(bodies.ClaimBody) is None
     assert folder.schedule_numbers() == []
     daemon = coordinator("daemon")
     daemon.poll()
     assert daemon.is_mine
-    claim = folder.read_coordinator()
+    claim = folder.read(bodies.ClaimBody)
     assert claim is not None
     assert claim.kind == "daemon"
 

@@ -147,13 +147,13 @@ def test_half_a_surrogate_pair_in_the_yaml_is_a_problem_of_the_yaml(folder: JobF
 def test_a_yaml_that_the_daemon_may_not_read_is_refused_with_the_reason(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def denied(_: object) -> None:
+    def denied(*_: object) -> None:
         raise StoreError(errno.EACCES, "schedule.yaml: Permission denied")
 
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     say_yaml(folder, "all: 0\n")
-    monkeypatch.setattr(JobFolder, "read_yaml", denied)
+    monkeypatch.setattr(JobFolder, "read_file", denied)
     poll(coordinator, clock, 4)
     current = current_of(folder)
     assert "Permission denied; let the daemon's user read it" in current.yaml_problem

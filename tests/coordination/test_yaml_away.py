@@ -54,7 +54,7 @@ def test_a_yaml_that_cannot_be_read_for_a_while_is_a_problem_only_so_long(
 ) -> None:
     """As for a user whose Kerberos ticket has expired, and is renewed."""
 
-    def refuses(_: object) -> bytes:
+    def refuses(*_: object) -> bytes:
         raise StoreUnavailable(errno.EACCES, "Permission denied")
 
     coordinator = coordinate(folder, clock)
@@ -62,7 +62,7 @@ def test_a_yaml_that_cannot_be_read_for_a_while_is_a_problem_only_so_long(
     say_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 4)
     with monkeypatch.context() as outage:
-        outage.setattr(JobFolder, "read_yaml", refuses)
+        outage.setattr(JobFolder, "read_file", refuses)
         poll(coordinator, clock, 10)
         assert "Permission denied" in current_of(folder).yaml_problem
         assert clock_mhz(folder) == 1200
@@ -80,7 +80,7 @@ def test_a_yaml_that_an_editor_replaces_again_and_again_is_not_removed(
     say_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 4)
     with monkeypatch.context() as editor:
-        editor.setattr(JobFolder, "read_yaml", lambda _: None)
+        editor.setattr(JobFolder, "read_file", lambda *_: None)
         poll(coordinator, clock, 10)
     assert folder.schedule_numbers() == [0, 1]
 

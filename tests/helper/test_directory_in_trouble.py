@@ -53,7 +53,7 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
     job = host.create(client)
     monkeypatch.setattr(JobFolder, "read_current", silent)
     host.join(client, job, info)
-    host.folder(job).write_current(bodies.CurrentBody(generation=1, number=-1, state="running"))
+    host.folder(job).write(bodies.CurrentBody(generation=1, number=-1, state="running"))
     try:
         wait_for(lambda: client.poll() == messages.ClocksHeld(why="lost"), what="default clocks")
     finally:
@@ -76,7 +76,7 @@ def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is
         join = messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=0)  # type: ignore[arg-type]
         client.request(join, messages.Joined, HANGS_AFTER_S)
         (tmp_path / "away").rename(root)
-        wait_for(lambda: second.folder(job).registered_ranks() == [0], "the registration")
+        wait_for(lambda: second.folder(job).numbers(bodies.RanksBody) == [0], "the registration")
     finally:
         second.close()
 
@@ -147,8 +147,11 @@ def test_a_helper_that_takes_the_place_of_another_goes_on_under_its_name(tmp_pat
     join = messages.JoinJob(job_id=job["job_id"], attempt="a", coordination="daemon", rank_body=body, helper_name=0)
     assert client.request(join, messages.Joined, HANGS_AFTER_S).helper_name == 0
     client.send(messages.ProgressReport(step=3, number=0))
-    wait_for(lambda: (record := new.folder(job).read_progress(0)) and record.ranks[-1].step == 3, what="progress")
-    assert new.folder(job).progress_names() == [0]
+    wait_for(
+        lambda: (record := new.folder(job).read(bodies.ProgressBody, name=0)) and record.ranks[-1].step == 3,
+        what="progress",
+    )
+    assert new.folder(job).numbers(bodies.ProgressBody) == [0]
     new.close()
 
 
@@ -167,7 +170,7 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(
     trainer.close()
     host.thread.join(HANGS_AFTER_S)
     assert host.resets == ([] if releases else [messages.GpuToReset("simulated:x")])
-    end = host.folder(job).read_end()
+    end = host.folder(job).read(bodies.EndBody)
     assert end is not None
     assert end.reason == "crashed"
 

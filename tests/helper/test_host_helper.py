@@ -50,7 +50,7 @@ def test_without_a_daemon_auto_means_rank_0(host: Host) -> None:
 
 def test_a_daemon_that_only_left_its_record_is_not_waited_for_long(host: Host) -> None:
     shared = SharedDirectory(Files(host.root))
-    shared.write_daemon(
+    shared.write(
         bodies.DaemonBody(generation=1, counter=1, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2)
     )
     assert host.create(host.client(0), "auto")["coordination"] == "local"
@@ -69,11 +69,11 @@ def test_a_host_registers_how_often_it_looks_for_a_schedule(
 
 def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
     (client,), folder = host.start()
-    assert folder.registered_ranks() == [0]
+    assert folder.numbers(bodies.RanksBody) == [0]
     schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
     source = bodies.Source(kind="yaml", sha256="x")
     folder.write_schedule(0, 1, 7, source, [schedule], rank_infos(1))
-    folder.write_current(bodies.CurrentBody(generation=1, number=0, start_step=7, state="running", source=source))
+    folder.write(bodies.CurrentBody(generation=1, number=0, start_step=7, state="running", source=source))
     message = client.wait_for(NewSchedule, HANGS_AFTER_S)
     assert message == NewSchedule(number=0, start_step=7, plans=[RankPlan([("forward", 1200)])], ranks={0: 0})
 
@@ -91,7 +91,7 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
     ):
         current = bodies.CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
         polls = host.times(PollSchedule)
-        folder.write_current(current)
+        folder.write(current)
         if lease_s and not word:
             wait_for(lambda polls=polls: host.times(PollSchedule) > polls + 1)
             assert client.poll() is None, "this coordinator does not follow the straggler"
@@ -109,7 +109,7 @@ def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
         schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
         folder.write_schedule(number, generation, 0, source, [schedule], rank_infos(1))
         current = bodies.CurrentBody(generation=generation, number=number, state="running", source=source)
-        folder.write_current(current)
+        folder.write(current)
         if generation == 5:
             message = client.wait_for(NewSchedule, HANGS_AFTER_S)
             assert isinstance(message, NewSchedule)
@@ -158,7 +158,7 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
         host.loop.post(Terminated())
     client.close()
     host.thread.join(HANGS_AFTER_S)
-    end = folder.read_end()
+    end = folder.read(bodies.EndBody)
     assert end is not None
     assert end.reason == reason
 
@@ -261,7 +261,7 @@ def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, w
     job = host.create(first, ranks=2)
     host.join(first, job, infos[0])
     current = bodies.CurrentBody(generation=1, number=0, state="running", lease_s=60.0, heartbeat=1)
-    host.folder(job).write_current(current)
+    host.folder(job).write(current)
     told = wait_for(first.poll, what="the word")
     assert told.lease_s == pytest.approx(60 + 2 * 0.25), "it does not look all the time"
     host.join(second, job, infos[1])

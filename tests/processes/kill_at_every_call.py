@@ -20,7 +20,7 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, JobFolder
+from pfo_fs.store import Files, JobFolder, bodies
 from pfo_fs.store.fs import SystemCalls
 
 SETTINGS = {
@@ -68,10 +68,10 @@ def finish(folder: JobFolder, pid: int, deadline: float) -> bool:
     infos = rank_infos(2)
     number = 0
     while time.monotonic() < deadline:
-        while number < 3 and folder.read_index(number) is not None:
+        while number < 3 and folder.read(bodies.IndexBody, number=number) is not None:
             write_results(folder, number, infos, time_s=number + 1.0)
             number += 1
-        current = folder.read_current()
+        current = folder.read(bodies.CurrentBody)
         if number == 3 and current is not None and current.number == 2 and current.state == "running":
             return True
         if os.waitpid(pid, os.WNOHANG) != (0, 0):

@@ -13,7 +13,7 @@ import pytest
 from jobs import make_job
 from running import Processes
 
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, bodies
 
 ALICE, BOB = 12345, 23456
 
@@ -46,8 +46,8 @@ def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_r
     text = "".join(seen)
     assert f"{jobs['of bob'].job_id}: belongs to user {BOB}, whose jobs are not served" in text
     assert f"job.json: belongs to user {BOB}, not read" in text
-    assert jobs["of bob"].read_coordinator() is None
-    assert planted.read_coordinator() is None
+    assert jobs["of bob"].read(bodies.ClaimBody) is None
+    assert planted.read(bodies.ClaimBody) is None
 
 
 @pytest.mark.parametrize("names", ["nobody-of-this-name", " , "])

@@ -47,7 +47,7 @@ def memory_mb(process: subprocess.Popen[str]) -> float:
 
 
 def record_of(body: bytes, kind: str = "results", attempt: str = "a") -> bytes:
-    head = {"schema": "pfo-fs/3", "kind": kind, "attempt": attempt, "writer": "w", "sequence": 0}
+    head = {"schema": "pfo-fs/4", "kind": kind, "attempt": attempt, "writer": "w", "sequence": 0}
     head |= {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + body + b"}\n"
 
@@ -61,7 +61,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
 
 
 def number_of(folder: JobFolder) -> int:
-    current = folder.read_current()
+    current = folder.read(bodies.CurrentBody)
     return -1 if current is None else current.number
 
 
@@ -76,11 +76,11 @@ def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_
         wait_for(lambda folder=folder: number_of(folder) == 0, what="a schedule")
         write_results(folder, 0, infos)
     wait_for(lambda: number_of(good) == 1, what="the good job's next schedule")
-    wait_for(lambda: bad.read_current().state == "broken", what="a report about the bad job")  # type: ignore[union-attr]
+    wait_for(lambda: bad.read(bodies.CurrentBody).state == "broken", what="a report about the bad job")  # type: ignore[union-attr]
     current = current_of(bad)
     assert "SIGSEGV" in current.message
     wait_for(lambda: number_of(bad) == 1, what="default clocks")
-    index = bad.read_index(1)
+    index = bad.read(bodies.IndexBody, number=1)
     assert index is not None
     assert index.files == {}
     assert daemon.poll() is None
@@ -97,9 +97,9 @@ def test_a_job_with_thousands_of_clocks_takes_little_memory(
     folder = job_of(tmp_path, "clocks", infos)
     names = ["forward"] * 4 + ["backward"] * 4
     for info in infos:
-        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name in names]))
+        folder.write(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name in names]))
     answered = -1
-    while (current := folder.read_current()) is None or current.number < 5:
+    while (current := folder.read(bodies.CurrentBody)) is None or current.number < 5:
         if current is not None and current.number > answered:
             answered = current.number
             for info in infos:
@@ -272,9 +272,9 @@ def test_ranks_with_millions_of_different_instructions_are_refused(
     folder, infos = make_job(tmp_path, 8), rank_infos(8)
     registry = registry_of(folder, infos)
     for info in infos[:4]:  # equal ones count once
-        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[("forward", None)] * 20))
+        folder.write(bodies.OrderBody(rank=info.rank, instructions=[("forward", None)] * 20))
     assert registry.orders([])[0] is registry.orders([])[3]
     for info in infos[4:]:
-        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(f"f{info.rank}", None)] * 20))
+        folder.write(bodies.OrderBody(rank=info.rank, instructions=[(f"f{info.rank}", None)] * 20))
     with pytest.raises(PlanError, match="instructions"):
         registry.orders([])

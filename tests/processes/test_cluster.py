@@ -15,7 +15,7 @@ from cluster import Cluster, Host, missing
 from running import Processes
 from training_job import Job, all_made, told_on_failure
 
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 pytestmark = [pytest.mark.slow, pytest.mark.gluster]
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ class Started:
             wait_for(lambda: len(self.job.first_steps_of(0)) == 2, "the first schedule")
         self.folder: JobFolder = self.shared.job(self.job.having("job_id")[0]["job_id"])
         self.folder.read_job()
-        wait_for(lambda: 0 in self.folder.ranks_with_order(), "the order")
+        wait_for(lambda: 0 in self.folder.numbers(bodies.OrderBody), "the order")
 
     def daemon(self, host: Host) -> subprocess.Popen[str]:
         environment = {**os.environ, **host.environment, "PYTHONPATH": f"{HERE.parents[1]}"}
@@ -75,8 +75,8 @@ class Started:
     def ends_well(self) -> None:
         """Training ends without an error, its end is recorded, and no rank ever went back to an older schedule."""
         assert self.job.finish() == 0
-        self.wait_for(lambda: self.folder.read_end() is not None, "the end")
-        assert self.folder.read_end().reason == "finished"  # type: ignore[union-attr]
+        self.wait_for(lambda: self.folder.read(bodies.EndBody) is not None, "the end")
+        assert self.folder.read(bodies.EndBody).reason == "finished"  # type: ignore[union-attr]
         for rank in range(2):
             numbers = [line["number"] for line in self.job.having("step") if line["rank"] == rank]
             assert numbers == sorted(numbers)
@@ -139,7 +139,7 @@ def test_a_host_of_ranks_that_is_cut_off_from_the_server_gets_the_schedule_later
 
 def readable(started: Started) -> bool:
     try:
-        return started.folder.read_current() is not None
+        return started.folder.read(bodies.CurrentBody) is not None
     except OSError:
         return False
 

@@ -55,7 +55,7 @@ def start_daemon() -> Iterator[Callable[..., Daemon]]:
 
 
 def number_of(folder: JobFolder) -> int:
-    current = folder.read_current()
+    current = folder.read(bodies.CurrentBody)
     return -1 if current is None else current.number
 
 
@@ -106,7 +106,7 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
     counter = leader_record(tmp_path).counter  # type: ignore[union-attr]
     wait_for(lambda: leader_record(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
     assert leader_record(tmp_path).pid == second.pid  # type: ignore[union-attr]
-    wait_for(lambda: folder.read_current().generation == 2, what="the new leader's first record")  # type: ignore[union-attr]
+    wait_for(lambda: folder.read(bodies.CurrentBody).generation == 2, what="the new leader's first record")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -146,7 +146,7 @@ def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Proce
     assert job is not None
     info = job.job_info.model_copy(update={"job_metadata": "break"})
     (tmp_path / raising.path / "job.json").unlink()
-    raising.claim("job", job.model_copy(update={"job_info": info}), "job.json")
+    raising.write(job.model_copy(update={"job_info": info}))
     (tmp_path / torn.path / "ranks/0.json").write_bytes(b"\x00" * 50)
     register(raising, infos)
     register(good, infos)
@@ -215,7 +215,7 @@ def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: 
     wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
     folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
     register(folder, rank_infos(2))
-    wait_for(lambda: folder.read_coordinator(), what="the claim")
+    wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim")
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait(HANGS_AFTER_S) == 0
 
@@ -249,7 +249,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
     assert SharedDirectory(Files(tmp_path)).leaders.claim(other)
     wait_for(lambda: number_of(folder) == 0, what="a schedule of the second leadership")
-    assert folder.read_current().generation == 3  # type: ignore[union-attr]
+    assert folder.read(bodies.CurrentBody).generation == 3  # type: ignore[union-attr]
     before = {id(coordinator) for coordinator in finished}
     written.clear()
     SlowFirst.go_on.set()
@@ -298,8 +298,8 @@ def test_a_scheduler_that_ends_its_process_ends_neither_the_daemon_nor_other_job
         register(folder, infos)
         wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
     write_results(quits, 0, infos)
-    wait_for(lambda: quits.read_current().state == "broken", what="a report")  # type: ignore[union-attr]
-    assert "SystemExit: as asked" in quits.read_current().message  # type: ignore[union-attr]
+    wait_for(lambda: quits.read(bodies.CurrentBody).state == "broken", what="a report")  # type: ignore[union-attr]
+    assert "SystemExit: as asked" in quits.read(bodies.CurrentBody).message  # type: ignore[union-attr]
     write_results(good, 0, infos)
     wait_for(lambda: number_of(good) == 1, what="the other job's next schedule")
     assert daemon.poll() is None
@@ -333,7 +333,7 @@ def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
     with PFOFileOptimizer(root, rank=0, world_size=1, local_rank=0, **place) as opt:
         assert opt.coordination == "daemon"
         folder = SharedDirectory(Files(root)).job(opt.job_id)
-        assert folder.read_coordinator() is None
+        assert folder.read(bodies.ClaimBody) is None
         assert folder.schedule_numbers() == []
         processes.daemon(root, "--scheduler", "Manual")
         claim = wait_for(folder.read_coordinator, what="the daemon's claim")
@@ -357,10 +357,10 @@ def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes,
     wait_for(lambda: shared.archived_job_ids() == [folder.job_id], what="the archive")
     archived = shared.job(folder.job_id, archived=True)
     assert archived.read_job() is not None
-    end = archived.read_end()
+    end = archived.read(bodies.EndBody)
     assert end is not None
     assert end.reason == "idle"
-    assert archived.registered_ranks() == [0]
+    assert archived.numbers(bodies.RanksBody) == [0]
 
 
 def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:

@@ -15,7 +15,7 @@ from jobs import results_by_rank
 from running import HANGS_AFTER_S, Gluster, Processes
 from training_job import Job, all_made, told_on_failure
 
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 HERE = Path(__file__).parent
 Wait = Callable[..., Any]
@@ -35,11 +35,11 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
         assert job.finish() == 0
         assert len(set(job.first_steps_of(1).values())) == 1
     folder = job.folder
-    assert folder.read_coordinator().kind == "local"  # type: ignore[union-attr]
-    assert folder.read_end().reason == "finished"  # type: ignore[union-attr]
-    assert folder.registered_ranks() == [0, 1]
+    assert folder.read(bodies.ClaimBody).kind == "local"  # type: ignore[union-attr]
+    assert folder.read(bodies.EndBody).reason == "finished"  # type: ignore[union-attr]
+    assert folder.numbers(bodies.RanksBody) == [0, 1]
     assert folder.schedule_numbers() == [0, 1]
-    ways = wait_for(lambda: [rank.clock_backend for rank in folder.read_progress(0).ranks], "progress")  # type: ignore[union-attr]
+    ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")  # type: ignore[union-attr]
     assert ways == ["simulated", "simulated"]
     wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
     locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
@@ -311,7 +311,7 @@ def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
         assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
         wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
         folder = shared.job(job.having("job_id")[0]["job_id"])
-        wait_for(lambda: 0 in folder.ranks_with_order(), "the order")
+        wait_for(lambda: 0 in folder.numbers(bodies.OrderBody), "the order")
         (here / folder.path / "schedule.yaml").write_text("all: 1200\n")
         wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
         assert len(set(job.first_steps_of(1).values())) == 1

@@ -15,7 +15,7 @@ import pytest
 from jobs import index_of
 from running import HANGS_AFTER_S, Processes
 
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 
 Wait = Callable[..., Any]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_pipeline.py"
@@ -50,13 +50,13 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 def converged(folder: JobFolder) -> bool:
-    current = folder.read_current()
+    current = folder.read(bodies.CurrentBody)
     return current is not None and current.converged
 
 
 def plans_of(folder: JobFolder) -> list[int]:
     """The numbers of the schedules that hold for ever: not those that only measure."""
-    indexes = [folder.read_index(number) for number in folder.schedule_numbers()]
+    indexes = [folder.read(bodies.IndexBody, number=number) for number in folder.schedule_numbers()]
     return [index.number for index in indexes if index is not None and not index.steps]
 
 
@@ -93,11 +93,11 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     wait_for(lambda: converged(folder), "a plan that was measured and stays")
     (tmp_path / "stop").touch()
     assert process.wait(HANGS_AFTER_S) == 0
-    model = folder.read_model()
+    model = folder.read(bodies.ModelBody)
     assert model is not None
     # Found in the training itself. How well (83.64 W), and what the plans save, is tested in virtual time: on a busy
     # host a part of the instructions counts as waiting, and iterations last longer and take more energy.
     assert 0.5 * 83.64 < model.blocking_power_w < 300
     highest, *planned = [mean_clock_mhz(folder, number) for number in (1, *plans_of(folder))]
     assert min(planned) < 0.95 * highest, "half as long again lets all instructions run slower"
-    assert "forward" in (folder.read_profile() or ""), "for `pfo-fs plan`"
+    assert "forward" in ((folder.read_file(layout.PROFILE) or b"").decode()), "for `pfo-fs plan`"

@@ -41,7 +41,7 @@ def wait_for(path: Path, condition: Callable[[str], bool]) -> str:
 def test_a_running_job_has_its_energy_saving_and_state(played: JobFolder) -> None:
     text = text_of(FigureReader(SharedDirectory(played.files, "test")).read(leads=True))
     job = f'job_id="{played.job_id}"'
-    model, current = played.read_model(), played.read_current()
+    model, current = played.read(bodies.ModelBody), played.read(bodies.CurrentBody)
     assert model is not None
     assert model.energy_saved is not None
     assert current is not None
@@ -58,18 +58,18 @@ def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None
 
     def read_at(step: int) -> Figures:
         progress = bodies.RankProgress(rank=0, step=step, step_age_s=0, number=0, iter_time=1.0, iter_energy=90.0)
-        folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
+        folder.write(bodies.ProgressBody(ranks=[progress]))
         return reader.read(leads=True)
 
     assert read_at(10).energy_j == 0  # what was before is not known
     model = dict.fromkeys(("blocking_power_w", "full_time_s", "full_energy_j", "power_drift_factor"), 1)
     model |= dict.fromkeys(("delay_s", "overhead_s", "switch_time_s", "time_margin"), 0)
-    folder.write_model(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=0.1, more_time=0.0, off_target=0.0))
+    folder.write(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=0.1, more_time=0.0, off_target=0.0))
     found = read_at(20)
     assert found.energy_j == pytest.approx(900)
     assert (found.saved_j, found.added_j) == (pytest.approx(100), 0)
     assert read_at(5).energy_j == pytest.approx(900)  # begun anew from a checkpoint
-    folder.write_model(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=-0.25, more_time=0.0, off_target=0.0))
+    folder.write(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=-0.25, more_time=0.0, off_target=0.0))
     found = read_at(15)
     assert (found.saved_j, found.added_j) == (pytest.approx(100), pytest.approx(180))  # both only grow
 
@@ -81,7 +81,7 @@ def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> Non
     def read_at(step: int, energy_j: float) -> Figures:
         loads = LoadsKnown(steps=step, saved=0.2, saved_error=0.01, late=0.001, time_s=2.0 * step, energy_j=energy_j)
         progress = bodies.RankProgress(rank=0, step=step, step_age_s=0, number=-1, loads=loads)
-        folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
+        folder.write(bodies.ProgressBody(ranks=[progress]))
         return reader.read(leads=True)
 
     read_at(10, 1000.0)
@@ -131,16 +131,16 @@ def test_an_ended_job_leaves_the_file(tmp_path: Path) -> None:
     write_step(folder, 3)
     reader = FigureReader(SharedDirectory(folder.files, "test"))
     assert len(reader.read(leads=True).jobs) == 1
-    folder.write_end(bodies.EndBody(reason="finished"))
+    folder.write(bodies.EndBody(reason="finished"))
     assert reader.read(leads=True).jobs == []
 
 
 def test_an_ended_job_stays_while_a_gpu_of_it_is_not_reset(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1)
     reader = FigureReader(SharedDirectory(folder.files, "test"))
-    folder.write_end(bodies.EndBody(reason="finished"))
+    folder.write(bodies.EndBody(reason="finished"))
     for owed in (0, 1, 1, 1, 0):
-        folder.write_progress(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]), 0)
+        folder.write(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]))
         assert [job.figures["undo_owed"] for job in reader.read(leads=True).jobs] == owed * [1.0]
 
 

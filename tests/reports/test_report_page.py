@@ -164,7 +164,7 @@ def make_job_by_hand(tmp_path: Path) -> JobFolder:
     schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
     source = bodies.Source(kind="yaml", sha256="0" * 64)
     folder.write_schedule(1, 1, 10, source, schedules, infos)
-    folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
+    folder.write(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
     return folder
 
 
@@ -209,7 +209,7 @@ def test_what_coordinator_and_ranks_complain_of_is_shown_once_with_the_ranks(dat
 
 
 def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
-    played.write_end(bodies.EndBody(reason="finished", message="300 steps"))
+    played.write(bodies.EndBody(reason="finished", message="300 steps"))
     SharedDirectory(played.files).archive(played.job_id)
     folder = SharedDirectory(played.files).job(played.job_id, archived=True)
     reader = Reader(render_page(collect_job(folder)))

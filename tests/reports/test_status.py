@@ -72,7 +72,7 @@ def test_a_mistake_in_the_sites_rules_is_shown_with_its_line_and_key(tmp_path: P
 def test_the_ways_in_which_clocks_are_set_are_shown(tmp_path: Path, ways: list[str], line: str | None) -> None:
     shared, folder = make_directory(tmp_path / "pfo")
     ranks = [bodies.RankProgress(rank=rank, clock_backend=way) for rank, way in enumerate(ways)]
-    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    folder.write(bodies.ProgressBody(ranks=ranks))
     text = re.sub(" +\n", "\n", screen(collect_status(shared)))
     assert line in text if line else "clocks set" not in text
 
@@ -83,7 +83,7 @@ def test_a_clock_that_the_driver_does_not_reset_is_said_with_the_number_of_attem
         bodies.RankProgress(rank=0, error="another problem"),
         bodies.RankProgress(rank=1, undo_owed=1, undo_failures=12, error="the default clocks could not be restored"),
     ]
-    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    folder.write(bodies.ProgressBody(ranks=ranks))
     text = " ".join(screen(collect_status(shared)).split())
     assert "1 GPU setting(s) could not be put back yet (12 attempts failed)" in text
     assert "the default clocks could not be restored" in text
@@ -116,7 +116,7 @@ def test_how_clocks_are_switched_and_the_largest_cost_of_a_rank_are_shown(
         bodies.RankProgress(rank=rank, switching=bodies.Switching.model_validate(report))
         for rank, report in enumerate(reports)
     ]
-    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    folder.write(bodies.ProgressBody(ranks=ranks))
     text = " ".join(re.sub(" +\n", "\n", screen(collect_status(shared))).split())
     assert line.strip() in text if line else "clocks switched" not in text
 

@@ -21,6 +21,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 from pfo_fs.simulator.job_generator import generated_job
 from pfo_fs.simulator.summary import first_place_of
+from pfo_fs.store import bodies
 
 """Whole jobs: with coverage, on a busy host, some take more than two minutes."""
 STAGES, MICROBATCHES = 4, 8
@@ -311,7 +312,7 @@ def test_small_steps_find_clocks_that_cost_no_time_where_no_rank_waits(tmp_path:
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
     play = Play(replace(small(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
     list(play.run(20))
-    model = play.folder.read_model()
+    model = play.folder.read(bodies.ModelBody)
     assert model is not None
     assert model.blocking_power_w == pytest.approx(A100.blocking_power_w, rel=0.02)
 
@@ -320,7 +321,7 @@ def test_schedules_of_a_played_job_are_what_a_real_rank_would_read(tmp_path: Pat
     play = Play(cluster(), tmp_path, SETTINGS)
     for _ in play.run(12):
         pass
-    index = play.folder.read_index(1)
+    index = play.folder.read(bodies.IndexBody, number=1)
     rank = play.folder.read_rank(2)
     assert index is not None
     assert rank is not None

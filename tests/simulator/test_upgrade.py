@@ -16,6 +16,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, Play
+from pfo_fs.store import bodies
 
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
 RESTARTS_AFTER = (16, 12, 12)
@@ -83,14 +84,14 @@ def test_a_release_that_plans_otherwise_changes_no_clocks_and_books_results_unde
     play = Play(cluster, tmp_path, SETTINGS)
 
     def upgrade() -> None:
-        before = play.folder.read_current()
+        before = play.folder.read(bodies.CurrentBody)
         play.restart_daemon()
         books.windows.clear()
         books.plans.clear()
         play.coordinator.poll()
         assert before is not None
         assert play.folder.schedule_numbers()[-1] == before.number
-        assert play.folder.read_current().number == before.number
+        assert play.folder.read(bodies.CurrentBody).number == before.number
 
     for iterations in RESTARTS_AFTER:
         list(play.run(iterations))

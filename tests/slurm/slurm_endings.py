@@ -13,7 +13,7 @@ from running import HANGS_AFTER_S
 from slurm_cluster import Cluster, end_processes, processes_of
 
 from pfo_fs.errors import PfoError
-from pfo_fs.store import JobFolder, SharedDirectory
+from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.bodies import EndBody
 
 LOWERED = "all: 900\n"
@@ -85,7 +85,7 @@ class Site:
 
     def acts(self, folder: JobFolder) -> list[list[str]]:
         """What each simulated GPU of a run was told, in order."""
-        ranks = [body for rank in folder.registered_ranks() if (body := folder.read_rank(rank)) is not None]
+        ranks = [body for rank in folder.numbers(bodies.RanksBody) if (body := folder.read_rank(rank)) is not None]
         logs = [self.cluster.root / "sim" / f"{body.gpu_uuid.removeprefix('SIM-')}.log" for body in ranks]
         return [[json.loads(line)["action"] for line in log.read_text().splitlines()] for log in logs]
 
@@ -95,7 +95,7 @@ class Site:
             lambda: len(found := self.folders(job)) >= runs and found, 90, f"run {runs} of job {job}"
         )
         folder = folders[-1]
-        folder.write_yaml(LOWERED.encode())
+        folder.write_file(layout.YAML, LOWERED.encode())
 
         def lowered() -> bool:
             acts = self.acts(folder)
@@ -114,7 +114,7 @@ class Site:
         return Ended(
             state,
             processes_of(self.cluster, job),
-            [folder.read_end() for folder in folders],
+            [folder.read(bodies.EndBody) for folder in folders],
             [acts[-1] for folder in folders for acts in self.acts(folder)],
         )
 

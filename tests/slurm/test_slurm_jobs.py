@@ -32,9 +32,8 @@ def test_a_job_leaves_default_clocks_no_process_and_the_true_reason_of_its_end(s
     left = site.ended(name)
     state, reasons = TRUE_REASONS[name]
     if (site.cluster.tracking, name) == ("cgroup", "scancel"):
-        reasons = (
-            None  # when the task has ended, Slurm kills the rest of its cgroup: the helper races to write its record
-        )
+        # When the task has ended, Slurm kills the rest of its cgroup: the helper races to write its record.
+        reasons = None
     assert (left.state, left.reasons) == (state, left.reasons if reasons is None else reasons)
     assert set(left.clocks) <= {"reset"}
     assert left.processes == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pfo_fs.errors import StoreError
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, SharedDirectory, layout
 
 ALICE, BOB = 12345, 23456
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make devices and files of other users")
@@ -59,10 +59,10 @@ def test_what_is_planted_in_a_jobs_folder_is_refused_and_can_be_replaced(tmp_pat
     PLANTED[kind](folder / "schedule.yaml")
     job = shared.job("x")
     with pytest.raises(StoreError, match=r"schedule\.yaml"):
-        job.read_yaml()
+        job.read_file(layout.YAML)
     if kind != "folder":
-        job.write_yaml(b"mine")
-        assert job.read_yaml() == b"mine"
+        job.write_file(layout.YAML, b"mine")
+        assert job.read_file(layout.YAML) == b"mine"
     assert "root" in Path("/etc/passwd").read_text()
 
 

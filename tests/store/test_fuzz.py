@@ -26,7 +26,7 @@ from pfo_fs.models import RankInfo
 from pfo_fs.reports import status
 from pfo_fs.reports.collect import collect_job
 from pfo_fs.reports.page import render_page
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.records import decode
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -87,20 +87,22 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
     """Every call of the store that reads."""
     yield from (shared.directory_id, shared.read_daemon, shared.leaders.poll)
     yield from (shared.job_ids, shared.newest_job_ids, shared.archived_job_ids)
-    yield from (folder.read_job, folder.names, folder.read_coordinator, folder.read_current, folder.read_model)
-    yield from (folder.read_profile, folder.read_end, folder.read_yaml, folder.schedule_numbers)
-    yield from (folder.registered_ranks, folder.ranks_with_order, folder.progress_names)
-    for rank in (0, 1):
-        yield from (lambda rank=rank: folder.read_rank(rank), lambda rank=rank: folder.read_order(rank))  # type: ignore[misc]
-        yield lambda rank=rank: folder.read_results(0, rank)  # type: ignore[misc]
-    yield from (lambda: folder.read_progress(0), lambda: folder.read_iteration_times(0))
+    yield from (folder.read_job, folder.names, folder.schedule_numbers, lambda: list(folder.each_rank()))
+    yield from (lambda name=name: folder.read_file(name) for name in layout.FILES)  # type: ignore[misc]
+    for body in (bodies.ClaimBody, bodies.CurrentBody, bodies.ModelBody, bodies.EndBody):
+        yield lambda body=body: folder.read(body)  # type: ignore[misc]
+    for body in (bodies.OrderBody, bodies.ProgressBody, bodies.IterationTimesBody, bodies.RanksBody):
+        yield lambda body=body: folder.numbers(body)  # type: ignore[misc]
+        key = layout.RECORDS[body].path.rpartition("{")[2].partition("}")[0]
+        yield from (lambda body=body, at={key: n}: folder.read(body, **at) for n in (0, 1))  # type: ignore[misc]
+    yield from (lambda rank=rank: folder.read_results(0, rank) for rank in (0, 1))  # type: ignore[misc]
     for info in rank_infos(2):
         yield lambda info=info: read_schedule(folder, info)  # type: ignore[misc]
     yield lambda: folder.write_rank_files(0, rank_infos(2))
 
 
 def read_schedule(folder: JobFolder, info: RankInfo) -> None:
-    index = folder.read_index(0)
+    index = folder.read(bodies.IndexBody, number=0)
     if index is not None:
         folder.read_schedule(index, info)
 

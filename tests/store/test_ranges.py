@@ -56,7 +56,7 @@ def test_a_record_with_an_absurd_number_is_refused(tmp_path: Path, key: str, val
     document["body"][key] = "@@changed@@"
     plant(tmp_path, place, sign(document, "9" * 4001 if value == 10**4000 else str(value)))
     with pytest.raises(RecordError, match=r"current\.json"):
-        folder.read_current()
+        folder.read(bodies.CurrentBody)
 
 
 @pytest.mark.parametrize("token", ["1e308", "1e999", "NaN", "Infinity", "0", "-1", "61"])

@@ -39,7 +39,7 @@ def test_a_rank_of_another_process_is_refused_and_those_beside_it_are_not(tmp_pa
     assert list(refused) == [1]
     assert "rank 1 of job" in refused[1]
     assert "process 0 on node1" in refused[1]
-    assert folder.registered_ranks() == [0, 1, 2, 3]
+    assert folder.numbers(bodies.RanksBody) == [0, 1, 2, 3]
     assert folder.read_rank(1) == ranks(4, "first")[1]
 
 
@@ -90,7 +90,7 @@ def test_results_of_a_host_are_one_file_and_a_second_writer_adds_only_what_is_mi
     folder = make_job(tmp_path, 4)
     folder.write_results(0, [result(2), result(1)])
     folder.write_results(0, [result(1, 9.0), result(2, 9.0), result(3, 9.0)])  # a helper that replaces a dead one
-    assert folder.result_names(0) == [1, 3]
+    assert folder.numbers(bodies.ResultsBody, number=0) == [1, 3]
     found = results_by_rank(folder, 0)
     assert {rank: body.result.iter_time for rank, body in found.items()} == {1: [1.0], 2: [1.0], 3: [9.0]}
 
@@ -99,5 +99,5 @@ def test_results_too_large_for_one_file_become_several(tmp_path: Path, monkeypat
     folder = make_job(tmp_path, 4)
     monkeypatch.setattr("pfo_fs.store.layout.PLAN_LIMIT", 800)
     folder.write_results(0, [result(rank) for rank in range(16)])
-    assert len(folder.result_names(0)) > 1
+    assert len(folder.numbers(bodies.ResultsBody, number=0)) > 1
     assert list(results_by_rank(folder, 0)) == list(range(16))

@@ -114,7 +114,7 @@ def test_the_files_of_many_ranks_come_to_be_on_a_network_file_system(gluster: Gl
 def test_a_large_job_gets_its_files_in_several_calls_after_the_commit(tmp_path: Path) -> None:
     folder, infos = make_job(tmp_path, 2, dp=100), rank_infos(2, dp=100)
     write(folder, infos)
-    assert folder.read_index(0) is not None
+    assert folder.read(bodies.IndexBody, number=0) is not None
     assert not (tmp_path / folder.path / "sched/0/199.json").exists()
     calls = 1
     while not folder.write_rank_files(0, infos):
@@ -150,7 +150,7 @@ def test_a_plan_of_another_schedule_is_not_followed(tmp_path: Path) -> None:
     planted = tmp_path / folder.path / "sched/1" / index.files["stage:0"]
     planted.unlink()
     planted.write_bytes((tmp_path / folder.path / "sched/0/0.json").read_bytes())
-    with pytest.raises(RecordError, match="it is of schedule 0"):
+    with pytest.raises(RecordError, match="it is of number 0"):
         folder.read_schedule(index, infos[0])
 
 
@@ -161,5 +161,5 @@ def test_an_index_of_another_number_is_not_a_commit(tmp_path: Path) -> None:
     (tmp_path / folder.path / "sched/1/index.json").write_bytes(
         (tmp_path / folder.path / "sched/0/index.json").read_bytes()
     )
-    with pytest.raises(RecordError, match="it commits schedule 0"):
-        folder.read_index(1)
+    with pytest.raises(RecordError, match="it is of number 0"):
+        folder.read(bodies.IndexBody, number=1)

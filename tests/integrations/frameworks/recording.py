@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pfo_fs.errors import PfoError
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.training import optimizer
 
 
@@ -99,7 +99,7 @@ def order_in_directory(rank: int, job_id: str) -> Any:
     job = SharedDirectory(Files(given()["shared_dir"])).job(job_id)
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        body = job.read_order(rank)
+        body = job.read(bodies.OrderBody, rank=rank)
         if body is not None:
             return body.instructions
         time.sleep(0.02)
