@@ -37,22 +37,16 @@ class MeasuredSwitching(BaseModel):
     Attributes:
         call_s: How long the call of one GPU takes.
         latency_s: For each clock in MHz, the time in s from the return of a call until the clock acts.
-        serial: Whether the calls of the node's GPUs wait for each other.
         gpus: Number of GPUs of the node; None: not known.
         max_calls_per_s: The most calls per second that jobs may make, for all GPUs of the node; None: not known.
-        stands_still_s: Time in s for which a GPU computes nothing while its clock changes.
-        late_s: How far the moment at which a clock acts differs from the expected one, in s; None: not measured.
     """
 
     model_config = ConfigDict(frozen=True)
 
     call_s: CallTime
     latency_s: dict[Megahertz, _ShortSeconds] = Field(default={}, max_length=_MAX_CLOCKS)
-    serial: bool = True
     gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     max_calls_per_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
-    stands_still_s: _ShortSeconds = 0.0
-    late_s: _ShortSeconds | None = None
 
 
 def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:

@@ -15,10 +15,8 @@ from pfo_fs.switching_file import MAX_SWITCHING_BYTES, read_switching
 MEASURED: dict[str, Any] = {
     "call_s": {"median": 0.005, "p99": 0.012},
     "latency_s": {"1410": 0.008, "1005": 0.01},
-    "serial": True,
     "gpus": 8,
     "max_calls_per_s": 170,
-    "stands_still_s": 0.0,
 }
 
 
@@ -41,16 +39,6 @@ def test_a_rank_with_more_gpus_than_a_node_has_them_on_several_nodes(tmp_path: P
     assert costs_of(read_switching(written(tmp_path)), gpus_per_rank=16).calls == 8
 
 
-def test_calls_that_do_not_wait_for_each_other_keep_the_driver_busy_for_one_call(tmp_path: Path) -> None:
-    costs = costs_of(read_switching(written(tmp_path, serial=False)), 8, ((0, 1),))
-    assert costs.driver_time_s == 0.005
-    assert costs.hosts == ()
-
-
-def test_what_was_measured_about_lateness_counts(tmp_path: Path) -> None:
-    assert costs_of(read_switching(written(tmp_path, late_s=0.003)), 1).timing_error_s == 0.003
-
-
 def test_only_the_time_of_a_call_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "short.json"
     path.write_text('{"call_s": {"median": 0.004}, "new key of a later release": 1}')
@@ -66,7 +54,6 @@ def test_only_the_time_of_a_call_is_needed(tmp_path: Path) -> None:
         ({"latency_s": {"fast": 0.1}}, "latency_s.fast"),
         ({"gpus": 0}, "gpus"),
         ({"max_calls_per_s": 0}, "max_calls_per_s"),
-        ({"stands_still_s": "long"}, "stands_still_s"),
         ({"latency_s": {str(mhz): 0.01 for mhz in range(5000)}}, "latency_s"),
     ],
 )

@@ -59,9 +59,6 @@ def doctor(
     gpus: Annotated[
         int | None, typer.Option(help="Number of GPUs; default: all visible ones, 1 if simulated.", min=1, max=64)
     ] = None,
-    targets: Annotated[int, typer.Option(help="Clocks that are measured.", min=2, max=200)] = 12,
-    rounds: Annotated[int, typer.Option(help="Changes to each of them.", min=1, max=100)] = 3,
-    calls: Annotated[int, typer.Option(help="Calls of each GPU alone.", min=10, max=10_000)] = 200,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clocks are set.")] = False,
     json_: JsonFlag = False,
 ) -> None:
@@ -70,9 +67,7 @@ def doctor(
     Changes no setting, unless --fix or --switching is given. In the directory it makes some files, and removes them.
     """
     if switching:
-        from pfo_fs.doctor.switching import Extent
-
-        _switching(gpus, Extent(calls=calls, targets=targets, rounds=rounds), output, yes, json_)
+        _switching(gpus, output, yes, json_)
         return
     shared = directory or shared_dir
     if peer > 1 and shared is None:
@@ -122,9 +117,9 @@ def _check_table(checks: list[Check]) -> Table:
     return shown
 
 
-def _switching(most: int | None, extent: Any, output: Path, yes: bool, json_: bool) -> None:
-    from pfo_fs.doctor.node import gpu_specs, held_gpus
-    from pfo_fs.doctor.switching import measure_switching
+def _switching(most: int | None, output: Path, yes: bool, json_: bool) -> None:
+    from pfo_fs.doctor.checks import gpu_specs
+    from pfo_fs.doctor.switching import held_gpus, measure_switching
     from pfo_fs.reports.atomic_output import output_file
 
     if not output.absolute().parent.is_dir():
@@ -132,15 +127,15 @@ def _switching(most: int | None, extent: Any, output: Path, yes: bool, json_: bo
     specs = gpu_specs(most)
     _ask(len(specs), yes)
     with held_gpus(specs) as gpus, err.status("starting ...") as line:
-        found = measure_switching(specs, gpus, extent, line.update)
+        found = measure_switching(gpus, line.update)
     with output_file(output) as file:
         file.write(json.dumps(found, indent=2) + "\n")
     if json_:
         print_json(found)
         return
     show(_found_table(found))
-    for what, why in found["not_measured"].items():
-        say((f"not measured: {what}: ", "yellow"), why)
+    if found["not_measured"]:
+        say(("when clocks act was not measured: ", "yellow"), found["not_measured"])
     say("all clocks are reset; written: ", str(output))
 
 
@@ -156,22 +151,13 @@ def _ask(count: int, yes: bool) -> None:
 
 
 def _found_table(found: dict[str, Any]) -> Table:
-    title = f"{found['gpu']}, {found['gpus']} GPU(s), driver {found['driver']}, clocks set by {found['clock_backend']}"
+    title = f"{found['gpu']}, {found['gpus']} GPU(s), clocks set by {found['clock_backend']}"
     shown = table("", "", title=plain_text(title))
     shown.show_header = False
     call = found["call_s"]
     shown.add_row("a call takes", f"{call['median'] * 1e3:.1f} ms (99 %: {call['p99'] * 1e3:.1f} ms)")
-    if "serial" in found:
-        waits = "wait for each other" if found["serial"] else "do not wait for each other"
-        shown.add_row("calls of all GPUs at once", f"{found['at_once_s'] * 1e3:.1f} ms: they {waits}")
-    shown.add_row("the driver serves", f"{found['calls_per_s']:g} calls/s")
-    shown.add_row("jobs should make at most", f"{found['max_calls_per_s']:g} calls/s")
-    latency = found.get("latency_s") or {}
-    if latency:
-        few = ", ".join(f"{mhz} MHz {latency_s * 1e3:.1f}" for mhz, latency_s in latency.items())
+    shown.add_row("jobs should make at most", f"{found['max_calls_per_s']:g} calls/s on this node")
+    if found["latency_s"]:
+        few = ", ".join(f"{mhz} MHz {latency_s * 1e3:.1f}" for mhz, latency_s in found["latency_s"].items())
         shown.add_row("a clock acts after", f"{few} (ms after the call)")
-    if "stands_still_s" in found:
-        shown.add_row("the GPU stands still for", f"{found['stands_still_s'] * 1e3:.1f} ms")
-    for rate, delay in found.get("all_reduce_delay", {}).items():
-        shown.add_row(f"an all-reduce at {rate} calls/s", f"{delay:+.1%}")
     return shown

@@ -16,7 +16,7 @@ that it starts fast.
 This module waits, and watches the trainer and the signals. How a clock is changed: `_serve_once` wakes; `_wanted` reads
 what training wants, or where the device is (`clock_requests.py`), from which `clock_follower.py` decides what to ask
 for now; `clock_setter.py` chooses a clock that the GPU offers and waits for this process's turn at the driver
-(`host_driver.py`); the way in `clock_backends` makes the call. `measuring.py` measures.
+(`driver_calls.py`); the way in `clock_backends` makes the call. `measuring.py` measures.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockInfo, ClockOptions
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
 from pfo_fs.device.clocks.priority import raise_priority

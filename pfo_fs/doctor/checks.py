@@ -14,14 +14,14 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
-from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
+from pfo_fs.device.gpu.find_gpu import visible_uuids
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.left_settings import check_left
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.doctor.node import gpu_specs
-from pfo_fs.errors import PfoError
+from pfo_fs.errors import DeviceError, PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc.messages import ClocksHeld, WatchSwitch
 from pfo_fs.switching_file import VARIABLE, given_switching
@@ -31,6 +31,26 @@ _WAYS = "each way to set clocks"
 _WITHIN_S = 30.0
 _pages: list[SharedPage] = []
 """Pages that CUDA writes to; they must stay mapped."""
+
+
+def gpu_specs(most: int | None = None) -> list[str]:
+    """Returns the specs of this node's GPUs: those that CUDA_VISIBLE_DEVICES leaves, or what `PFO_FS_GPU` asks for.
+
+    Args:
+        most: The number of simulated GPUs, 1 if None; of real GPUs, the first ones up to this number.
+
+    Raises:
+        DeviceError: There is no GPU that pfo-fs can use.
+    """
+    asked = os.environ.get("PFO_FS_GPU", "")
+    if asked == "simulated":
+        return [f"simulated:doctor-{os.getpid()}-{number}" for number in range(most or 1)]
+    if asked == "none":
+        raise DeviceError("PFO_FS_GPU=none asks for no GPU; unset it")
+    specs = [asked] if asked else [f"nvml:{uuid}" for uuid in visible_uuids()][:most]
+    if not specs:
+        raise DeviceError("no NVIDIA GPU is visible to this process; look at CUDA_VISIBLE_DEVICES")
+    return specs
 
 
 def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = True) -> list[Check]:

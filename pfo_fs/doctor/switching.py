@@ -1,169 +1,259 @@
-"""Measures what changes of the clock cost on this node: the content of the file that planner and jobs read."""
+"""Measures what changes of the clock cost on this node: the content of the file that planners and jobs read.
+
+Clock processes set the clocks, as in training: they take turns at the driver, and reset the clocks however this process
+ends. On the first GPU, equal pieces of work run one after the other meanwhile. What they take says when each clock acts,
+by the same model as in training (`pfo_fs/device/clocks/latency_model.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timezone
+from itertools import zip_longest
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pfo_fs
-from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.nvml import driver_version
-from pfo_fs.device.simulated.gpu import simulated_node
-from pfo_fs.doctor import all_reduce, calls
-from pfo_fs.doctor.load import open_load
-from pfo_fs.doctor.settling import chain, measure_settling, spread_targets
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.clocks.driver_calls import BUSY_SHARE, HostDriver, driver_file
+from pfo_fs.device.clocks.latency_model import SETTLED_NS, LatencyModel
 from pfo_fs.errors import DeviceError
 
-_DIGITS = 6
+if TYPE_CHECKING:
+    import torch
+
+_TARGETS, _ROUNDS = 12, 4
+"""The number of clocks, spread over the range, and of changes to each. The first round shows what work takes."""
+_CALLS = 40
+"""Calls of each further GPU."""
+_WORK_S = 0.005
+"""A piece of work takes about this long at the highest clock: training's instructions are as short."""
+_BEFORE_NS, _AFTER_NS = 30_000_000, SETTLED_NS + 60_000_000
+"""Work runs for this long before and after each change."""
+_CALL_WITHIN_S = 10.0
+
+Work = Callable[[], tuple[int, int]]
+"""Runs a piece of work; returns when the device has begun and ended it, in ns of `time.monotonic_ns`."""
 
 
-@dataclass(frozen=True)
-class Extent:
-    """How much is measured.
+@contextmanager
+def held_gpus(specs: Sequence[str]) -> Iterator[list[ClockProcess]]:
+    """Starts a clock process for each GPU, which resets its clocks at the end of the context, or of this process.
 
-    Attributes:
-        calls: Calls of each GPU alone.
-        targets: Clocks whose settling is measured.
-        rounds: Changes to each of them.
-        watch_s: How long the load runs after each change.
-        rate_s: How long each rate of calls is measured.
+    Raises:
+        DeviceError: Another process of pfo-fs sets clocks on this node, or clocks cannot be set.
     """
+    with ExitStack() as stack:
+        driver = HostDriver(driver_file())
+        stack.callback(driver.close)
+        others = driver.others()
+        if others:
+            raise DeviceError(
+                f"{others} other process(es) of pfo-fs set clocks on this node, and both would be "
+                "disturbed; measure when no job runs here"
+            )
+        gpus: list[ClockProcess] = []
+        stack.callback(_end, gpus)
+        gpus.extend(map(ClockProcess, specs))
+        for gpu in gpus:
+            problem = gpu.message
+            if gpu.info.clock_backend == "dry run":
+                problem = "PFO_FS_DRY_RUN is set; unset it to measure"
+            if problem:
+                raise DeviceError(f"{gpu.spec}: clocks cannot be set: {problem}")
+        yield gpus
 
-    calls: int = 200
-    targets: int = 12
-    rounds: int = 3
-    watch_s: float = 0.5
-    rate_s: float = 3.0
+
+def _end(gpus: Sequence[ClockProcess]) -> None:
+    """Has all clock processes reset their GPUs at the same time, and waits some seconds for that."""
+    for gpu in gpus:
+        gpu.leave()
+    for gpu in gpus:
+        gpu.close()
 
 
-def measure_switching(
-    specs: Sequence[str], gpus: Sequence[Gpu], extent: Extent, say: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
+def measure_switching(gpus: Sequence[ClockProcess], say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Measures; the clocks are left as the last call has set them.
 
     Args:
-        specs: The specs of the GPUs.
-        gpus: The GPUs of this node, open.
-        extent: How much is measured.
+        gpus: The clock processes of the GPUs of this node.
         say: Called with a text when a part begins.
 
     Returns:
-        The content of the file. What could not be measured is left out, and `not_measured` says why.
+        The content of the file. Where latencies could not be measured, `not_measured` says why.
 
     Raises:
-        DeviceError: A GPU has fewer than two clocks, or a clock cannot be set.
+        DeviceError: The GPUs have fewer than two clocks in common, or a clock cannot be set.
     """
-    clocks_mhz = sorted(set.intersection(*(set(gpu.supported_clocks_mhz()) for gpu in gpus)))
+    clocks_mhz = sorted(set.intersection(*(set(gpu.info.clocks_mhz) for gpu in gpus)))
     if len(clocks_mhz) < 2:
-        raise DeviceError(f"{gpus[0].name}: the GPUs of this node share {len(clocks_mhz)} clocks; two are needed")
-    not_measured: dict[str, str] = {}
-    measured = _measure_calls(gpus, clocks_mhz, extent, say, not_measured)
-    measured |= _measure_settling(specs[0], gpus[0], clocks_mhz, extent, say, not_measured)
-    delays: dict[float, float] = {}
-    reason = all_reduce.why_not(len(gpus), specs[0].startswith("nvml:"))
-    if reason:
-        not_measured["all_reduce_delay"] = reason
-    else:
-        say("all-reduces while clocks are set ...")
-        try:
-            delays = all_reduce.measure_delays(gpus, clocks_mhz[-1], extent.rate_s)
-            measured["all_reduce_delay"] = {f"{rate:g}": round(delay, 4) for rate, delay in delays.items()}
-        except DeviceError as error:
-            not_measured["all_reduce_delay"] = str(error)
-    most = calls.suggested_calls_per_s(measured["calls_per_s"], delays)
+        raise DeviceError(f"{gpus[0].info.gpu_name}: the GPUs share {len(clocks_mhz)} clocks; two are needed")
+    calls_s: list[float] = []
+    for number, gpu in enumerate(gpus[1:], 2):
+        say(f"calls of GPU {number} of {len(gpus)} ...")
+        calls_s += [_set(gpu, clocks_mhz[-(count % 2)], lambda: None) for count in range(_CALLS)]
+    not_measured, latency_s = "", dict[int, float]()
+    try:
+        with _work_on(gpus[0].spec) as work:
+            latency_s = _measure_latencies(gpus[0], clocks_mhz, work, calls_s, say)
+    except NoWork as error:
+        not_measured = str(error)
+        calls_s += [_set(gpus[0], clocks_mhz[-(count % 2)], lambda: None) for count in range(_CALLS)]
+    ordered = sorted(calls_s)
     return {
-        **measured,
-        "max_calls_per_s": float(f"{most:.3g}"),
+        "call_s": {"median": round(median(ordered), 6), "p99": round(ordered[len(ordered) * 99 // 100], 6)},
+        "max_calls_per_s": float(f"{BUSY_SHARE / median(ordered):.3g}"),
+        "latency_s": {str(mhz): latency for mhz, latency in sorted(latency_s.items())},
         "not_measured": not_measured,
-        "gpu": gpus[0].name,
-        "driver": _driver(specs[0]),
-        "clock_backend": gpus[0].clock_backend,
+        "gpus": len(gpus),
+        "gpu": gpus[0].info.gpu_name,
+        "clock_backend": gpus[0].info.clock_backend,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "pfo_fs": pfo_fs.__version__,
     }
 
 
-def _measure_calls(
-    gpus: Sequence[Gpu],
-    clocks_mhz: Sequence[int],
-    extent: Extent,
-    say: Callable[[str], None],
-    not_measured: dict[str, str],
-) -> dict[str, Any]:
-    ends_mhz = (clocks_mhz[0], clocks_mhz[-1])
-    alone_s = []
-    for number, gpu in enumerate(gpus):
-        say(f"calls of one GPU alone: {number + 1} of {len(gpus)} ...")
-        alone_s.append(calls.durations_alone_s(gpu, ends_mhz, extent.calls))
-    everything_s = [duration_s for durations_s in alone_s for duration_s in durations_s]
-    call_s = median(everything_s)
-    found: dict[str, Any] = {
-        "call_s": {
-            "median": round(call_s, _DIGITS),
-            "p99": round(calls.percentile(everything_s, 0.99), _DIGITS),
-        },
-        "call_median_s": [round(median(durations_s), _DIGITS) for durations_s in alone_s],
-        "gpus": len(gpus),
-    }
-    if len(gpus) > 1:
-        say("calls of all GPUs at once ...")
-        at_once_s = calls.durations_at_once_s(gpus, ends_mhz, max(5, extent.calls // 10))
-        found["at_once_s"] = round(median(at_once_s), _DIGITS)
-        found["serial"] = calls.wait_for_each_other(call_s, at_once_s, len(gpus))
-    else:
-        not_measured["serial"] = "it takes two GPUs or more; plans assume that calls wait for each other"
-    say("as many calls as the driver serves ...")
-    found["calls_per_s"] = round(calls.most_calls_per_s(gpus, ends_mhz, min(2.0, extent.rate_s)), 1)
-    return found
+def _measure_latencies(
+    gpu: ClockProcess, clocks_mhz: Sequence[int], work: Work, calls_s: list[float], say: Callable[[str], None]
+) -> dict[int, float]:
+    """Returns, for each clock whose latency shows, the time from the return of a call until it acts, in s.
+
+    Args:
+        gpu: The clock process of the GPU.
+        clocks_mhz: Its clocks, lowest first.
+        work: Runs on it.
+        calls_s: Gets the duration of each call.
+        say: Called with the number of changes made.
+    """
+    model = LatencyModel(top_mhz=clocks_mhz[-1])
+    order_mhz = order_of_changes(clocks_mhz, _TARGETS, _ROUNDS)
+    for done, mhz in enumerate(order_mhz, 1):
+        say(f"when a clock acts: change {done} of {len(order_mhz)} ...")
+        ran: list[tuple[int, int]] = []
+        _work_until(time.monotonic_ns() + _BEFORE_NS, work, ran)
+        calls_s.append(_set(gpu, mhz, lambda: ran.append(work())))  # noqa: B023  called before the next change
+        returned_ns = shared_page.last_change(gpu.words)[0]
+        _work_until(returned_ns + _AFTER_NS, work, ran)
+        model.clock_was_set(returned_ns, mhz)
+        for began_ns, ended_ns in ran:
+            model.ran(0, began_ns, ended_ns)
+    return model.learned_s
 
 
-def _measure_settling(
-    spec: str,
-    gpu: Gpu,
-    clocks_mhz: Sequence[int],
-    extent: Extent,
-    say: Callable[[str], None],
-    not_measured: dict[str, str],
-) -> dict[str, Any]:
-    order_mhz = chain(spread_targets(clocks_mhz, extent.targets), extent.rounds)
+def _work_until(end_ns: int, work: Work, ran: list[tuple[int, int]]) -> None:
+    while time.monotonic_ns() < end_ns:
+        ran.append(work())
+
+
+def _set(gpu: ClockProcess, mhz: int, meanwhile: Callable[[], object]) -> float:
+    """Has a clock set that is not in force; returns how long the call took, in s, with waking the clock process.
+
+    Raises:
+        DeviceError: It is not set in time.
+    """
+    began_ns = time.monotonic_ns()
+    gpu.words[shared_page.TARGET] = mhz
+    gpu.ring_doorbell()
+    while True:
+        meanwhile()
+        returned_ns, now_mhz = shared_page.last_change(gpu.words)
+        if returned_ns >= began_ns and now_mhz == mhz:
+            return (returned_ns - began_ns) / 1e9
+        if time.monotonic_ns() - began_ns > _CALL_WITHIN_S * 1e9 or not gpu.alive():
+            raise DeviceError(f"{gpu.spec}: {mhz} MHz were not set within {_CALL_WITHIN_S:g} s; look at the log")
+        time.sleep(0.0001)
+
+
+def order_of_changes(clocks_mhz: Sequence[int], count: int, rounds: int) -> list[int]:
+    """Returns up to `count` clocks, spread over the range, each once per round and from another clock each time.
+
+    Clocks of the lower and of the upper half alternate, so that durations before and after a change differ.
+
+    Args:
+        clocks_mhz: The clocks on offer, lowest first; two or more.
+        count: The most clocks.
+        rounds: How often each is set.
+    """
+    count, chance = min(count, len(clocks_mhz)), random.Random(0)
+    spread = [clocks_mhz[round(place * (len(clocks_mhz) - 1) / (count - 1))] for place in range(count)]
+    low, high = spread[: count // 2], spread[count // 2 :]
+    order: list[int] = []
+    for _ in range(rounds):
+        chance.shuffle(low)
+        chance.shuffle(high)
+        if order and order[-1] == high[0]:  # of an odd number of clocks, two high ones follow each other
+            high.reverse()
+        order += [mhz for pair in zip_longest(high, low) for mhz in pair if mhz is not None]
+    return order
+
+
+# ---- work whose begin and end are known
+
+
+class NoWork(DeviceError):
+    """This process cannot give the GPU work."""
+
+
+def _work_on(spec: str) -> AbstractContextManager[Work]:
+    kind, _, name = spec.partition(":")
+    return _simulated_work(name) if kind == "simulated" else _torch_work(spec)
+
+
+@contextmanager
+def _simulated_work(name: str) -> Iterator[Work]:
+    from pfo_fs.device.simulated.gpu import SimulatedKernels
+
+    with_scale_1 = SimulatedKernels(name, time_scale=1.0)
+    kernels = SimulatedKernels(name, time_scale=with_scale_1.model("forward", 0).time_ref_s / _WORK_S)
+    with_scale_1.close()
+
+    def work() -> tuple[int, int]:
+        began_ns = time.monotonic_ns()
+        kernels.run("forward", started_ns=began_ns)
+        return began_ns, kernels.ended_ns
+
     try:
-        load = open_load(spec)
-    except DeviceError as error:
-        not_measured["latency_s"] = not_measured["stands_still_s"] = str(error)
-        return {}
-    try:
-        seen = measure_settling(
-            gpu,
-            load,
-            order_mhz,
-            extent.watch_s,
-            lambda done: say(f"when a clock acts: change {done} of {len(order_mhz)} ..."),
-        )
+        yield work
     finally:
-        load.close()
-    if seen.not_seen:
-        count = len(seen.not_seen)
-        not_measured["latency_s"] = (
-            f"{count} of {len(order_mhz)} changes did not show within {extent.watch_s:g} s "
-            f"(to {', '.join(map(str, sorted(set(seen.not_seen))))} MHz)"
-        )
-    found: dict[str, Any] = {
-        "latency_s": {str(mhz): round(latency_s, _DIGITS) for mhz, latency_s in seen.latency_s.items()}
-    }
-    if seen.stood_still_s:
-        found["stands_still_s"] = round(median(seen.stood_still_s), _DIGITS)
-    if seen.unsteady_s is not None:
-        found["late_s"] = round(seen.unsteady_s, _DIGITS)
-    return found
+        kernels.close()
 
 
-def _driver(spec: str) -> str:
-    if spec.startswith("simulated:"):
-        return f"simulated ({simulated_node().name})"
+@contextmanager
+def _torch_work(spec: str) -> Iterator[Work]:
+    """Matrix products in 32-bit floating point: bound by the clock, and far from the power limit.
+
+    Raises:
+        NoWork: torch cannot use this GPU.
+    """
     try:
-        return driver_version()
-    except DeviceError:
-        return ""
+        import torch
+    except ImportError as error:
+        raise NoWork(f"torch cannot be imported ({error}): pip install torch") from None
+    if not torch.cuda.is_available():
+        raise NoWork("this torch has no CUDA device; install a torch with CUDA")
+    device = _torch_device(torch, spec)
+    factors = [torch.randn(1024, 1024, device=device) for _ in range(2)]
+    product = torch.empty_like(factors[0])
+
+    def run(products: int) -> tuple[int, int]:
+        began_ns = time.monotonic_ns()  # the device is idle: it begins at once
+        for _ in range(products):
+            torch.mm(*factors, out=product)
+        torch.cuda.synchronize(device)
+        return began_ns, time.monotonic_ns()
+
+    run(200)  # also makes the GPU leave its idle clock
+    began_ns, ended_ns = run(200)
+    products = max(1, round(200 * _WORK_S * 1e9 / (ended_ns - began_ns)))
+    yield lambda: run(products)
+
+
+def _torch_device(torch: Any, spec: str) -> torch.device:
+    for index in range(torch.cuda.device_count()):
+        if spec.endswith(str(torch.cuda.get_device_properties(index).uuid)):
+            return torch.device("cuda", index)
+    raise NoWork(f"torch does not see the GPU {spec}; look at CUDA_VISIBLE_DEVICES")

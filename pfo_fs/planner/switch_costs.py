@@ -36,7 +36,7 @@ MOST_BUSY = 0.8
 """A plan keeps the driver of a host busy for at most this share of the iteration: with random arrivals, calls would
 otherwise wait for each other longer than they take themselves."""
 _LATE_SHARE = 0.1
-"""The clock of a change acts this share of its latency earlier or later than expected, where that was not measured."""
+"""The clock of a change acts this share of its latency earlier or later than expected."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,11 @@ def costs_of(measured: MeasuredSwitching, gpus_per_rank: int, hosts: tuple[tuple
     longest_s = max(measured.latency_s.values(), default=0.0)
     calls = min(gpus_per_rank, measured.gpus or gpus_per_rank)
     return SwitchCosts(
-        stands_still_s=measured.stands_still_s,
-        driver_time_s=measured.call_s.median * (calls if measured.serial else 1),
+        driver_time_s=measured.call_s.median * calls,
         latency_s=longest_s,
-        timing_error_s=_LATE_SHARE * longest_s if measured.late_s is None else measured.late_s,
+        timing_error_s=_LATE_SHARE * longest_s,
         calls=calls,
-        hosts=hosts if measured.serial else (),
+        hosts=hosts,
         max_calls_per_s=measured.max_calls_per_s or float("inf"),
     )
 

@@ -188,7 +188,7 @@ def test_a_driver_that_is_slow_for_many_gpus_means_fewer_changes_and_the_plan_sa
     profile: Path, tmp_path: Path
 ) -> None:
     free = changes_of(profile)
-    path = costs_file(tmp_path, call_s={"median": 0.005}, latency_s={"1400": 0.01}, late_s=0.002)
+    path = costs_file(tmp_path, call_s={"median": 0.005}, latency_s={"1400": 0.01})
     busy = changes_of(profile, "--switching", path, "--gpus-per-rank", "8")
     assert int(str(busy["clock_changes"])) < int(str(free["clock_changes"]))
     assert "instead of" in str(busy["switching"])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clocks.host_driver import HostDriver
+from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import clock_undo
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.pauses import Pauses

@@ -17,8 +17,7 @@ from threading import Thread
 from typing import Any
 
 from pfo_fs.coordination import read_site_policy
-from pfo_fs.doctor.directory.between import checks_between_hosts
-from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
+from pfo_fs.doctor.directory.hosts import Hosts, HostsMissing, judge
 from pfo_fs.doctor.directory.mount import check_events, check_space, judge_mount
 from pfo_fs.doctor.directory.names import check_create, check_links, check_locks, check_rename, check_write
 from pfo_fs.doctor.directory.rights import check_rights
@@ -114,22 +113,17 @@ def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[C
     except StoreError as error:
         yield line("other hosts", "missing", f"not looked for: {error.args[-1]}")
         return
-    board = Board(files, beat=lambda: tell("beat", ""))
-    patience_s = 0.0
+    there = Hosts(files, beat=lambda: tell("beat", ""))
     try:
-        board.find(peers, wait_s)
+        there.find(peers, wait_s)
         tell("doing", "testing between hosts")
-        yield line("other hosts", "found", ", ".join(map(board.label, board.members)))
-        yield from checks_between_hosts(board)
-        patience_s = 10.0
-    except PeersNotFound as error:
-        yield line("other hosts", "too-many" if error.too_many else "missing", str(error))
-    except PeerLost as error:
-        yield line("other hosts", "lost", str(error))
-    except OSError as error:
-        yield line("answers", "broken", f"testing between hosts: {error.strerror or error.args[-1]}")
+        yield from judge(there.reports())
+    except HostsMissing as error:
+        yield line("other hosts", error.outcome, str(error))
+    except (OSError, StoreError) as error:
+        yield line("answers", "broken", f"testing between hosts: {error}")
     finally:
-        board.leave(patience_s)
+        there.leave()
 
 
 def _end(number: int, _: object) -> None:

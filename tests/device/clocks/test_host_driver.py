@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from running import HANGS_AFTER_S, Processes
 
-from pfo_fs.device.clocks import host_driver
-from pfo_fs.device.clocks.host_driver import HostDriver, driver_file
+from pfo_fs.device.clocks import driver_calls
+from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 
 HOLDS = """
 import sys, time
-from pfo_fs.device.clocks.host_driver import HostDriver
+from pfo_fs.device.clocks.driver_calls import HostDriver
 driver = HostDriver(sys.argv[1])
 if sys.argv[2] == "locked":
     turn = driver.turn()
@@ -30,7 +30,7 @@ time.sleep(600)
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(host_driver, "_PATIENCE_NS", HANGS_AFTER_S * 1e9)
+    monkeypatch.setattr(driver_calls, "_PATIENCE_NS", HANGS_AFTER_S * 1e9)
     return str(tmp_path / "driver")
 
 
@@ -44,7 +44,7 @@ def start(processes: Processes, path: str, how: str) -> Any:
 def test_each_process_counts_the_others_until_they_are_killed(
     processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_driver, "_COUNT_EVERY_NS", 0)
+    monkeypatch.setattr(driver_calls, "_COUNT_EVERY_NS", 0)
     driver = HostDriver(path)
     others = [start(processes, path, "free") for _ in range(2)]
     with driver.turn():
@@ -86,7 +86,7 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
     assert order == ["first", "second"]
     assert second.waited_ns > 1_000_000
     with second.turn():
-        assert second.waited_ns < host_driver._PATIENCE_NS
+        assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
 def test_an_error_of_the_driver_gives_the_turn_to_the_next(path: str) -> None:
@@ -94,13 +94,13 @@ def test_an_error_of_the_driver_gives_the_turn_to_the_next(path: str) -> None:
     with pytest.raises(RuntimeError), first.turn():
         raise RuntimeError("the driver refuses")
     with second.turn():
-        assert second.waited_ns < host_driver._PATIENCE_NS
+        assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
 def test_a_process_whose_driver_hangs_does_not_stop_the_others(
     processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_driver, "_PATIENCE_NS", 20_000_000)
+    monkeypatch.setattr(driver_calls, "_PATIENCE_NS", 20_000_000)
     start(processes, path, "locked")
     driver = HostDriver(path)
     with driver.turn():
@@ -114,7 +114,7 @@ def test_a_process_that_is_killed_in_its_turn_gives_it_up(processes: Processes, 
     process.wait()
     driver = HostDriver(path)
     with driver.turn():
-        assert driver.waited_ns < host_driver._PATIENCE_NS
+        assert driver.waited_ns < driver_calls._PATIENCE_NS
 
 
 def make_folder(path: Path) -> None:
@@ -175,7 +175,7 @@ def test_where_files_cannot_be_locked_a_process_goes_on_alone_at_once(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     driver = HostDriver(path)
-    monkeypatch.setattr(host_driver.fcntl, "flock", refuse)
+    monkeypatch.setattr(driver_calls.fcntl, "flock", refuse)
     for _ in range(2):
         with driver.turn():
-            assert driver.waited_ns < host_driver._PATIENCE_NS
+            assert driver.waited_ns < driver_calls._PATIENCE_NS

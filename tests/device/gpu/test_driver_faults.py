@@ -229,7 +229,6 @@ def test_notes_are_removed_after_a_job_without_errors(tmp_path_factory: pytest.T
 
 
 def test_a_clock_that_its_trainer_has_locked_itself_is_reset_too(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """`pfo-fs doctor --switching` sets clocks itself, and relies on a clock process if it is killed."""
     with bench(tmp_path_factory) as one:
         one.at(2.0, lambda: setattr(one.nvml, "lock_mhz", 900))
         assert one.run(5.0) == 0

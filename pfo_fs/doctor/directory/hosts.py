@@ -1,0 +1,372 @@
+"""What hosts that run `pfo-fs doctor DIR --peer N` at the same time see of each other in the directory.
+
+Each host does the same: it holds locks, makes names, and replaces one file of its own, `doctor/<random id>.json`, with
+the time and with what it has seen of the other hosts so far. When the files of all hosts are complete, each host
+compares them by the same rules, so all hosts print the same lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pfo_fs.doctor.directory.names import LOCK_CALLS, open_lock_file, try_to_lock, write_new
+from pfo_fs.doctor.lines import Check, line
+from pfo_fs.errors import PfoError, RecordError, StoreError
+from pfo_fs.models import Count, ShortText
+from pfo_fs.store import Files, Header, decode, encode, layout
+
+_FILE = re.compile(r"[0-9a-f]{16}\.json")
+_LIMIT = 64 << 10
+_MOST_HOSTS, _MOST_FILES = 64, 200
+_POLL_S, _REPLACE_EVERY_S = 0.02, 0.3
+_NEW, _NEW_EVERY_S = 4, 0.5
+"""Each host makes this many names for the others to see."""
+_SEEN_WITHIN_S = 70.0
+"""NFS caches names for 60 s."""
+_GRANTED_WITHIN_S = 5.0
+_SILENT_S = 120.0
+_SLOW_S, _BROKEN_S = 2.0, 65.0
+_CLOCK_OFF_S = 5.0
+_HOLDS, _TRIED, _RELEASED, _COMPLETE, _COMPARED = range(1, 6)
+"""What a host has done: it holds its locks; it has requested those of the others; it has released its own; everything;
+it has compared the files."""
+
+_Seconds = Annotated[float, Field(allow_inf_nan=False)]
+_Times = Annotated[list[_Seconds], Field(max_length=_NEW)]
+_Answers = Annotated[dict[ShortText, ShortText], Field(max_length=4)]
+
+
+class Seen(BaseModel):
+    """What a host has seen of another one. Times of two hosts are subtracted, whose clocks may differ.
+
+    Attributes:
+        least_s: The shortest time until a replaced file was seen; None: that was never seen.
+        most_s: The longest time for which an old file was still seen.
+        new_s: When each new name was seen.
+    """
+
+    least_s: _Seconds | None = None
+    most_s: _Seconds = 0.0
+    new_s: _Times = []
+
+
+class Report(BaseModel):
+    """What a host writes.
+
+    Attributes:
+        host: Its name.
+        counter: Counts the replacements of the file.
+        written_s: The time of this replacement, by the host's clock.
+        members: The ids of all hosts, once it has found as many as it expects.
+        phase: What it has done.
+        held, later: The answers to its requests for the locks of the others, by kind: while they were held, and later.
+        made_s: When it has made each new name.
+        seen: What it has seen of each other host.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    host: ShortText
+    counter: Count = 0
+    written_s: _Seconds = 0.0
+    members: Annotated[list[ShortText], Field(max_length=_MOST_HOSTS)] = []
+    phase: Count = 0
+    held: _Answers = {}
+    later: _Answers = {}
+    made_s: _Times = []
+    seen: Annotated[dict[ShortText, Seen], Field(max_length=_MOST_FILES)] = {}
+
+
+class HostsMissing(PfoError):
+    """Not all hosts are there; `outcome` is that of the line about other hosts."""
+
+    def __init__(self, outcome: str, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+
+class Hosts:
+    """This host among those that run the command in one directory.
+
+    Args:
+        files: The shared directory.
+        beat: Called often, to show that no file operation hangs.
+        silent_s: A host whose file does not change for this time, in s, has stopped.
+
+    Attributes:
+        mine: What this host writes.
+        others: What each other host has written last, by id.
+    """
+
+    def __init__(self, files: Files, beat: Callable[[], None], silent_s: float = _SILENT_S) -> None:
+        self.me = secrets.token_hex(8)
+        self.mine = Report(host=socket.gethostname())
+        self.others: dict[str, Report] = {}
+        self._files, self._beat, self._silent_s = files, beat, silent_s
+        self._first: dict[str, int] = {}  # the counter that each file had at first
+        self._looked_s: dict[str, float] = {}  # when each file was read last, by the clock of this host
+        self._changed_s: dict[str, float] = {}  # when its counter was another one, in s of `time.monotonic`
+        self._replaced_s = 0.0
+        self._ended: list[str] = []  # hosts whose files do not change
+        files.make_folder(layout.DOCTOR)
+
+    def _path(self, name: str, of: str = "") -> Path:
+        return self._files.root / layout.DOCTOR / f"{of or self.me}-{name}"
+
+    def replace(self) -> None:
+        """Replaces this host's file."""
+        self.mine.counter += 1
+        self.mine.written_s = time.time()
+        header = Header("doctor", "", f"doctor@{self.mine.host}:{os.getpid()}", self.mine.counter)
+        self._files.publish(f"{layout.DOCTOR}/{self.me}.json", encode(header, self.mine))
+        self._replaced_s = time.monotonic()
+
+    def look(self, ids: Sequence[str]) -> None:
+        """Waits a moment, replaces this host's file from time to time, and reads those of other hosts."""
+        self._beat()
+        time.sleep(_POLL_S)
+        if time.monotonic() - self._replaced_s > _REPLACE_EVERY_S:
+            self.replace()
+        for one in ids:
+            with suppress(RecordError, StoreError):
+                data = self._files.read(f"{layout.DOCTOR}/{one}.json", _LIMIT)
+                if data is not None:
+                    self._saw(one, decode(data, "doctor", Report)[1])
+
+    def _saw(self, one: str, report: Report) -> None:
+        now_s, before = time.time(), self.others.get(one)
+        if before is None:
+            self._first[one] = report.counter
+        elif report.counter > before.counter:
+            seen = self.mine.seen.setdefault(one, Seen())
+            late_s = now_s - report.written_s
+            seen.least_s = late_s if seen.least_s is None else min(seen.least_s, late_s)
+            follows = report.counter == before.counter + 1
+            newer_s = report.written_s if follows else before.written_s + _REPLACE_EVERY_S
+            seen.most_s = max(seen.most_s, self._looked_s[one] - newer_s)
+        if before is None or report.counter != before.counter:
+            self._changed_s[one] = time.monotonic()
+        self.others[one], self._looked_s[one] = report, now_s
+
+    def _is_there(self, one: str) -> bool:
+        return self.others[one].counter > self._first[one]
+
+    def leave(self) -> None:
+        """Removes the files of this host, and of runs that were killed."""
+        folder = self._files.root / layout.DOCTOR
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith((self.me, *self._ended)):
+                    self._beat()
+                    with suppress(OSError):
+                        os.unlink(folder / name)
+            os.rmdir(folder)  # fails while another host's file is in it
+
+    def find(self, hosts: int, within_s: float) -> None:
+        """Finds the other hosts.
+
+        Args:
+            hosts: How many they are, this one included.
+            within_s: How long to wait for them, in s.
+
+        Raises:
+            HostsMissing: They are fewer, or more, when the time has passed.
+        """
+        deadline = time.monotonic() + within_s
+        while True:
+            names = [name[:-5] for name in self._files.names(layout.DOCTOR) if _FILE.fullmatch(name)]
+            self.look([one for one in names if one != self.me][:_MOST_FILES])
+            there = sorted([self.me, *filter(self._is_there, self.others)])
+            self.mine.members = there if len(there) == hosts else []
+            found = {one: self.others[one] for one in there if one != self.me}
+            self._ended = [*(self.others.keys() - found.keys())]
+            if self.mine.members and all(report.members == there for report in found.values()):
+                self.others = found
+                return
+            if time.monotonic() > deadline:
+                known = ", ".join(report.host for report in found.values()) or "no other host"
+                text = f"{len(there)} of {hosts} hosts within {within_s:g} s; besides this one: {known}"
+                raise HostsMissing("too-many" if len(there) > hosts else "missing", text)
+
+    def _reach(self, phase: int) -> None:
+        """Says that this host has done something, and waits until all others have done it, too.
+
+        Raises:
+            HostsMissing: A host has stopped.
+        """
+        self.mine.phase = phase
+        self.replace()
+        while slower := [one for one in self.others if self.others[one].phase < phase and not self._left(one, phase)]:
+            silent = [one for one in slower if time.monotonic() - self._changed_s[one] > self._silent_s]
+            if silent:
+                names = ", ".join(self.others[one].host for one in silent)
+                raise HostsMissing("lost", f"nothing new from {names} for {self._silent_s:g} s")
+            self.look(list(self.others))
+
+    def _left(self, one: str, phase: int) -> bool:
+        """Returns whether a host has removed its file, as it may after the comparison."""
+        return phase == _COMPARED and f"{one}.json" not in self._files.names(layout.DOCTOR)
+
+    def reports(self) -> dict[str, Report]:
+        """Tests everything between the hosts; returns what all of them have written.
+
+        Raises:
+            HostsMissing: A host has stopped.
+        """
+        with ExitStack() as locks:
+            for fd in self._lock_all(self.me)[0].values():
+                locks.callback(os.close, fd)
+            self._reach(_HOLDS)
+            self.mine.held = self._lock_others()
+            self._reach(_TRIED)
+        self._reach(_RELEASED)
+        self.mine.later = self._lock_others(within_s=_GRANTED_WITHIN_S)
+        self._see_new_names()
+        self._reach(_COMPLETE)
+        found = {self.me: self.mine.model_copy(deep=True), **self.others}
+        self._silent_s = 10.0
+        with suppress(HostsMissing, StoreError):
+            self._reach(_COMPARED)  # so that the others can still read this host's file
+        return found
+
+    def _lock_all(self, of: str) -> tuple[dict[str, int], dict[str, str]]:
+        """Requests a host's lock of each kind; returns the open files and the answers."""
+        fds: dict[str, int] = {}
+        answers: dict[str, str] = {}
+        for name, call in LOCK_CALLS.items():
+            try:
+                fds[name] = open_lock_file(self._path(name, of))
+            except OSError as error:
+                answers[name] = errno.errorcode.get(error.errno or 0, "error")
+            else:
+                answers[name] = try_to_lock(call, fds[name])
+        return fds, answers
+
+    def _lock_others(self, within_s: float = 0.0) -> dict[str, str]:
+        """Requests the locks of all other hosts, again for `within_s` until they are granted; returns all answers."""
+        found: dict[str, set[str]] = {name: set() for name in LOCK_CALLS}
+        deadline = time.monotonic() + within_s
+        for one in self.others:
+            while True:
+                fds, answers = self._lock_all(one)
+                for fd in fds.values():
+                    os.close(fd)
+                if set(answers.values()) == {"granted"} or time.monotonic() >= deadline:
+                    break
+                self.look(list(self.others))
+            for name, answer in answers.items():
+                found[name].add(answer)
+        return {name: "/".join(sorted(answers)) for name, answers in found.items()}
+
+    def _see_new_names(self) -> None:
+        """Makes names, and notes when those of the others are there."""
+        began_s = time.monotonic()
+        missing = True
+        while missing and time.monotonic() - began_s < _SEEN_WITHIN_S:
+            made_s = self.mine.made_s
+            if len(made_s) < _NEW and time.monotonic() - began_s >= len(made_s) * _NEW_EVERY_S:
+                made_s.append(time.time())
+                write_new(self._path(f"new-{len(made_s)}"), b"")
+            missing = len(made_s) < _NEW
+            for one in self.others:  # a client may remember for long that a name was not there
+                new_s = self.mine.seen.setdefault(one, Seen()).new_s
+                if len(new_s) < _NEW and os.path.exists(self._path(f"new-{len(new_s) + 1}", one)):
+                    new_s.append(time.time())
+                missing |= len(new_s) < _NEW
+            self.look(list(self.others))
+
+
+# ---- what all files say together
+
+
+def judge(reports: Mapping[str, Report]) -> list[Check]:
+    """Returns the lines about the hosts; `reports`: what each host has written, by its id."""
+    first = min(reports)
+    names = [report.host for report in reports.values()]
+    labels = {
+        one: report.host if names.count(report.host) == 1 else f"{report.host} ({one[:4]})"
+        for one, report in reports.items()
+    }
+    others = sorted({*reports} - {first})
+    return [
+        line("other hosts", "found", ", ".join(labels[one] for one in sorted(reports))),
+        _judge_locks(list(reports.values())),
+        _judge_delay({labels[one]: _delay_s(reports, one) for one in sorted(reports)}),
+        _judge_clocks({labels[one]: _ahead_s(reports, first, one) for one in others}),
+    ]
+
+
+def _ahead_s(reports: Mapping[str, Report], one: str, other: str) -> tuple[float, float]:
+    """Returns how far the clock of a host is ahead of another one's, in s, and how unsure that is.
+
+    As in NTP: files are taken to travel as fast in both directions.
+    """
+    there_s = reports[other].seen.get(one, Seen()).least_s
+    back_s = reports[one].seen.get(other, Seen()).least_s
+    if there_s is None or back_s is None:
+        return 0.0, _SEEN_WITHIN_S
+    return (there_s - back_s) / 2, max(0.1, (there_s + back_s) / 2)
+
+
+def _delay_s(reports: Mapping[str, Report], host: str) -> dict[str, float]:
+    """Returns how late a host has seen what the others have written, at most, for each kind of change."""
+    found = {"replaced file": 0.0, "new name": 0.0}
+    for other, report in reports.items():
+        if other != host:
+            seen, ahead_s = reports[host].seen.get(other, Seen()), _ahead_s(reports, other, host)[0]
+            late_s = [at_s - made_s - ahead_s for at_s, made_s in zip(seen.new_s, report.made_s, strict=False)]
+            replaced_s = max(seen.most_s - ahead_s, 0.0) if seen.least_s is not None else _SEEN_WITHIN_S
+            new_s = max(late_s) if len(late_s) == _NEW else _SEEN_WITHIN_S
+            found = {
+                "replaced file": max(found["replaced file"], replaced_s),
+                "new name": max(found["new name"], new_s),
+            }
+    return found
+
+
+def _judge_delay(delays: Mapping[str, Mapping[str, float]]) -> Check:
+    worst_s = max(delay_s for kinds in delays.values() for delay_s in kinds.values())
+    outcome = "ok" if worst_s <= _SLOW_S else "slow" if worst_s < _BROKEN_S else "broken"
+    text = "; ".join(
+        f"{host}: " + ", ".join(f"{kind} {delay_s:.2f} s" for kind, delay_s in kinds.items())
+        for host, kinds in delays.items()
+    )
+    return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
+
+
+def _judge_clocks(ahead_s: Mapping[str, tuple[float, float]]) -> Check:
+    texts = [
+        f"{host} the same within {unsure_s:.1f} s"
+        if abs(by_s) <= unsure_s
+        else f"{host} {abs(by_s):.1f} s {'ahead' if by_s > 0 else 'behind'} (within {unsure_s:.1f} s)"
+        for host, (by_s, unsure_s) in ahead_s.items()
+    ]
+    off = any(abs(by_s) > _CLOCK_OFF_S + unsure_s for by_s, unsure_s in ahead_s.values())
+    return line("clocks of the hosts", "off" if off else "ok", ", ".join(texts))
+
+
+def _all_of(answers: Sequence[Mapping[str, str]], name: str) -> str:
+    return "/".join(sorted({text for of_host in answers for text in of_host.get(name, "none").split("/")}))
+
+
+def _judge_locks(reports: Sequence[Report]) -> Check:
+    answers = {
+        name: (_all_of([report.held for report in reports], name), _all_of([report.later for report in reports], name))
+        for name in LOCK_CALLS
+    }
+    text = "; ".join(f"{name}: while held {held}, then {later}" for name, (held, later) in answers.items())
+    if all(pair == ("held", "granted") for pair in answers.values()):
+        return line("locks between hosts", "ok", text)
+    local = any("granted" in held for held, _ in answers.values())
+    return line("locks between hosts", "local" if local else "none", text)
