@@ -64,7 +64,7 @@ def profile_job(path: Path, micro_batches: int, node: str) -> SimulatedJob:
 
 def nodes_of(node: str) -> NodeSettings | None:
     """The nodes of a kind; for `launch`, where clocks cannot follow the device, None."""
-    return None if node == "launch" else NodeSettings(node_physics(node), "device")
+    return None if node == "launch" else NodeSettings(node_physics(node))
 
 
 def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -> Known:

@@ -51,7 +51,7 @@ class _Helper:
     def send(self, message: Any) -> bool:
         from pfo_fs.helper.power_limit_files import Asked, carry_out
 
-        self._told += carry_out(message, "") if isinstance(message, Asked) else []
+        self._told += carry_out(message) if isinstance(message, Asked) else []
         return True
 
     def wait_for(self, *_: Any) -> Any:

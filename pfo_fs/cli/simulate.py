@@ -245,7 +245,7 @@ def _nodes(node: Node, gpus_per_stage: int, stages_per_node: int) -> NodeSetting
         if gpus_per_stage > 1 or stages_per_node > 1:
             wrong_usage("--gpus-per-stage and --stages-per-node do not go with --node launch")
         return None
-    return NodeSettings(node_physics(node), "device", gpus_per_stage, stages_per_node)
+    return NodeSettings(node_physics(node), gpus_per_stage, stages_per_node)
 
 
 def _episode(text: str, pipelines: int) -> Any:

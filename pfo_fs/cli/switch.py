@@ -103,9 +103,7 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
         for job in jobs:
             say(f"  {job['job_id']}: ", (job["text"], "green" if job["done"] else "yellow"))
         if not jobs:
-            say("  no job that follows schedules runs here now")
-        if name == layout.EVERY_JOB:
-            say("  jobs with a power limit follow within seconds; they leave no record here")
+            say("  no job runs here now")
         if not done and not wait:
             say("ranks follow within seconds; --wait waits for that, and `pfo-fs status` shows it")
     if wait and not done:

@@ -160,7 +160,7 @@ class Coordinator:
         return self._job is not None
 
     def _may_claim(self, job: bodies.JobBody) -> bool:
-        if self.site().daemon_only:
+        if self.site().daemon_only and job.coordination != "none":
             return self.kind == "daemon"
         return job.coordination in ("auto", self.kind)
 

@@ -174,7 +174,7 @@ class ClockLoop:
         return done
 
     def _undo(self) -> UndoState:
-        state = state_of(self._undos)
+        state = state_of(self._undos)._replace(is_limited=self._power_limits.undo.value is not None)
         self._words[shared_page.UNDO_FAILURES] = state.failures
         return state
 
@@ -220,6 +220,8 @@ class ClockLoop:
         if now_ns >= self._measuring.next_look_ns:
             self._measuring.poll(now_ns)
             self._tell_output()
+        if self._measuring.held and self._power_limits.undo.is_done:
+            self._power_limits.restore()  # training sets its limit again when it may
         return True
 
     def _sleep(self) -> list[tuple[int, int]]:

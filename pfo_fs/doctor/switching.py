@@ -1,8 +1,8 @@
 """Measures what changes of the clock cost on this node: the content of the file that planners and jobs read.
 
-Clock processes set the clocks, as in training: they take turns at the driver, and reset the clocks however this process
-ends. On the first GPU, equal pieces of work run one after the other meanwhile. What they take says when each clock acts,
-by the same model as in training (`pfo_fs/device/clocks/latency_model.py`).
+Clock processes set the clocks, as in training: they take turns at the driver, and reset the clocks however this
+process ends. On the first GPU, equal pieces of work run one after the other meanwhile. What they take says when each
+clock acts, by the same model as in training (`pfo_fs/device/clocks/latency_model.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pfo_fs.helper.operations import AskWhoSchedules, ClaimForRank0, WhoSchedules
 
-Mode = Literal["auto", "daemon", "local"]
+Mode = Literal["auto", "daemon", "local", "none"]
 
 _SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
 """A daemon counts as dead if its heartbeat does not change for three of its intervals, within these bounds.
@@ -22,15 +22,15 @@ class CoordinationChoice:
     """The choice for one job; ends with `chosen`.
 
     Args:
-        mode: The mode that the job requests; `auto`: a daemon if one runs.
+        mode: The mode that the job requests; `auto`: a daemon if one runs; `none`: no process schedules it.
         now_s: Monotonic time.
 
     Attributes:
-        chosen: `daemon` or `local`, once that is known.
+        chosen: `daemon`, `local` or `none`, once that is known.
     """
 
     def __init__(self, mode: Mode, now_s: float) -> None:
-        self.chosen: Literal["daemon", "local"] | None = "daemon" if mode == "daemon" else None
+        self.chosen: Literal["daemon", "local", "none"] | None = mode if mode in ("daemon", "none") else None
         self._site_problem = self._reason = ""
         self._mode = mode
         self._since_s = now_s

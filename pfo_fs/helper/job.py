@@ -92,7 +92,7 @@ class Job:
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
     """
 
-    coordination: Literal["daemon", "local"] | None = None
+    coordination: Literal["daemon", "local", "none"] | None = None
     is_open: bool = False
     has_folder: bool = False
     coordinator: e.StartCoordinator | None = None

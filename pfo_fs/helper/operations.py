@@ -18,7 +18,7 @@ from typing import TypeAlias
 from pfo_fs.coordination import SitePolicy, read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
 from pfo_fs.helper.power_limit_files import Asked, carry_out
-from pfo_fs.ipc.messages import MakeDirectory, Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
+from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
 
@@ -94,7 +94,7 @@ class ScheduleFound:
 class ReadSwitch:
     """Look whether pfo-fs was switched off here; `thorough`: also whether the job's folder is there.
 
-    Without a folder, as for a power-limit optimizer, only the switch of all jobs counts. Result: `SwitchFound`.
+    Without a job's folder, only the switch of all jobs counts. Result: `SwitchFound`.
     """
 
     thorough: bool = False
@@ -245,8 +245,8 @@ class DirectoryOperations:
                 self.folder.write(body.model_copy(update={"name": name}))
             case bodies.EndBody():
                 self.folder.write(operation)
-            case ReadProfile() | SaveProfile() | MakeDirectory():
-                return carry_out(operation, self._root)
+            case ReadProfile() | SaveProfile():
+                return carry_out(operation)
         return None
 
     def _open(self, registration: RegisterRanks) -> None:

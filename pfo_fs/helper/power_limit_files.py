@@ -1,4 +1,4 @@
-"""What a power-limit optimizer asks the helper for: its profile, and the shared directory with the switch.
+"""What a power-limit optimizer asks the helper for besides its job: to read and write its profile.
 
 The worker carries out what training asks for as it came (`ipc/messages.py`); the result is the messages for training.
 An error of these files is one of them, since training logs it and goes on: no operation is tried again.
@@ -16,18 +16,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pfo_fs.ipc import messages as m
-from pfo_fs.store import SharedDirectory
 
-Asked: TypeAlias = m.ReadProfile | m.SaveProfile | m.MakeDirectory
+Asked: TypeAlias = m.ReadProfile | m.SaveProfile
 
 
-def carry_out(asked: Asked, root: str) -> list[m.Message]:
-    """Returns the messages for training; blocks for as long as the file system does.
-
-    Args:
-        asked: What the training process of rank 0 asks for.
-        root: The shared directory.
-    """
+def carry_out(asked: Asked) -> list[m.Message]:
+    """Returns the messages for training; blocks for as long as the file system does."""
     problem, answer = "", list[m.Message]()
     try:
         match asked:
@@ -39,9 +33,6 @@ def carry_out(asked: Asked, root: str) -> list[m.Message]:
             case m.SaveProfile(path=path, content=content, replace=replace):
                 problem, answer = f"{path} cannot be written", [m.ProfileSaved()]
                 write_file(Path(path), content, replace=replace)
-            case m.MakeDirectory():
-                problem = f"{root} cannot be used"
-                SharedDirectory.open(root, create=True)
     except OSError as error:
         return [m.LogLine(level=logging.WARNING, message=f"{problem}: {error.strerror or error}"), *answer]
     return answer

@@ -23,7 +23,7 @@ _SLOWER_WITHOUT_RANK_0 = 12.0
 
 _AS_REPORTED = (
     *("step", "number", "iter_time", "iter_energy", "clock_mhz"),
-    *("undo_owed", "undo_failures", "held"),
+    *("undo_owed", "undo_failures"),
 )
 """Fields of a rank's record that are those of a clock process's report."""
 
@@ -46,6 +46,7 @@ class RankBoard:
         self._jitter = jitter
         self._progress: dict[int, bodies.RankProgress] = {}
         self._from_clocks: dict[int, str] = {}  # the last problem that a clock process has reported
+        self._held: dict[int, dict[str, bool]] = {}  # of each GPU of a rank
         self._moved_at_s: dict[int, float] = {}
         self._changed = self._is_final = False
         self._next_s = 0.0
@@ -82,10 +83,13 @@ class RankBoard:
         """Notes what is known of clocks from loads."""
         self._update(rank, loads=known)
 
-    def note_report(self, rank: int, report: ProgressReport, now_s: float) -> None:
-        """Notes a clock process's report of its rank's progress."""
+    def note_report(self, rank: int, report: ProgressReport, now_s: float, gpu: str = "") -> None:
+        """Notes a clock process's report of its rank's progress, for one of the rank's GPUs."""
         fields: dict[str, Any] = {name: getattr(report, name) for name in _AS_REPORTED}
-        if rank in self._progress and self._progress[rank].held != report.held:
+        held = self._held.setdefault(rank, {})
+        held[gpu] = report.held
+        fields["held"] = all(held.values())
+        if rank in self._progress and self._progress[rank].held != fields["held"]:
             self._next_s = now_s  # `pfo-fs off --wait` waits for this
         if report.switching is not None:
             fields["switching"] = msgspec.structs.asdict(report.switching)

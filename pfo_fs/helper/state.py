@@ -164,7 +164,7 @@ class HelperState:
             case m.LoadsSeen(known=known):
                 self._board.note_loads(rank, known)
             case m.ProgressReport():
-                self._board.note_report(rank, message, now_s)
+                self._board.note_report(rank, message, now_s, client.gpu.spec if client.gpu is not None else "")
                 times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
                 if times is not None and self._job.is_open:
                     self._add(times)
@@ -172,7 +172,7 @@ class HelperState:
                 self._on_measured(rank, message)
             case m.ClocksReleased():
                 client.gpu = None
-            case m.ReadProfile() | m.SaveProfile() | m.MakeDirectory():
+            case m.ReadProfile() | m.SaveProfile():
                 self._add(message)
             case m.WatchSwitch():
                 self._switch.start()

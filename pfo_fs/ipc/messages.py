@@ -63,7 +63,7 @@ class Hello(Message, frozen=True, kw_only=True):
 class CreateJob(Message, frozen=True, kw_only=True):
     """Rank 0 requests the job's folder, and a process that schedules; answered by `JobCreated` or `Refused`.
 
-    `job` is a `JobBody`.
+    `job` is a `JobBody`. No process schedules a job whose coordination is `none`: it only follows the switch.
     """
 
     job: dict[str, Any]
@@ -79,7 +79,7 @@ class JoinJob(Message, frozen=True, kw_only=True):
 
     job_id: str
     attempt: str
-    coordination: Literal["daemon", "local"]
+    coordination: Literal["daemon", "local", "none"]
     rank_body: dict[str, Any]
     directory_id: str = ""
     helper_name: int | None = None
@@ -213,10 +213,6 @@ class ProfileSaved(Message, frozen=True, kw_only=True):
     """The answer to `SaveProfile`: the profile is written, or a `LogLine` before this message says why it is not."""
 
 
-class MakeDirectory(Message, frozen=True, kw_only=True):
-    """Rank 0 requests that the shared directory is made if it is not there; a `LogLine` says why it cannot be used."""
-
-
 class WatchSwitch(Message, frozen=True, kw_only=True):
     """Requests `ClocksHeld` now, and whenever all jobs of the directory are switched off, or on again.
 
@@ -228,13 +224,13 @@ class WatchSwitch(Message, frozen=True, kw_only=True):
 
 
 class JobCreated(Message, frozen=True, kw_only=True):
-    """The job's folder exists; a daemon schedules the job, or rank 0's helper (`local`).
+    """The job's folder exists; a daemon schedules the job, or rank 0's helper (`local`), or no process (`none`).
 
     By `directory_id`, other hosts check that they see the same directory.
     """
 
     job_id: str
-    coordination: Literal["daemon", "local"]
+    coordination: Literal["daemon", "local", "none"]
     directory_id: str = ""
 
 
@@ -327,7 +323,6 @@ ToHelper: TypeAlias = (
     | ClocksReleased
     | ReadProfile
     | SaveProfile
-    | MakeDirectory
     | WatchSwitch
 )
 ToTraining: TypeAlias = (

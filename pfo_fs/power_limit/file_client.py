@@ -1,26 +1,40 @@
-"""A rank's connection to its host's helper: the profile (rank 0), and the switch (all ranks).
+"""A rank's connection to its host's helper: the profile (rank 0), and the job in the shared directory (all ranks).
 
-Only making it, and `save` and `close`, wait for the helper, for a limited time.
+The job's folder is that of any other job, except that no process schedules it: so `pfo-fs off` and `status` see it.
+Only making a client, and `create_job`, `join`, `save` and `close`, wait for the helper, for a limited time.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
+import socket
 import time
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple
 
-from pfo_fs.errors import CoordinationError, PlanError
+from pfo_fs.errors import CoordinationError, PlanError, plain_text
 from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages as m
+from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.power_limit.measurements import KnobMeasurement, parse_profile, profile_text
 
 log = logging.getLogger("pfo_fs")
 
-_FIRST_LOOK_S = 3.0
-"""A job that starts switched off sets no level; if the file system does not answer in this time, training starts."""
+_JOINS_WITHIN_S = 5.0
+"""Training starts without the directory if it does not answer in this time; later, `poll` reads what it answers."""
+
+
+class JobKey(NamedTuple):
+    """The job's folder, as rank 0 has made it: what other ranks need to join."""
+
+    job_id: str
+    directory_id: str
+    attempt: str
 
 
 class FileClient:
@@ -31,7 +45,7 @@ class FileClient:
 
     Args:
         profile_path: The profile; None for none, as on all ranks but 0.
-        shared_dir: The directory with the switch; None for none.
+        shared_dir: The directory of the job's folder and of the switch; None for none.
         token: The job's secret, the same on all ranks; those of a host share a helper by it.
         rank: This rank.
         timeout_s: The profile is read in at most this time.
@@ -41,7 +55,7 @@ class FileClient:
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
         helper: The address of this host's helper; empty if there is none.
-        is_off: Whether all jobs of the shared directory are switched off.
+        is_off: Whether this job is switched off, or its directory was removed.
     """
 
     def __init__(
@@ -64,10 +78,10 @@ class FileClient:
         self._warn = WarnOnce(logging.WARNING if rank == 0 else logging.DEBUG)
         self._link = HelperLink(self._warn, log_line=self._log_line)
         self.helper = ""
+        self._shared = shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         if profile_path is None and shared_dir is None:
             return
         self.helper = f"pfo-fs-power-limit-{token[:12]}"
-        shared = "" if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         try:
             self._link.client = helper = HelperClient(self.helper, shared, token, rank, {})
             if self._path is not None:
@@ -76,11 +90,48 @@ class FileClient:
         except (OSError, CoordinationError) as error:
             self.poll()  # an earlier message of the helper explains more
             self._problem(f"the helper process does not answer: {error}")
-        if shared_dir is not None:
-            if rank == 0:  # another host must not make a directory where a file system is not mounted
-                self._link.send(m.MakeDirectory())
+
+    def create_job(self, world_size: int, knob: str) -> JobKey | None:
+        """On rank 0: makes the job's folder; returns None, after a warning, if there is none.
+
+        Args:
+            world_size: Number of ranks.
+            knob: What is set; a part of the job's id.
+        """
+        client = self._link.client
+        if client is None or not self._shared:
+            return None
+        info = JobInfo(pp_degree=1, dp_degree=world_size, tp_degree=1, world_size=world_size)
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        job = {"job_info": info.model_dump(), "coordination": "none", "scheduler": knob, "host": _host()}
+        create = m.CreateJob(job={**job, "started": started}, attempt=secrets.token_hex(8))
+        try:
+            made = client.request(create, m.JobCreated, _JOINS_WITHIN_S)
+        except (OSError, CoordinationError) as error:
+            self._problem(f"there is no job in the directory: {error}")
+            return None
+        return JobKey(made.job_id, made.directory_id, create.attempt)
+
+    def join(self, job: JobKey | None, gpu_names: str) -> None:
+        """Registers this rank; without a job, the rank only follows the switch of all jobs."""
+        client = self._link.client
+        if client is None or not self._shared:
+            return
+        if job is None:
             self._link.send_kept(m.WatchSwitch())
-            self._wait_for(m.ClocksHeld, _FIRST_LOOK_S)
+            return
+        info = RankInfo(
+            rank=self._rank, dp_rank=self._rank, pp_rank=0, tp_rank=0, available_frequencies=[], host=_host()
+        )
+        body = {"rank_info": info.model_dump(), "nonce": secrets.token_hex(8), "host": _host(), "pid": os.getpid()}
+        body["gpu_name"] = plain_text(gpu_names, 200)
+        join = m.JoinJob(coordination="none", rank_body=body, **job._asdict())
+        self._link.keep(join)
+        try:
+            self._link.note_joined(client.request(join, m.Joined, _JOINS_WITHIN_S))
+        except (OSError, CoordinationError) as error:
+            self._problem(f"could not join job {job.job_id}: {error}")
+        self.poll()
 
     def poll(self) -> None:
         """Handles the messages that the helper has sent meanwhile; some microseconds if there are none."""
@@ -122,19 +173,12 @@ class FileClient:
                 self.profile_error = str(error)
         self._may_replace = read.profile != "unknown" and not self.profile_error
 
-    def _wait_for(self, kind: type[m.ProfileSaved | m.ClocksHeld], timeout_s: float) -> bool:
-        """Handles the next message of a kind; returns False if none comes in time."""
-        client = self._link.client
-        message = None if client is None else client.wait_for(kind, timeout_s)
-        if isinstance(message, kind):
-            self._take(message)
-            return True
-        return False
-
     def _wait_until_saved(self, timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while self._unsaved and self._wait_for(m.ProfileSaved, deadline_s - time.monotonic()):
-            pass
+        client, deadline_s = self._link.client, time.monotonic() + timeout_s
+        while self._unsaved and client is not None:
+            if not isinstance(client.wait_for(m.ProfileSaved, deadline_s - time.monotonic()), m.ProfileSaved):
+                return
+            self._unsaved -= 1
 
     def _take(self, message: m.ToTraining) -> None:
         match message:
@@ -142,7 +186,8 @@ class FileClient:
                 self._unsaved -= 1
             case m.ClocksHeld(why=why):
                 if why and not self.is_off and self._rank == 0:
-                    log.warning("power limit: switched off: what was set before holds until `pfo-fs on --all`")
+                    what = "its directory was removed" if why == "removed" else "switched off, until `pfo-fs on`"
+                    log.warning("power limit: %s: what was set before holds", what)
                 self.is_off = bool(why)
 
     def _log_line(self, level: int, text: str) -> None:
@@ -151,3 +196,7 @@ class FileClient:
 
     def _problem(self, text: str) -> None:
         self._warn(f"power limit: profile and shared directory: {text}; training goes on", "files")
+
+
+def _host() -> str:
+    return plain_text(socket.gethostname())

@@ -8,27 +8,29 @@ import secrets
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.errors import PlanError
-from pfo_fs.guard import WarnOnce, guarded, reason_of, takes_any_call
+from pfo_fs.guard import Guard, WarnOnce, guarded, reason_of, takes_any_call
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.choosing import Chooser, Decision
-from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob
+from pfo_fs.power_limit.file_client import FileClient, JobKey
+from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
-from pfo_fs.power_limit.off import OffOptimizer, check_numbers, check_others
+from pfo_fs.power_limit.options import check_numbers, check_others, too_short
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
 from pfo_fs.power_limit.search import Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, Warmup, too_short
+from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, ShownOptimizer, Warmup
 
 log = logging.getLogger("pfo_fs")
 
+Path: TypeAlias = str | os.PathLike[str]
 
-class GlobalPowerLimitOptimizer(OffOptimizer):
+
+class GlobalPowerLimitOptimizer(ShownOptimizer):
     """Measures training at one power limit (or clock) after the other, chooses the best, and sets it on all GPUs.
 
     For training in which all GPUs have the same load. Make one on every rank, after `init_process_group`; making it is
@@ -61,8 +63,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         pl_step: Watts between two limits, from the highest that the GPU accepts downwards. Without effect on clocks.
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
-        shared_dir: The directory whose switch (`pfo-fs off --all`) holds this optimizer, too; without one, no switch
-            does.
+        shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without
+            one, no switch holds it.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`search.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
@@ -72,14 +74,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             for never.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
-    Attributes:
-        state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
-        measurements: The measurements so far.
-        power_limits: The levels to choose from, highest first; empty if `Off` from the start.
-        knob: What is set.
-        unit: The unit of a level: `W` or `MHz`.
-        errors: Relative standard errors of time and energy of each level beside the others, where steps have loads.
-
     Raises:
         InvalidArgument: A number of steps or of watts is too low, as in Zeus a ValueError.
         ConfigError: With `strict`: another argument is invalid, or the GPUs of the job accept different levels.
@@ -87,6 +81,17 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         PlanError: With `strict`: the profile is malformed, of the other knob, or makes a level the best that this GPU
             does not accept.
     """
+
+    _gpus: RankGpus
+
+    def _start_as_nothing(self, reason: str = "a copy of another optimizer", strict: bool = False) -> None:
+        self._show(Off(reason), Guard(self._go_without, strict=strict, what="the power-limit optimizer"))
+        self.optimum_selector: OptimumSelector = ZeusCost(0.5)
+        self.profile_path: Path | None = None
+        self._drift_watch: DriftWatch | None = None
+        self._files = FileClient(None, None, "")
+        self._chooser: Chooser | None = None  # on rank 0
+        self._closed = True
 
     @takes_any_call()
     def __init__(
@@ -97,8 +102,8 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         warmup_steps: int = 10,
         profile_steps: int = 40,
         pl_step: int = 25,
-        profile_path: str | os.PathLike[str] | None = None,
-        shared_dir: str | os.PathLike[str] | None = None,
+        profile_path: Path | None = None,
+        shared_dir: Path | None = None,
         *,
         search: Literal["full", "coarse-to-fine"] = "full",
         reprofile_drift: float | None = None,
@@ -116,9 +121,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                     raise self.wrong_call
                 check_numbers(given)
                 check_others(given)
-                self.profile_path = None if profile_path is None else os.fsdecode(profile_path)
-                shared = None if shared_dir is None else os.fsdecode(shared_dir)
-                self.knob, self.unit = knob, KNOBS[knob].unit
+                self.knob, self.profile_path = knob, profile_path
                 self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
                 self._search = Search(search, warmup_steps, profile_steps)
                 self._epoch_steps = self._longest_epoch = 0
@@ -138,7 +141,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self.power_limits = agreed.levels
             self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
             if agreed.levels:
-                self._begin(self._first_decision(agreed, shared), wait_steps)
+                self._follow(self._first_decision(agreed, shared_dir)._replace(wait_steps=wait_steps + 1))
             on_error.pop_all()
 
     @property
@@ -146,8 +149,9 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         """The monitor that measures time and energy."""
         return self._gpus.monitor
 
-    def _first_decision(self, agreed: LevelAgreement, shared_dir: str | None) -> Decision:
+    def _first_decision(self, agreed: LevelAgreement, shared_dir: Path | None) -> Decision:
         decision: Decision | None = None
+        job: JobKey | None = None
         token = secrets.token_hex(16)
         if self._ranks.rank == 0:
             try:
@@ -156,27 +160,35 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                     self._files, self.optimum_selector, self._search, agreed, self.profile_steps, self.knob
                 )
                 decision = self._chooser.first()
+                if not decision.error:
+                    job = self._files.create_job(self._ranks.world_size, self.knob)
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
-        decision, token = self._ranks.from_rank_0((decision, token))
+        decision, token, job = self._ranks.from_rank_0((decision, token, job))
+        assert decision is not None
+        if decision.error:
+            raise PlanError(decision.error)
         if self._ranks.rank != 0:
             self._files = FileClient(None, shared_dir, token, self._ranks.rank)
         if self._files.helper:
             for gpu in self._gpus.gpus:
                 gpu.report_to(self._files.helper, self._ranks.rank, token)
+        self._files.join(job, ", ".join(dict.fromkeys(gpu.name for gpu in self._gpus.gpus)))
         self._gpus.hold(self._files.is_off)
-        assert decision is not None
         return decision
 
-    def _begin(self, decision: Decision, wait_steps: int) -> None:
-        if decision.error:
-            raise PlanError(decision.error)
-        if decision.next_level is None:
-            self._follow(decision)
-            return
+    def _wait(self, next_level: int, steps: int) -> None:
+        """Has the highest level in force until it is the turn of the next one."""
         self._gpus.set_level(self.power_limits[0])
-        self.measurements = decision.measurements
-        self.state = Ready(decision.next_level, wait_steps + 1, self.unit)
+        self.state = Ready(next_level, steps, self.unit)
+
+    def _leave_alone(self, reason: str, *, warn: bool) -> None:
+        if warn:
+            what = "Clocks" if self.knob == "clock" else "Power limits"
+            log.warning("%s: %s. %s are left alone, and training goes on", self._name, reason, what)
+        self.state = Off(reason)
+        self._gpus.restore()
+        self._files.leave()
 
     def _go_without(self, error: Exception) -> None:
         """Has the earlier levels restored, and leaves the other ranks, without waiting for either."""
@@ -209,8 +221,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             return False
         if isinstance(state, Profiling):
             self._gpus.cancel_window()
-        self.state = Ready(state.current_power_limit, 1, self.unit)
-        self._gpus.set_level(self.power_limits[0])
+        self._wait(state.level, 1)
         return True
 
     @guarded
@@ -274,8 +285,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._chooser.forget_measurements()
         self.measurements, self.errors = [], {}
         self._drift_watch = None
-        self._gpus.set_level(self.power_limits[0])
-        self.state = Ready(self.power_limits[0], 1, self.unit)
+        self._wait(self.power_limits[0], 1)
 
     @guarded
     def pause(self) -> None:
@@ -308,8 +318,12 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._begin_warmup(state.next_power_limit)
         elif isinstance(state, Warmup):
             self._begin_profiling(state.current_power_limit)
-        else:
-            self._finish_profiling(state.current_power_limit)
+        else:  # rank 0 decides from the windows of all ranks what all ranks do next
+            windows = self._ranks.all_gather(self._gpus.end_window())
+            mine = None if self._chooser is None else self._chooser.after(state.current_power_limit, windows)
+            decision = self._ranks.from_rank_0(mine)
+            assert decision is not None
+            self._follow(decision)
 
     def _begin_warmup(self, level: int) -> None:
         log.info("%s: %d %s, warming up", self._name, level, self.unit)
@@ -323,26 +337,17 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self.state = Profiling(level, self._search.window_steps, self.unit)
         self._gpus.begin_window(level)
 
-    def _finish_profiling(self, level: int) -> None:
-        """Ends the window; rank 0 decides from the windows of all ranks what all ranks do next."""
-        windows = self._ranks.all_gather(self._gpus.end_window())
-        mine = None if self._chooser is None else self._chooser.after(level, windows)
-        decision = self._ranks.from_rank_0(mine)
-        assert decision is not None
-        self._follow(decision)
-
     def _follow(self, decision: Decision) -> None:
         """Does what rank 0 has decided; all ranks do the same."""
         if decision.problem:
             self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
             return
         self.measurements, self.errors = decision.measurements, decision.errors
-        if decision.next_level is not None and decision.wait_steps:
-            self._gpus.set_level(self.power_limits[0])
-            self.state = Ready(decision.next_level, decision.wait_steps, self.unit)
-            return
         if decision.next_level is not None:
-            self._begin_warmup(decision.next_level)
+            if decision.wait_steps:
+                self._wait(decision.next_level, decision.wait_steps)
+            else:
+                self._begin_warmup(decision.next_level)
             return
         assert decision.optimal is not None
         log.info("%s: %d %s is the best", self._name, decision.optimal, self.unit)

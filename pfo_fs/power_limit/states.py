@@ -1,4 +1,4 @@
-"""What the power-limit optimizer makes of the steps of training: its states, epochs that are too short, and drift.
+"""What the power-limit optimizer makes of the steps of training: its states, what it shows of them, and drift.
 
 States count the steps that begin. A level (`..._power_limit`, as in Zeus)
 is a power limit in W, or a clock in MHz, and `unit` says which.
@@ -11,8 +11,15 @@ If levels cannot be set or measured, the state is `Off`: the optimizer leaves tr
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
+
+from pfo_fs.device.metering.step_metrics import StepMetrics
+from pfo_fs.guard import Guard, ZeusCallbacks
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 
 
 @dataclass
@@ -67,16 +74,74 @@ class Off:
 State = Ready | Warmup | Profiling | Done | Off
 
 
-def too_short(epoch_steps: int, warmup_steps: int, window_steps: int) -> str:
-    """Returns what to do if no level can be measured within an epoch of this many steps; empty if one can."""
-    needed = 1 + warmup_steps + window_steps
-    if epoch_steps >= needed:
-        return ""
-    return (
-        f"an epoch of {epoch_steps} steps ends before a level is measured, which takes {needed} steps of one epoch (1 "
-        f"+ {warmup_steps} to warm up + {window_steps} to measure), so nothing is measured. Give fewer "
-        "warmup_steps and profile_steps, or call pause_measurement() instead of on_epoch_end()"
-    )
+class ShownOptimizer(ZeusCallbacks):
+    """What users and loggers see of the optimizer.
+
+    Attributes:
+        state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
+        measurements: The measurements so far.
+        errors: Relative standard errors of time and energy of each level beside the others, where steps have loads.
+        power_limits: The levels to choose from, highest first; empty if `Off` from the start.
+        knob: What is set.
+    """
+
+    def _show(self, state: State, guard: Guard) -> None:
+        self.state, self.guard = state, guard
+        self.measurements: Sequence[KnobMeasurement] = []
+        self.errors: Mapping[int, tuple[float, float]] = {}
+        self.power_limits: list[int] = []
+        self.knob: Knob = "power_limit"
+        self._metrics = StepMetrics([])
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Restores the earlier levels until the next step begins."""
+
+    @abstractmethod
+    def pause_measurement(self) -> None:
+        """Leaves out of what is measured all that runs until the next step begins."""
+
+    @abstractmethod
+    def resume_measurement(self) -> None:
+        """Ends `pause_measurement`."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of a level: `W` or `MHz`."""
+        return KNOBS[self.knob].unit
+
+    @property
+    def _name(self) -> str:
+        return self.knob.replace("_", " ")
+
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call, for a logger; docs/reports.md has the keys.
+
+        It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
+        """
+        found: dict[str, float] = {}
+        with self.guard:
+            found = self._metrics.since_last()
+        level = getattr(self.state, "level", None)
+        if self.knob == "power_limit":
+            found.pop("pfo_fs/clock_mhz", None)
+            if level is not None:
+                found["pfo_fs/power_limit_w"] = float(level)
+        saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
+        return found if saved is None else {**found, "pfo_fs/saving": saved}
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
+        self.pause_measurement()
+        try:
+            yield
+        finally:
+            self.resume_measurement()
+
+    def on_train_end(self) -> None:
+        """Restores the earlier levels until the next step begins."""
+        self.pause()
 
 
 class DriftWatch:

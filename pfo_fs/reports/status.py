@@ -88,7 +88,9 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
 
     A daemon shows it by its heartbeat. Rank 0 of a job that schedules itself, by a new record within some seconds.
     """
-    claim = _quietly(folder.read, bodies.ClaimBody)
+    job, claim = _quietly(folder.read_job), _quietly(folder.read, bodies.ClaimBody)
+    if job is not None and job.coordination == "none":
+        return ""
     if claim is None or claim.kind == "daemon":
         told = _daemon(shared)
         alive = told is not None and _with_sign_of_life(shared, told, time.monotonic())["alive"]
@@ -145,6 +147,8 @@ def _about(state: JobState) -> dict[str, Any]:
         "loads": state.loads.model_dump() if state.loads is not None else None,
         "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
     }
+    if state.job.coordination == "none":
+        row |= {"state": "running", "coordination": "none", "sets": state.job.scheduler}
     if current is not None:
         by_scheduler = current.source is None or current.source.kind == "scheduler"
         row |= {
@@ -207,7 +211,8 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(f"{job.get('end_text') or job['state']:<11} ", style=_STATE_STYLE.get(job["state"], ""))
     row.append(f"{job.get('coordination') or '-':<7}")
     row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
-    row.append(("no schedule" if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(24))
+    without = f"sets a {job['sets'].replace('_', ' ')}" if job.get("sets") else "no schedule"
+    row.append((without if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(24))
     row.append((f"step {job['step']}" if job.get("step", -1) >= 0 else "").ljust(11))
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
-from pfo_fs.simulator.kernel_tables import KernelTables
 from pfo_fs.simulator.nodes import NodeSettings, SimulatedNodes
-from pfo_fs.simulator.truth import Truth
+from pfo_fs.simulator.truth import KernelTables, Truth
 from pfo_fs.simulator.variation import Variation
 
 
@@ -78,10 +77,10 @@ class Played(NamedTuple):
             variation, jitter and power drift.
     """
 
-    starts_s: Any
-    ends_s: Any
-    powers_w: Any
-    spans_s: Any
+    starts_s: Array
+    ends_s: Array
+    powers_w: Array
+    spans_s: Array
     time_s: float
     energy_j: float
     clocks_set: Sequence[Sequence[Sequence[tuple[float, int]]]] = ()
@@ -92,8 +91,8 @@ class Played(NamedTuple):
 class _Drawn(NamedTuple):
     """The noise of one iteration: factors of durations and of powers, (nodes, pipelines)."""
 
-    times: Any
-    powers: Any
+    times: Array
+    powers: Array
 
 
 @dataclass
@@ -112,9 +111,6 @@ class Cluster:
         energy_j: Energy of all iterations so far, in J.
         nodes: The nodes, if changes of the clock behave as on real ones; then `nuisances.switch_s` does not count.
         knows_latencies: Whether the clock processes know from the start when clocks act.
-        wrong_s, busy_s: GPU time in instructions so far, at another clock than planned and in total, in s; only with
-            `nodes`.
-        calls: Number of calls of the drivers so far; only with `nodes`.
         variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
     """
 
@@ -129,13 +125,9 @@ class Cluster:
     energy_j: float = 0.0
     nodes: NodeSettings | None = None
     knows_latencies: bool = False
-    wrong_s: float = 0.0
-    busy_s: float = 0.0
-    calls: int = 0
     variation: Variation | None = None
 
     def __post_init__(self) -> None:
-        self._random: Any = None
         self._nodes: list[SimulatedNodes] = []
         if self.nodes is not None:
             clocks_mhz = self.truth.clocks_mhz
@@ -158,7 +150,7 @@ class Cluster:
         self.truth = truth
         self._kernels = KernelTables(self.pipeline, truth, self.nuisances.delay_s)
 
-    def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Any:
+    def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
         """Returns clock numbers, a row per node and a column per pipeline, for `run`.
 
         Args:
@@ -176,14 +168,14 @@ class Cluster:
         """Returns what the clock process of a rank reports about changes of its clock; None without `nodes`."""
         if self.nodes is None:
             return None
-        return self._nodes[pipeline].latencies_of(rank).switching(self.nodes.mode)
+        return self._nodes[pipeline].latencies_of(rank).switching("device")
 
     def latency_s(self, pipeline: int, rank: int, mhz: int) -> float:
         """Returns what a clock process believes about the time from a call's return until the clock acts, in s."""
         latencies = LatencyModel() if not self._nodes else self._nodes[pipeline].latencies_of(rank)
         return latencies.latency(mhz).middle_ns / 1e9
 
-    def run(self, clocks: Any) -> Played:
+    def run(self, clocks: Array) -> Played:
         """Simulates the next iteration at the given clocks (`clocks_of`)."""
         played = self._compared(clocks, self.slowdowns())
         self.now_s += played.time_s
@@ -191,7 +183,7 @@ class Cluster:
         self.energy_j += played.energy_j
         return played
 
-    def steady(self, clocks: Any, steps: Sequence[Any] = (1.0,)) -> list[Played]:
+    def steady(self, clocks: Array, steps: Sequence[Array | float] = (1.0,)) -> list[Played]:
         """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
 
         Args:
@@ -206,11 +198,11 @@ class Cluster:
         """Begins the noise of a seed, so that two plans can be compared under the same noise."""
         self._random = np.random.default_rng(seed)
 
-    def noise(self, count: int, half_width: float) -> Any:
+    def noise(self, count: int, half_width: float) -> Array:
         """Returns uniform noise around zero."""
         return self._random.uniform(-half_width, half_width, count)
 
-    def slowdowns(self) -> Any:
+    def slowdowns(self) -> Array:
         """Returns the factors of durations in the next iteration: (pipelines), or (nodes, pipelines) if they vary."""
         found = [1.0] * self.pipelines
         for slowdown, first, last, pipeline in self.episodes:
@@ -218,7 +210,7 @@ class Cluster:
                 found[pipeline] = max(found[pipeline], slowdown)
         return found if self.variation is None else self.variation.factors(self.iteration, self.seed) * found
 
-    def iterate(self, clocks: Any, slowdowns: Any) -> Played:
+    def iterate(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
 
         Args:
@@ -227,7 +219,7 @@ class Cluster:
         """
         return self._iterate(clocks, self._draw(slowdowns, clocks.shape))
 
-    def _compared(self, clocks: Any, slowdowns: Any) -> Played:
+    def _compared(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
         """Computes one iteration, and the same one at max clocks."""
         drawn = self._draw(slowdowns, clocks.shape)
         played = self._iterate(clocks, drawn)
@@ -235,7 +227,7 @@ class Cluster:
         full = self._played(times * drawn.times, powers * drawn.powers)
         return played._replace(full_time_s=full.time_s, full_energy_j=full.energy_j)
 
-    def _draw(self, slowdowns: Any, shape: tuple[int, int]) -> _Drawn:
+    def _draw(self, slowdowns: Array | Sequence[float] | float, shape: tuple[int, int]) -> _Drawn:
         odd = self.nuisances
         times, powers = np.ones(shape) * np.asarray(slowdowns), np.ones(shape)
         if odd.time_jitter:
@@ -246,13 +238,13 @@ class Cluster:
             powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
         return _Drawn(times, powers)
 
-    def _iterate(self, clocks: Any, drawn: _Drawn) -> Played:
+    def _iterate(self, clocks: Array, drawn: _Drawn) -> Played:
         if self._nodes:
             return self._iterate_on_nodes(clocks, drawn)
         times, powers = self._kernels.times_and_powers(clocks, self.nuisances.switch_s)
         return self._played(times * drawn.times, powers * drawn.powers)
 
-    def _played(self, times: Any, powers: Any) -> Played:
+    def _played(self, times: Array, powers: Array) -> Played:
         """Returns an iteration of instructions of these durations and powers per GPU."""
         ends = self._kernels.ends(times)
         spans = ends.max(axis=0)
@@ -266,7 +258,7 @@ class Cluster:
         idle_s = time_s * self._kernels.num_ranks * pipelines - busy_s
         return (busy_j + self.truth.blocking_power_w * idle_s) * self.gpus_per_rank
 
-    def _iterate_on_nodes(self, clocks: Any, drawn: _Drawn) -> Played:
+    def _iterate_on_nodes(self, clocks: Array, drawn: _Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
         played = [
             self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
@@ -280,9 +272,6 @@ class Cluster:
         time_s = float(spans.max()) + self.nuisances.overhead_s
         for nodes, span_s in zip(self._nodes, spans, strict=True):
             nodes.wait(time_s - float(span_s))
-        self.wrong_s += sum(each.wrong_s for each in played)
-        self.busy_s += sum(each.busy_s for each in played)
-        self.calls += sum(each.calls for each in played)
         busy_s, busy_j = float((ends - starts).sum()), float(((ends - starts) * powers).sum())
         energy_j = self._with_waiting(busy_j, busy_s, len(played), time_s)
         clocks_set = [each.changes for each in played]

@@ -21,7 +21,7 @@ from pfo_fs.device.simulated.physics import Coefficients, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Episode, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.truth import Truth
+from pfo_fs.simulator.truth import OfModel, Truth
 from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
 
 _GPUS_PER_NODE = 8
@@ -72,7 +72,7 @@ class SimulatedJob:
 
 
 @dataclass(frozen=True)
-class GeneratedTruth:
+class GeneratedTruth(OfModel):
     """The truth of a job whose stages may differ in length and kind.
 
     Attributes:
@@ -91,14 +91,9 @@ class GeneratedTruth:
     seed: int = 0
 
     @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Clocks on offer, highest first."""
-        return self.stages[0].clocks_mhz
-
-    @property
-    def blocking_power_w(self) -> float:
-        """The power of a waiting GPU, in W."""
-        return self.stages[0].blocking_power_w
+    def model(self) -> GpuModel:  # type: ignore[override]
+        """That of the first stage; all offer the same clocks, and wait at the same power."""
+        return self.stages[0]
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         """Time and energy of an instruction at a clock."""
@@ -247,7 +242,7 @@ def _nodes(chance: Random) -> NodeSettings | None:
     name = chance.choice(["", "none", "A100 node", "A100 node", "H100 node", "H100 node"])
     gpus = chance.choice([1, 1, 2, 4, 8])
     ranks = chance.choice([ranks for ranks in (1, 2, 4, 8) if ranks * gpus <= _GPUS_PER_NODE])
-    return NodeSettings(PRESETS[name], "device", gpus, ranks) if name else None
+    return NodeSettings(PRESETS[name], gpus, ranks) if name else None
 
 
 def _log_uniform(chance: Random, low: float, high: float) -> float:

@@ -15,9 +15,9 @@ from pfo_fs.loads.shown import by_micro_batch, shown_loads
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import Turns
 from pfo_fs.planner import make_pipeline
-from pfo_fs.simulator.cluster import Cluster
-from pfo_fs.simulator.kernel_tables import KernelTables
+from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.traces import Trace
+from pfo_fs.simulator.truth import KernelTables
 from pfo_fs.user_files import csv_table
 
 _SHOWN = 10
@@ -60,24 +60,22 @@ class LoadSummary:
         return dict(self.__dict__)
 
 
-class _Totals:
-    """Time and energy of steps, beside those at max clocks."""
+class Totals:
+    """Steps beside those at max clocks.
 
-    def __init__(self) -> None:
-        self.time_s = self.full_s = self.energy_j = self.full_j = self.worst = 0.0
+    Args:
+        steps: Of each step, its time and the time at max clocks, its energy and the energy at max clocks.
 
-    def add(self, played: Any) -> None:
-        self.time_s, self.energy_j = self.time_s + played.time_s, self.energy_j + played.energy_j
-        self.full_s, self.full_j = self.full_s + played.full_time_s, self.full_j + played.full_energy_j
-        self.worst = max(self.worst, played.time_s / played.full_time_s - 1)
+    Attributes:
+        saved: Energy saved, relative.
+        late: Time lost, relative.
+        worst_late: The same of the latest step.
+    """
 
-    @property
-    def saved(self) -> float:
-        return 1 - self.energy_j / self.full_j
-
-    @property
-    def late(self) -> float:
-        return self.time_s / self.full_s - 1
+    def __init__(self, steps: Sequence[tuple[float, float, float, float]]) -> None:
+        time_s, full_s, energy_j, full_j = np.array(steps).sum(axis=0)
+        self.saved, self.late = float(1 - energy_j / full_j), float(time_s / full_s - 1)
+        self.worst_late = max(time_s / full_s - 1 for time_s, full_s, _, _ in steps)
 
 
 def last_stage(trace: Trace) -> Trace:
@@ -165,25 +163,29 @@ class LoadPlay:
             iterations: Number of steps.
             steps: From their number to the steps, such as with a bar that shows progress.
         """
-        run, plan = _Totals(), _Totals()
-        begins_at = None
+        played, begins_at = [], None
         for iteration in steps(iterations):
             loads = self._loads[self._trace.place(iteration, self._seed)]
             mhz, _ = self._turns.take(self.choice.choose(loads), self._cluster.truth.clocks_mhz[0])
-            played = self._cluster.run(self._clocks(mhz))
-            run.add(played)
+            step = self._cluster.run(self._clocks(mhz))
+            played.append(_figures(step))
             if begins_at is None and min(mhz) < self._cluster.truth.clocks_mhz[0]:
                 begins_at = iteration
-            self.choice.learn(loads, self._shape.last_ends_s(played.ends_s), mhz)
-        for loads, factors in zip(self._loads, self._trace.table, strict=True):
-            plan.add(self._cluster.steady(self._clocks(self.choice.choose(loads)), [factors])[0])
+            self.choice.learn(loads, self._shape.last_ends_s(step.ends_s), mhz)
+        run = Totals(played)
+        plan = Totals(
+            [
+                _figures(self._cluster.steady(self._clocks(self.choice.choose(loads)), [factors])[0])
+                for loads, factors in zip(self._loads, self._trace.table, strict=True)
+            ]
+        )
         return LoadSummary(
             iterations,
             run.saved,
             run.late,
             plan.saved,
             plan.late,
-            plan.worst,
+            plan.worst_late,
             self._balanced(),
             begins_at,
             self.choice.margin,
@@ -209,6 +211,10 @@ class LoadPlay:
         return self._cluster.clocks_of(
             [{rank: [(name, one) for name in names] for rank, names in enumerate(self._orders)} for one in mhz]
         )
+
+
+def _figures(played: Played) -> tuple[float, float, float, float]:
+    return played.time_s, played.full_time_s, played.energy_j, played.full_energy_j
 
 
 def _least_mhz(cluster: Cluster) -> int:

@@ -1,4 +1,4 @@
-"""Iterations on real nodes, event by event: clocks that act late, calls that wait for each other, launches ahead.
+"""Iterations on real nodes, event by event: clocks that act late, and calls that wait for each other.
 
 The clock followers are those of the real clock processes (`device/clocks/clock_follower.py`). They see only what these
 see: the points that the device reaches, a little late, and the duration of their own calls.
@@ -53,17 +53,13 @@ class NodeSettings(NamedTuple):
 
     Attributes:
         physics: The kind of node.
-        mode: `device` or `launch`.
         gpus_per_rank: Number of GPUs that share a rank's work, all on one node.
         ranks_per_node: Number of ranks of the pipeline on one node.
-        run_ahead: In mode `launch`, the number of instructions that training launches ahead of the device.
     """
 
     physics: NodePhysics
-    mode: str = "device"
     gpus_per_rank: int = 1
     ranks_per_node: int = 1
-    run_ahead: int = 1
 
 
 @dataclass
@@ -179,7 +175,6 @@ class SimulatedNodes:
             rank.place, rank.node = 0, -1
             rank.clocks = clocks_mhz[number]
             rank.plan = self._plan_of(number, clocks_mhz[number])
-            self._launched(number, 0, ahead=True)
             self._point(number, START)
             self._try_begin(number)
         while self._left:
@@ -218,7 +213,6 @@ class SimulatedNodes:
         rank.node, rank.left, rank.since_s = node, 1.0, self._now_s
         self._result.starts_s[node] = self._now_s - self._began_s
         self._point(number, rank.place << 1)
-        self._launched(number, rank.place, ahead=False)
         self._expect_end(number)
 
     def _expect_end(self, number: int) -> None:
@@ -279,7 +273,7 @@ class SimulatedNodes:
 
     def _point(self, number: int, code: int) -> None:
         plan = self._ranks[number].plan
-        if self.settings.mode != "device" or plan is None:
+        if plan is None:
             return
         rank, reached_ns = self._ranks[number], self._now_ns()
         progress = rank.progress = self._turn, code
@@ -305,14 +299,6 @@ class SimulatedNodes:
         timer, due_ns = rank.timer, rank.follower.due_ns
         if due_ns < NEVER:
             self._at(due_ns / 1e9, lambda: self._ask(number, self._now_ns()) if rank.timer == timer else None)
-
-    def _launched(self, number: int, place: int, *, ahead: bool) -> None:
-        """In mode `launch`: requests the clock of the instruction that training launches while `place` begins."""
-        clocks = self._ranks[number].clocks
-        if self.settings.mode != "launch" or not clocks:
-            return
-        launched = place if ahead else place + self.settings.run_ahead
-        self._request(number, clocks[launched] if launched < len(clocks) else 0)
 
     def _request(self, number: int, mhz: int) -> None:
         rank = self._ranks[number]

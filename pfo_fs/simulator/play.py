@@ -89,7 +89,7 @@ class Play:
     @property
     def folder(self) -> JobFolder:
         """The job's folder."""
-        return self._ranks.host.folder
+        return self._ranks.folder
 
     def restart_daemon(self) -> None:
         """Ends the daemon and starts another one, which knows only the records in the directory."""
@@ -166,4 +166,4 @@ class Play:
         """Lets the meters measure, and sends their results, except those of mute ranks."""
         for rank, report in self._meters.measure(new, self._ranks.schedule):
             if rank not in self.mute_ranks:
-                self._ranks.host.send_from_clocks(rank, report, self._virtual_s)
+                self._ranks.send_from_clocks(rank, report, self._virtual_s)

@@ -1,21 +1,30 @@
-"""The ranks of a simulated job: they register, apply the schedules that the helper sends, and report their progress."""
+"""The ranks of a simulated job and their host's helper: its real state machine and real files, without sockets.
+
+The ranks register, apply the schedules that the helper sends, and report their progress.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from pfo_fs.ipc import messages
-from pfo_fs.ipc.messages import NewSchedule, RankPlan
+from pfo_fs.arrays import Array
+from pfo_fs.errors import PfoError
+from pfo_fs.helper import events as e
+from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.state import HelperState
+from pfo_fs.ipc import messages as m
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
-from pfo_fs.simulator.host import SimulatedHost
-from pfo_fs.store import bodies
+from pfo_fs.store import JobFolder, bodies
 from pfo_fs.training.schedule_switcher import ScheduleSwitcher
 
 RankSchedules = list[dict[int, Sequence[tuple[str, int]]]]
 """For each pipeline, the (instruction, MHz) of each of its ranks that has a schedule."""
+_TOKEN = "simulated"  # noqa: S105  not a secret: the simulation has no sockets
+_CLOCKS = 1_000_000
+"""Number of the first connection of a clock process; connections of training are numbered by rank."""
 
 
 class SimulatedRanks:
@@ -30,7 +39,6 @@ class SimulatedRanks:
 
     Attributes:
         infos: The place and clocks of each rank, as registered.
-        host: The host's helper.
         schedule: The schedule in force; its number is -1 if there is none.
     """
 
@@ -57,29 +65,69 @@ class SimulatedRanks:
             )
             for rank, (dp, pp, tp) in enumerate(places)
         ]
-        self.host = SimulatedHost(root, settings.scheduler, cluster.seed)
-        self.schedule = NewSchedule(number=-1)
+        self._operations = DirectoryOperations(root, "simulator", settings.scheduler)
+        self._helper = HelperState(_TOKEN, poll_interval_s=None, now_s=0.0, seed=cluster.seed)
+        self._unread: list[m.Message] = []  # that the helper has sent to training
+        self.schedule = m.NewSchedule(number=-1)
         self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
-        self._clocks: Any = None
+        self._clocks: Array | None = None
+        self._do(self._helper.first_actions(), 0.0)
         self._join(settings, metadata)
 
     def _join(self, settings: PFOSettings, metadata: str) -> None:
-        """Creates the job and registers all ranks."""
-        stages, pipelines = self._stages, self._cluster.pipelines
-        info = JobInfo(
+        """Creates the job, which a daemon schedules, connects the processes of all ranks, and registers these."""
+        stages, pipelines, cluster = self._stages, self._cluster.pipelines, self._cluster
+        shape = JobInfo(
             pp_degree=stages,
             dp_degree=pipelines,
             tp_degree=self._gpus,
             world_size=stages * pipelines * self._gpus,
             job_metadata=metadata,
         )
-        body = bodies.JobBody(
-            job_info=info, coordination="daemon", profile_steps=settings.profile_steps, host="simulated"
+        job = bodies.JobBody(
+            job_info=shape, coordination="daemon", profile_steps=settings.profile_steps, host="simulated"
         )
-        attempt = f"seed{self._cluster.seed}"
-        model = getattr(self._cluster.truth, "model", None)
-        self.host.create_job(body.model_dump(), attempt)
-        self.host.join(self.infos, attempt, f"simulated {model.name}" if model else "simulated")
+        attempt = f"seed{cluster.seed}"
+        self.send(0, m.Hello(rank=0, role="training", token=_TOKEN), 0.0)
+        self.send(0, m.CreateJob(job=job.model_dump(), attempt=attempt), 0.0)
+        for info in self.infos:
+            rank = info.rank
+            if rank:
+                self.send(rank, m.Hello(rank=rank, role="training", token=_TOKEN), 0.0)
+            self.send_from_clocks(rank, m.Hello(rank=rank, role="clocks", token=_TOKEN), 0.0)
+            body = {"rank_info": info.model_dump(), "nonce": f"n{rank}", "gpu_name": cluster.truth.gpu_name}
+            join = m.JoinJob(job_id=self.folder.job_id, attempt=attempt, coordination="daemon", rank_body=body)
+            self.send(rank, join, 0.0)
+
+    # ---- the helper
+
+    @property
+    def folder(self) -> JobFolder:
+        """The job's folder."""
+        return self._operations.folder
+
+    def send(self, rank: int, message: m.ToHelper, now_s: float) -> None:
+        """Sends a message from a training process to the helper."""
+        self._do(self._helper.handle(e.MessageArrived(rank, message), now_s), now_s)
+
+    def send_from_clocks(self, rank: int, message: m.ToHelper, now_s: float) -> None:
+        """Sends a message from a clock process to the helper."""
+        self.send(_CLOCKS + rank, message, now_s)
+
+    def _do(self, actions: Sequence[e.Action], now_s: float) -> None:
+        waiting = deque(actions)
+        while waiting:
+            action = waiting.popleft()
+            if isinstance(action, e.Run):
+                try:
+                    done = e.OperationDone(action.operation, self._operations.execute(action.operation))
+                except PfoError as error:
+                    done = e.OperationDone(action.operation, error=error)
+                waiting.extend(self._helper.handle(done, now_s))
+            elif isinstance(action, e.Send) and action.client == 0:  # all ranks of the host get the same messages
+                self._unread.append(action.message)
+
+    # ---- training
 
     @property
     def number(self) -> int:
@@ -93,30 +141,32 @@ class SimulatedRanks:
 
     def receive(self, now_s: float) -> list[int]:
         """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
+        self._do(self._helper.handle(e.TimePassed(), now_s), now_s)
         new_numbers = []
-        for new in self.host.poll(now_s):
-            if new.number > self._switcher.newest:
+        for new in self._unread:
+            if isinstance(new, m.NewSchedule) and new.number > self._switcher.newest:
                 self._switcher.expect(new)
                 new_numbers.append(new.number)
+        self._unread.clear()
         return new_numbers
 
-    def begin_step(self, step: int, now_s: float) -> Any:
+    def begin_step(self, step: int, now_s: float) -> Array:
         """Applies the schedule that is due at `step`; returns the clocks, for `Cluster.run`."""
         applied = self._switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
-            message = messages.ScheduleApplied(number=applied.number, step=step, late=late)
+            message = m.ScheduleApplied(number=applied.number, step=step, late=late)
             for info in self.infos:
-                self.host.send_from_training(info.rank, message, now_s)
+                self.send(info.rank, message, now_s)
         if self._clocks is None:
             plans = {info.rank: self.schedule.plan_of(info.rank) for info in self.infos}
             self._clocks = self._cluster.clocks_of(self.by_pipeline(plans))
         return self._clocks
 
-    def _set_schedule(self, schedule: NewSchedule | None) -> None:
-        self.schedule, self._clocks = schedule or NewSchedule(number=-1), None
+    def _set_schedule(self, schedule: m.NewSchedule | None) -> None:
+        self.schedule, self._clocks = schedule or m.NewSchedule(number=-1), None
 
-    def by_pipeline(self, schedules: Mapping[int, FrequencySchedule | RankPlan | None]) -> RankSchedules:
+    def by_pipeline(self, schedules: Mapping[int, FrequencySchedule | m.RankPlan | None]) -> RankSchedules:
         """Sorts schedules of ranks by pipeline; a rank whose clocks cannot be set has none."""
         found: RankSchedules = [{} for _ in range(self._cluster.pipelines)]
         for info in self.infos:
@@ -131,19 +181,19 @@ class SimulatedRanks:
             for stage, order in enumerate(self._cluster.pipeline.orders):
                 several = len({instruction.stage for instruction in order}) > 1
                 seen = [(i.name, i.stage if several else None) for i in order]
-                self.host.send_from_training(stage * self._gpus, messages.OrderSeen(instructions=seen), now_s)
+                self.send(stage * self._gpus, m.OrderSeen(instructions=seen), now_s)
         number = self.measured_number
         last = self._cluster.pipeline.first_nodes[1] - 1  # a pipeline's first rank reports its own last instruction
         for pipeline, span_s in enumerate(played.ends_s[last]):
-            report = messages.ProgressReport(
+            report = m.ProgressReport(
                 step=step,
                 number=number,
                 iter_time=played.time_s,
                 iteration_times=[(step, number, float(span_s))],
                 switching=self._cluster.switching(pipeline, 0),
             )
-            self.host.send_from_clocks(pipeline * self._stages * self._gpus, report, now_s)
+            self.send_from_clocks(pipeline * self._stages * self._gpus, report, now_s)
 
     def end(self, now_s: float) -> None:
         """Writes the job's end."""
-        self.host.send_from_training(0, messages.Goodbye(reason="finished", message="simulated"), now_s)
+        self.send(0, m.Goodbye(reason="finished", message="simulated"), now_s)

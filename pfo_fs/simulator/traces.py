@@ -23,15 +23,16 @@ from operator import attrgetter
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances
 from pfo_fs.simulator.job_generator import SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
+from pfo_fs.simulator.truth import OfModel
 from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
@@ -42,8 +43,6 @@ _MOST_TIMES = 1_000_000
 SLOW_WORKER = 1.15
 """A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is slow for good: healthy ones
 of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
-_SLOWEST_MHZ = 600
-"""Lower clocks are not on offer: the GPU models are fitted to 855 MHz and above, and no plan runs so low."""
 TRACE_NOISE = Nuisances(time_jitter=0.0)
 """The trace has its own jitter of durations."""
 
@@ -62,7 +61,7 @@ _time_of = attrgetter("time_s")
 
 
 @dataclass(frozen=True)
-class TracedStages:
+class TracedStages(OfModel):
     """The truth of stages whose lengths at the highest clock were measured; all else is that of a GPU model.
 
     Attributes:
@@ -72,16 +71,7 @@ class TracedStages:
 
     lengths_s: Mapping[tuple[int, str], float]
     model: GpuModel = A100
-
-    @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Clocks on offer, highest first."""
-        return tuple(mhz for mhz in self.model.clocks_mhz if mhz >= _SLOWEST_MHZ)
-
-    @property
-    def blocking_power_w(self) -> float:
-        """The power of a waiting GPU, in W."""
-        return self.model.blocking_power_w
+    slowest_mhz = 600  # no plan runs lower
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         """Time and energy of an instruction at a clock."""
@@ -108,13 +98,13 @@ class Trace:
     name: str
     pipeline: Pipeline
     lengths_s: Mapping[tuple[int, str], float]
-    table: Any
+    table: Array
     steps: Sequence[int]
     dp_ranks: Sequence[int]
     left_out: Sequence[int] = ()
     incomplete: int = 0
 
-    def factors(self, iteration: int, seed: int) -> Any:
+    def factors(self, iteration: int, seed: int) -> Array:
         """Factors of an iteration, (nodes, pipelines): first the steps in order, then steps drawn at random."""
         return self.table[self.place(iteration, seed)]
 
@@ -123,7 +113,7 @@ class Trace:
         count = len(self.steps)
         return iteration if iteration < count else Random(f"{seed} {iteration}").randrange(count)
 
-    def judged(self, iterations: int, seed: int) -> Sequence[Any]:
+    def judged(self, iterations: int, seed: int) -> Sequence[Array]:
         """Factors of all steps: a plan is judged by the whole trace."""
         return list(self.table)
 

@@ -1,17 +1,26 @@
-"""The true time and energy of instructions on the simulated GPUs: from a GPU model, or from a measured profile."""
+"""The true time and energy of instructions on the simulated GPUs, and tables of them for whole iterations."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
+from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.errors import ConfigError
-from pfo_fs.planner import Measurement, Profile
+from pfo_fs.planner import Measurement, Pipeline, Profile
+from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
+from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 
 
 class Truth(Protocol):
     """The true time and energy of each instruction at each clock, without noise."""
+
+    @property
+    def gpu_name(self) -> str:
+        """The name of the GPUs."""
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
@@ -25,19 +34,20 @@ class Truth(Protocol):
         """Time and energy of an instruction at a clock on offer."""
 
 
-@dataclass(frozen=True)
-class ModelTruth:
-    """The truth of a GPU model in `device.physics`.
+class OfModel:
+    """What all truths of a GPU model have in common; a dataclass of it has the field `model`.
 
     Attributes:
-        model: The kind of GPU.
-        num_stages: Stages of the pipeline; the last one takes longer.
         slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
     """
 
     model: GpuModel
-    num_stages: int
-    slowest_mhz: int = 210
+    slowest_mhz: int = 0
+
+    @property
+    def gpu_name(self) -> str:
+        """The name of the GPUs."""
+        return f"simulated {self.model.name}"
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
@@ -49,11 +59,20 @@ class ModelTruth:
         """The power of a waiting GPU, in W."""
         return self.model.blocking_power_w
 
+
+@dataclass(frozen=True)
+class ModelTruth(OfModel):
+    """The truth of a kind of GPU; the last of `num_stages` stages takes longer."""
+
+    model: GpuModel
+    num_stages: int
+    slowest_mhz: int = 210
+
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         """Time and energy of an instruction at a clock."""
-        one = self.model.coefficients(instruction, last_stage=stage == self.num_stages - 1)
-        time_s = one.time_s(mhz)
-        return Measurement(mhz, time_s, time_s * one.power_w(mhz))
+        of_kind = self.model.coefficients(instruction, last_stage=stage == self.num_stages - 1)
+        time_s = of_kind.time_s(mhz)
+        return Measurement(mhz, time_s, time_s * of_kind.power_w(mhz))
 
 
 class ProfileTruth:
@@ -66,6 +85,8 @@ class ProfileTruth:
     Raises:
         ConfigError: The instructions have no clock in common.
     """
+
+    gpu_name = "simulated"
 
     def __init__(self, profile: Profile, blocking_power_w: float) -> None:
         tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
@@ -86,3 +107,118 @@ class ProfileTruth:
             return self._tables[stage, instruction][mhz]
         except KeyError:
             raise ConfigError(f"the profile has no {instruction} of stage {stage} at {mhz} MHz") from None
+
+
+class KernelTables:
+    """Times, powers and dependencies of a pipeline's instructions; all constant.
+
+    Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
+
+    Args:
+        pipeline: The instructions that each pipeline runs.
+        truth: Time and energy of each instruction at each clock.
+        delay_s: Communication time between two stages, in s.
+
+    Attributes:
+        num_ranks: Number of ranks of one pipeline.
+    """
+
+    def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
+        self._orders = pipeline.orders
+        self.num_ranks = len(pipeline.orders)
+        nodes = len(pipeline.instructions)
+        ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
+        edges = [(first, then, delay_s * (ranks[first] != ranks[then])) for first, then, _ in pipeline.edges]
+        self._paths = LongestPaths(pipeline.topological, edges)
+        before, after = neighbours(nodes, edges)
+        kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
+        number = {kind: n for n, kind in enumerate(kinds)}
+        self._kind: Array = np.array([number[i.stage, i.name] for i in pipeline.instructions])
+        self._clock_number = {mhz: n for n, mhz in enumerate(truth.clocks_mhz)} | {0: 0}
+        table = [[truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz] for kind in kinds]
+        self._times: Array = np.array([[m.time_s for m in row] for row in table])
+        self._powers: Array = np.array([[m.energy_j / m.time_s for m in row] for row in table])
+        firsts = set(pipeline.first_nodes[:-1])
+        self._before_in_rank: Array = np.array([node if node in firsts else node - 1 for node in range(nodes)])
+        self._work = self._work_of(before, after, ranks, truth)
+        self._is_first: Array = np.array([node in firsts for node in range(nodes)])
+
+    def _work_of(self, before: Neighbours, after: Neighbours, ranks: list[int], truth: Truth) -> Work:
+        firsts = [ranks.index(rank) for rank in range(self.num_ranks)] + [len(ranks)]
+        kinds = self._kind.tolist()
+        times, powers = self._times.tolist(), self._powers.tolist()
+        return Work(
+            [range(first, end) for first, end in pairwise(firsts)],
+            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(before)],
+            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(after)],
+            [times[kind] for kind in kinds],
+            [powers[kind] for kind in kinds],
+            truth.clocks_mhz,
+            kinds,
+            ranks,
+        )
+
+    def run_on(self, nodes: SimulatedNodes, clocks: Array, factors: Array) -> NodeIteration:
+        """Simulates an iteration of one pipeline event by event.
+
+        Args:
+            nodes: The nodes that it runs on.
+            clocks: A column of `clocks_of`.
+            factors: For each instruction, by how much it takes longer.
+        """
+        work = self._work
+        mhz = [work.clocks_mhz[number] for number in clocks]
+        return nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist())
+
+    def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
+        """Returns clock numbers, a row per node and a column per pipeline.
+
+        Args:
+            schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs at the
+                highest clock.
+        """
+        columns = []
+        for of_ranks in schedules:
+            column: list[int] = []
+            for rank, order in enumerate(self._orders):
+                requested = of_ranks.get(rank)
+                mhz = [0] * len(order) if not requested else _in_force([clock for _, clock in requested])
+                column += [self._clock_number[clock] for clock in mhz]
+            columns.append(column)
+        return np.array(columns).T
+
+    def times_and_powers(self, clocks: Array, switch_s: float) -> tuple[Array, Array]:
+        """Returns the durations in s and the mean powers in W of all instructions at the given clocks.
+
+        Args:
+            clocks: From `clocks_of`.
+            switch_s: Time that a GPU continues at the old clock after another one was set, in s.
+        """
+        kind = self._kind[:, None]
+        times, powers = self._times[kind, clocks], self._powers[kind, clocks]
+        if not switch_s:
+            return times, powers
+        before = np.where(self._is_first[:, None], 0, clocks[self._before_in_rank])
+        changed = clocks != before
+        old_s, old_w = self._times[kind, before], self._powers[kind, before]
+        late_s = np.where(changed, np.minimum(switch_s, old_s), 0.0)
+        rest_s = (1 - late_s / old_s) * times
+        powers = (late_s * old_w + rest_s * powers) / (late_s + rest_s)
+        return late_s + rest_s, powers
+
+    def at_the_highest_clocks(self) -> tuple[Array, Array]:
+        """Returns the durations in s and the powers in W of all instructions at max clocks: (nodes, 1)."""
+        return self._times[self._kind, 0][:, None], self._powers[self._kind, 0][:, None]
+
+    def ends(self, times: Array) -> Array:
+        """Returns when instructions of the given durations end, in s from the begin of the iteration."""
+        return self._paths.ends(times).ends_s
+
+
+def _in_force(requested: Sequence[int]) -> list[int]:
+    """Returns the clock at each instruction: a request of 0 MHz leaves the clock as it is."""
+    found, last = [], 0
+    for mhz in requested:
+        last = mhz or last
+        found.append(last)
+    return found

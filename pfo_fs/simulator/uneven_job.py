@@ -19,7 +19,7 @@ from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
-from pfo_fs.simulator.load_play import LoadSummary
+from pfo_fs.simulator.load_play import LoadSummary, Totals
 from pfo_fs.user_files import csv_table
 
 MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
@@ -140,12 +140,14 @@ def play(
         energies_j, now_s = energies_j + step_j, now_s + time_s
         ended = [[EndedStep(number, float(work_s[r]), float(mhz[r]))] for r in range(ranks)]
     state = coordinator.state
-    run, plan = np.array(history), np.array(history[len(history) // 2 :])
+    run, plan = Totals(history), Totals(history[len(history) // 2 :])
     summary = LoadSummary(
         len(history),
-        *_relative(run),
-        *_relative(plan),
-        float((run[:, 0] / run[:, 1]).max() - 1),
+        run.saved,
+        run.late,
+        plan.saved,
+        plan.late,
+        run.worst_late,
         state.balanced,
         begins_at,
         state.margin,
@@ -157,9 +159,3 @@ def play(
 def _works(step: Step, squares: float) -> Array:
     """The work of each rank, (ranks,)."""
     return np.array([sum(n + squares * n * n for lengths in rank for n in lengths) for rank in step])
-
-
-def _relative(history: Array) -> tuple[float, float]:
-    """(saved, late) of (time, time at max clocks, energy, energy at max clocks)."""
-    time_s, full_s, energy_j, full_j = history.sum(axis=0)
-    return float(1 - energy_j / full_j), float(time_s / full_s - 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.planner import Pipeline
 
 _JUDGED = 64
@@ -25,10 +25,10 @@ class Variation(Protocol):
     order.
     """
 
-    def factors(self, iteration: int, seed: int) -> Any:
+    def factors(self, iteration: int, seed: int) -> Array:
         """Factors of an iteration: (nodes, pipelines), nodes as in `pipeline.instructions`."""
 
-    def judged(self, iterations: int, seed: int) -> Sequence[Any]:
+    def judged(self, iterations: int, seed: int) -> Sequence[Array]:
         """Factors of all iterations by which the plan in force after `iterations` iterations is judged."""
 
 
@@ -86,7 +86,7 @@ class DrawnVariation:
     burst: float = 0.0
     slow_worker: float = 0.0
 
-    def factors(self, iteration: int, seed: int) -> Any:
+    def factors(self, iteration: int, seed: int) -> Array:
         """Factors of an iteration: (nodes, pipelines), nodes as in `pipeline.instructions`."""
         ranks, micro_batches = self._places
         shape = len(ranks), self.pipelines
@@ -100,7 +100,7 @@ class DrawnVariation:
         found = found + self.drift * self._drift(iteration, seed) + self._of_ranks[ranks]
         return np.exp(found + np.log1p(self._bursts(iteration, seed))[ranks])
 
-    def judged(self, iterations: int, seed: int) -> Sequence[Any]:
+    def judged(self, iterations: int, seed: int) -> Sequence[Array]:
         """Factors of the iterations that follow."""
         return [self.factors(iteration, seed) for iteration in range(iterations, iterations + _JUDGED)]
 
@@ -112,7 +112,7 @@ class DrawnVariation:
         return ranks, [one.microbatch for order in orders for one in order]
 
     @cached_property
-    def _of_ranks(self) -> Any:
+    def _of_ranks(self) -> Array:
         """Logarithms of the factors that belong to ranks for good, (ranks, pipelines)."""
         drawn = np.random.default_rng([self.seed])
         shape = len(self.pipeline.orders), self.pipelines
@@ -126,7 +126,7 @@ class DrawnVariation:
         before, after = (np.random.default_rng([self.seed, seed, line + n, 1]).standard_normal() for n in (0, 1))
         return float(before + (after - before) * at / _DRIFT_STEPS)
 
-    def _bursts(self, iteration: int, seed: int) -> Any:
+    def _bursts(self, iteration: int, seed: int) -> Array:
         """Additional time of each rank in this iteration, relative, (ranks, pipelines)."""
         shape = len(self.pipeline.orders), self.pipelines
         found = np.zeros(shape)

@@ -65,12 +65,13 @@ class DirectoryBody(_Body):
 class JobBody(_Body):
     """`job.json`: rank 0, once.
 
+    No process schedules a job whose `coordination` is `none`: it sets one power limit, or one clock, itself.
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
     `model_key` says what is trained, for people.
     """
 
     job_info: JobInfo
-    coordination: Literal["auto", "daemon", "local"]
+    coordination: Literal["auto", "daemon", "local", "none"]
     scheduler: ShortText = ""
     scheduler_args: Annotated[dict[str, Any], AfterValidator(plain_json)] = {}
     model_key: ShortText = ""

@@ -210,7 +210,7 @@ class JobJoiner:
             job["why"] = reason_of(error)
         else:
             job["job_id"], job["directory_id"] = created.job_id, created.directory_id
-            job["coordination"] = created.coordination
+            job["coordination"] = "daemon" if created.coordination == "daemon" else "local"
         return job
 
     def _job_body(self) -> dict[str, Any]:

@@ -13,9 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from running import HANGS_AFTER_S
-from typer.testing import CliRunner
 
-from pfo_fs.cli import app
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
@@ -86,22 +84,15 @@ def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, fil
 def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_bytes(os.urandom(2 * m.MAX_PROFILE_BYTES))
-    (read,) = carry_out(m.ReadProfile(path=str(path)), "")
+    (read,) = carry_out(m.ReadProfile(path=str(path)))
     assert isinstance(read, m.ProfileRead)
     assert len(read.content) == m.MAX_PROFILE_BYTES + 1
     assert len(transport.encode(read)) < transport.MAX_PACKET_BYTES
 
 
 def test_an_error_is_a_message_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing" / "shared")
-    read = carry_out(m.ReadProfile(path=str(tmp_path)), missing)
+    read = carry_out(m.ReadProfile(path=str(tmp_path)))
     assert [type(message) for message in read] == [m.LogLine, m.ProfileRead]
     assert read[-1] == m.ProfileRead(profile="unknown")
-    assert [type(message) for message in carry_out(m.MakeDirectory(), missing)] == [m.LogLine]
     save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
-    assert [type(message) for message in carry_out(save, missing)] == [m.LogLine, m.ProfileSaved]
-
-
-def test_the_shared_directory_is_made_such_that_it_can_be_switched_off(tmp_path: Path) -> None:
-    assert carry_out(m.MakeDirectory(), str(tmp_path / "shared")) == []
-    assert CliRunner().invoke(app, ["off", "--all", "-d", str(tmp_path / "shared")]).exit_code == 0
+    assert [type(message) for message in carry_out(save)] == [m.LogLine, m.ProfileSaved]

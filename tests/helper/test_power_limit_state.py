@@ -17,7 +17,7 @@ from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.write_queue import MAX_WAITING
 from pfo_fs.ipc import messages as m
 
-ASKED = m.ReadProfile | m.SaveProfile | m.MakeDirectory
+ASKED = m.ReadProfile | m.SaveProfile
 BROKEN: list[PfoError | None] = [None, None, None, StoreError(errno.EIO, "a fault of the helper itself")]
 
 
@@ -44,7 +44,6 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.found: list[m.Message] = []  # what the worker has found while training was there
         self.asked: list[Any] = []  # what training asked for and the worker has not been given
         self.stopped = False
-        self.number = 0
         self.do(self.state.first_actions())
 
     # ---- what the loop does
@@ -83,11 +82,6 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.ask(m.ReadProfile(path="/p.json"))
 
     @precondition(lambda self: self.client is not None)
-    @rule()
-    def training_needs_the_directory(self) -> None:
-        self.ask(m.MakeDirectory())
-
-    @precondition(lambda self: self.client is not None)
     @rule(replace=st.booleans())
     def training_saves(self, replace: bool) -> None:
         self.ask(m.SaveProfile(path="/p.json", content=b"new", replace=replace))
@@ -124,9 +118,6 @@ class PowerLimitMachine(RuleBasedStateMachine):
                 return [m.ProfileRead(profile="none")]
             case m.SaveProfile():
                 return [m.ProfileSaved()]
-            case m.MakeDirectory():
-                self.number += 1
-                return [m.LogLine(level=30, message=f"error {self.number}")]
             case op.OpenDirectory():
                 return True
         return None

@@ -16,7 +16,6 @@ TO_HELPER = st.one_of(
     st.builds(m.ReadProfile, path=st.text()),
     st.builds(m.SaveProfile, path=st.text(), content=st.binary(), replace=st.booleans()),
     st.builds(m.WatchSwitch),
-    st.builds(m.MakeDirectory),
 )
 TO_TRAINING = st.one_of(
     st.builds(m.ProfileRead, profile=st.sampled_from(["none", "read", "unknown"]), content=st.binary()),

@@ -195,11 +195,12 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
-    monkeypatch.setattr("pfo_fs.power_limit.file_client._FIRST_LOOK_S", 0.1)
+    monkeypatch.setattr("pfo_fs.power_limit.file_client._JOINS_WITHIN_S", 0.1)
     files = FileClient(tmp_path / "p.json", tmp_path / "shared", secrets.token_hex(16), timeout_s=0.2)
     assert files._link.client is not None
     helper = files._link.client.process
     assert files.profile is None
+    assert files.create_job(1, "power_limit") is None
     files.close(0.1)
     assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
@@ -208,11 +209,23 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     helper.wait()
 
 
-def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
+def joined(tmp_path: Path) -> FileClient:
+    """A job with a folder."""
     files = FileClient(None, tmp_path / "shared", secrets.token_hex(16))
+    files.join(files.create_job(1, "clock"), "a GPU")
+    assert not files.is_off
+    return files
+
+
+def helper_of(files: FileClient) -> int:
     assert files._link.client is not None
     assert files._link.client.process is not None
-    os.kill(files._link.client.process.pid, signal.SIGKILL)
+    return files._link.client.process.pid
+
+
+def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
+    files = joined(tmp_path)
+    os.kill(helper_of(files), signal.SIGKILL)
     wait_for(lambda: (files.poll(), caplog.records)[1])
     files.close()
     assert len(caplog.records) == 1
@@ -222,10 +235,8 @@ def test_after_a_helper_was_killed_another_one_watches_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
     monkeypatch.setattr("pfo_fs.helper.link._REVIVE_EVERY_S", 0.1)
-    files = FileClient(None, tmp_path / "shared", secrets.token_hex(16))
-    assert files._link.client is not None
-    assert files._link.client.process is not None
-    os.kill(files._link.client.process.pid, signal.SIGKILL)
+    files = joined(tmp_path)
+    os.kill(helper_of(files), signal.SIGKILL)
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
     wait_for(lambda: (files.poll(), files.is_off)[1])
     files.close()

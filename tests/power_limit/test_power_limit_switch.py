@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from power_limit_fakes import limits_set
@@ -14,6 +15,7 @@ from pfo_fs.cli import app
 from pfo_fs.power_limit import Energy, EnergyMonitor, GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.states import Done
+from pfo_fs.reports.status import collect_status
 from pfo_fs.store import SharedDirectory
 
 Wait = Callable[..., Any]
@@ -97,13 +99,25 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
 
             wait_for(one)
 
+        def switch(*arguments: str) -> dict[str, Any]:
+            result = CliRunner().invoke(app, [*arguments, "-d", str(tmp_path / "pfo"), "--wait", "--json"])
+            assert result.exit_code == 0, result.output
+            (job,) = json.loads(result.output)["jobs"]
+            return cast("dict[str, Any]", job)
+
         step_until(lambda: isinstance(optimizer.state, Done))
         chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))
         assert chosen < before
-        assert CliRunner().invoke(app, ["off", "--all", "-d", str(tmp_path / "pfo")]).exit_code == 0
-        step_until(lambda: limits_set(sim_dir)[-1] == before)
-        assert CliRunner().invoke(app, ["on", "--all", "-d", str(tmp_path / "pfo")]).exit_code == 0
+        job = switch("off", "--all")  # no step begins meanwhile: the clock processes follow by themselves
+        assert (job["held_ranks"], job["ranks"]) == ([0], 1)
+        assert limits_set(sim_dir)[-1] == before
+        step_until(lambda: True)
+        assert limits_set(sim_dir)[-1] == before
+        assert switch("on", "--all")["held_ranks"] == []
         step_until(lambda: limits_set(sim_dir)[-1] == chosen)
+        assert switch("off", job["job_id"])["held_ranks"] == [0]
+    (told,) = collect_status(SharedDirectory.open(tmp_path / "pfo"))["jobs"]
+    assert (told["state"], told["coordination"], told["sets"]) == ("ended", "none", "power_limit")
     monitor.close()
 
 

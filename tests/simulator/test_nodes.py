@@ -1,4 +1,4 @@
-"""Iterations on simulated nodes: late clocks, calls that wait for each other, launches ahead."""
+"""Iterations on simulated nodes: late clocks, and calls that wait for each other."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def planned_s(work: Work, clocks_mhz: Sequence[int]) -> float:
     return sum(work.times_s[node][CLOCKS_MHZ.index(mhz)] for node, mhz in enumerate(clocks_mhz))
 
 
-def nodes_of(physics: NodePhysics, mode: str = "device", ranks: int = 1, **options: int) -> SimulatedNodes:
-    return SimulatedNodes(NodeSettings(physics, mode, **options), ranks, 1, CLOCKS_MHZ[0], (0, *CLOCKS_MHZ))
+def nodes_of(physics: NodePhysics, ranks: int = 1, **options: int) -> SimulatedNodes:
+    return SimulatedNodes(NodeSettings(physics, **options), ranks, 1, CLOCKS_MHZ[0], (0, *CLOCKS_MHZ))
 
 
 def run(nodes: SimulatedNodes, work: Work, clocks_mhz: Sequence[Sequence[int]], times: int = 1) -> NodeIteration:
@@ -95,7 +95,7 @@ def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan:
     works_s = [duration_s for _, duration_s in plan]
     work = pipeline([works_s, [duration_s / 2 for duration_s in works_s]])
     clocks_mhz = [[1410] * len(plan), [mhz for mhz, _ in plan]]
-    at_once = run(nodes_of(PRESETS["none"], "launch", ranks=2, run_ahead=0), work, clocks_mhz)
+    at_once = run(nodes_of(PRESETS["none"], ranks=2), work, clocks_mhz, 6)
     late = run(nodes_of(Exact(*EXACT), ranks=2), work, clocks_mhz, 6)
     # While the call for a short instruction lasts (5 ms), the next clock cannot be set; 40 % of that may be lost.
     short = sum(duration_s < EXACT.call_s for duration_s in works_s)
@@ -110,23 +110,11 @@ def test_on_a_node_without_physics_clocks_act_at_once() -> None:
     assert result.wrong_s < 0.005 * result.busy_s
 
 
-def test_launches_ahead_give_the_clock_to_an_earlier_instruction() -> None:
+def test_clocks_follow_the_device() -> None:
     clocks_mhz = [900, 1410] * 6
     work = one_rank([0.1] * 12)
-    physics = PRESETS["none"]
-    ahead = run(nodes_of(physics, "launch", run_ahead=1), work, [clocks_mhz])
-    in_step = run(nodes_of(physics, "launch", run_ahead=0), work, [clocks_mhz])
-    assert ahead.wrong_s > 0.8 * ahead.busy_s
-    assert in_step.wrong_s == 0
-
-
-def test_clocks_that_follow_the_device_are_right_however_far_training_launches_ahead() -> None:
-    clocks_mhz = [900, 1410] * 6
-    work = one_rank([0.1] * 12)
-    device = run(nodes_of(PRESETS["A100 node"]), work, [clocks_mhz], 5)
-    launch = run(nodes_of(PRESETS["A100 node"], "launch", run_ahead=2), work, [clocks_mhz], 5)
-    assert device.wrong_s < 0.2 * device.busy_s
-    assert device.wrong_s < launch.wrong_s / 2 or launch.wrong_s < 0.1 * launch.busy_s
+    result = run(nodes_of(PRESETS["A100 node"]), work, [clocks_mhz], 5)
+    assert result.wrong_s < 0.2 * result.busy_s
 
 
 def test_the_slowest_gpu_of_a_rank_decides_and_each_gpu_counts() -> None:
@@ -169,10 +157,9 @@ def test_between_iterations_the_clock_is_the_default_one() -> None:
 
 def test_without_a_plan_no_call_is_made() -> None:
     work = one_rank([0.1] * 4)
-    for mode in ("device", "launch"):
-        result = run(nodes_of(PRESETS["H100 node"], mode), work, [[]])
-        assert result.calls == 0
-        assert time_s(result) == pytest.approx(0.4)
+    result = run(nodes_of(PRESETS["H100 node"]), work, [[]])
+    assert result.calls == 0
+    assert time_s(result) == pytest.approx(0.4)
 
 
 def test_an_iteration_keeps_the_order_of_a_pipeline() -> None:

@@ -15,7 +15,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Nuisances, Play, generated_job, read_trace, summarize
 from pfo_fs.simulator.nodes import NodeSettings
 
-KIND = NodeSettings(node_physics("kind"), "device")
+KIND = NodeSettings(node_physics("kind"))
 
 
 def test_an_instruction_takes_as_long_in_a_simulated_iteration_as_in_the_step_of_the_trace(tmp_path: Path) -> None:

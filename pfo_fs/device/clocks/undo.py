@@ -41,11 +41,13 @@ class UndoState(NamedTuple):
         owed: Settings that are to be put back, and are not yet.
         failures: Attempts that have failed so far.
         problem: Why; empty while nothing has failed.
+        is_limited: Whether a power limit of this process may be in force.
     """
 
     owed: int = 0
     failures: int = 0
     problem: str = ""
+    is_limited: bool = False
 
 
 class Undo:

@@ -162,7 +162,7 @@ class Measuring:
             switching=self._switching(False),
             undo_owed=undo.owed,
             undo_failures=undo.failures,
-            held=self.held and not mhz and not undo.owed,
+            held=self.held and not (mhz or undo.owed or undo.is_limited),
         )
 
     def _measure(self, now_ns: int, everything: bool) -> None:

@@ -6,6 +6,7 @@ While the helper does not read, the newest 64 results are kept and older ones ar
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import time
 from collections import deque
@@ -18,6 +19,7 @@ _RETRY_S = 1.0
 """While no helper listens, one is looked for this often."""
 _PROGRESS_EVERY_S = 1.0
 """People read progress, and helpers write it, no more often."""
+_SIGN_OF_LIFE_S = 600.0
 _MAX_WAITING = 64
 
 
@@ -44,10 +46,14 @@ class Reporter:
         self._newest: list[bytes] = []  # the last report of progress, and the farewell
         self._progress_at_s = 0.0
         self._reported: tuple[object, ...] = ()
+        self._again_after_s = math.inf
 
     def start(self, address: str, rank: int, token: str) -> None:
-        """Begins to report, where training knows its helper only later; the arguments are those of the class."""
-        self._address, self._rank, self._token = address, rank, token
+        """Begins to report, where training knows its helper only later; the arguments are those of the class.
+
+        Such a job counts no steps here: what has not changed is reported again from time to time, as a sign of life.
+        """
+        self._address, self._rank, self._token, self._again_after_s = address, rank, token, _SIGN_OF_LIFE_S
 
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
         """Queues a result; leaves out its later iterations if it does not fit into one packet.
@@ -76,7 +82,8 @@ class Reporter:
         """
         state = (report.step, report.message, report.throttled, report.undo_owed, report.undo_failures, report.held)
         now_s = time.monotonic()
-        if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
+        is_old = state == self._reported and now_s < self._progress_at_s + self._again_after_s
+        if self._address is None or is_old or (now_s < self._progress_at_s and not now):
             return False
         self._reported, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
         self._newest = [transport.encode(report)]
@@ -158,3 +165,4 @@ class Reporter:
             with suppress(OSError):
                 self._socket.close()
             self._socket = None
+            self._reported = ()  # a new helper knows nothing
