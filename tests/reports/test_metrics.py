@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import running
 from jobs import make_job, write_step
+from prometheus_client import generate_latest
 from running import HANGS_AFTER_S
 
 from pfo_fs.errors import ConfigError
@@ -25,12 +26,11 @@ from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 from pfo_fs.store.loads_known import LoadsKnown
 
-prometheus_client = pytest.importorskip("prometheus_client")
 OPERATING = Path(__file__).parents[2] / "examples" / "operating"
 
 
 def text_of(figures: Figures) -> str:
-    return prometheus_client.generate_latest(registry_of(figures)).decode()
+    return generate_latest(registry_of(figures)).decode()
 
 
 def wait_for(path: Path, condition: Callable[[str], bool]) -> str:
