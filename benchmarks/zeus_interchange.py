@@ -132,7 +132,7 @@ def plan_of(profile: Path, out: Path, microbatches: int) -> list[list[tuple[str,
     from pfo_fs.cli import app
 
     command = ["plan", str(profile), "--num-microbatches", str(microbatches), "--gpu", "A100", "--slowdown", "1.05"]
-    app([*command, "--format", "lowtime", "--no-pictures", "-o", str(out)], standalone_mode=False)
+    app([*command, "--format", "lowtime", "-o", str(out)], standalone_mode=False)
     return read_plan(out / "freqs_pipeline_00000.py")
 
 

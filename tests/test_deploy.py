@@ -1,4 +1,4 @@
-"""The files for operators: the systemd unit, the Spack recipe, the man pages, the package's own description."""
+"""The files for operators: the systemd unit, the Spack recipe, the package's own description."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_pages import man_pages
 
 ROOT = Path(__file__).parents[1]
 UNIT = ROOT / "deploy" / "systemd" / "pfo-fs-daemon.service"
@@ -72,20 +71,3 @@ def test_the_spack_recipe_names_the_packages_dependencies() -> None:
     named = {node.value for node in ast.walk(recipe) if isinstance(node, ast.Constant)}
     assert len(needed) > 10
     assert needed <= named
-
-
-def test_man_renders_each_page_without_a_complaint(tmp_path: Path) -> None:
-    if shutil.which("man") is None:
-        pytest.skip("man is not installed")
-    pages = man_pages()
-    assert "pfo-fs-daemon.1" in pages
-    for name in ("pfo-fs.1", "pfo-fs-daemon.1", "pfo-fs-power-limit.1"):
-        page = tmp_path / name
-        page.write_text(pages[name])
-        done = subprocess.run(
-            ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(page)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")

@@ -14,7 +14,6 @@ class PyPfoFs(PythonPackage):
     version("main", branch="main")
 
     variant("torch", default=False, description="With torch, for training; the daemon does not need it")
-    variant("metrics", default=False, description="pfo-fs-daemon --metrics-file")
 
     depends_on("python@3.10:", type=("build", "run"))
     depends_on("py-hatchling@1.25:", type="build")
@@ -27,6 +26,7 @@ class PyPfoFs(PythonPackage):
         "py-numpy@1.24:",
         "py-nvidia-ml-py@12:",
         "py-pandas@2.2:",
+        "py-prometheus-client@0.20:",
         "py-pydantic@2.8:",
         "py-pydantic-settings@2.4:",
         "py-pyyaml@6:",
@@ -36,4 +36,3 @@ class PyPfoFs(PythonPackage):
     ):
         depends_on(requirement, type=("build", "run"))
     depends_on("py-torch@2.6:", type=("build", "run"), when="+torch")
-    depends_on("py-prometheus-client@0.20:", type=("build", "run"), when="+metrics")

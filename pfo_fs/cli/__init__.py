@@ -44,6 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings=HELP,
+    epilog="Exit codes: 0 success, 1 error or a problem that was found, 2 wrong usage, 3 written but not in force yet, "
+    "130 interrupted.",
 )
 app.add_typer(schedule_app, name="schedule")
 

@@ -160,11 +160,10 @@ def _of_pipeline(data: JobData, printed: list[str]) -> Shown:
     Raises:
         CoordinationError: That is not known at the end.
     """
-    from pfo_fs.reports.forecast import Findings
     from pfo_fs.reports.savings import savings_of
 
-    savings = savings_of(Findings(data))
-    best, against = savings.best, savings.against
+    savings = savings_of(data)
+    best, against = savings.measured, savings.baseline
     if best is None or against is None:
         raise CoordinationError("at the end of training, no plan was compared with max clocks; is this machine busy?")
     losses = [float(line.split()[3]) for line in printed if line.startswith("iteration ")]

@@ -53,7 +53,7 @@ def plan(
         typer.Option(help="Make this many plans, from the least energy (number 0) to the fastest.", max=100_000),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for plan files, tables and pictures.")
+        Path | None, typer.Option("--output", "-o", help="Folder for plan files, their table and a picture.")
     ] = None,
     format_: Annotated[
         Literal["yaml", "lowtime"],
@@ -85,7 +85,6 @@ def plan(
     derive: Annotated[
         bool, typer.Option(help="Estimate instructions that the profile lacks from forward and backward.")
     ] = False,
-    pictures: Annotated[bool, typer.Option(help="Also draw frontier.png and pipeline.png.")] = True,
     json_: JsonFlag = False,
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
@@ -130,7 +129,7 @@ def plan(
         plans = _frontier(problem, frontier, quiet=json_)
         rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
-        written = plan_output.write_frontier(plans, output, format_, pictures) if output else []
+        written = plan_output.write_frontier(plans, output, format_) if output else []
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
@@ -138,7 +137,7 @@ def plan(
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
-        written = plan_output.write_one(best, output, format_, pictures) if output else []
+        written = plan_output.write_one(best, output, format_) if output else []
     if json_:
         print_json({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]})
         return

@@ -10,11 +10,10 @@ from typing import Any
 from rich.table import Table
 
 from pfo_fs.cli.terminal import table
-from pfo_fs.errors import ConfigError, Impossible
+from pfo_fs.errors import ConfigError
 from pfo_fs.models import JobInfo, RankInfo
-from pfo_fs.planner import Plan, Problem, all_maximum, one_frequency, one_per_stage
+from pfo_fs.planner import Plan, Problem
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.frontier_picture import draw_frontier
 from pfo_fs.reports.pipeline_picture import draw_pipeline
 from pfo_fs.reports.wording import percent
 from pfo_fs.schedule_yaml import format_schedule_yaml
@@ -26,8 +25,6 @@ FRONTIER_COLUMNS = (
 
 _EXPLAINED = 8
 """Tables with at most this many rows, those for one plan, say why the plan changes clocks as often as it does."""
-_SIMPLE_POINTS = 20
-"""About this many points make the curves of simpler plans in the picture of a frontier."""
 
 
 def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: str) -> Path:
@@ -49,38 +46,21 @@ def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: st
     return path
 
 
-def write_frontier_csv(plans: Sequence[Plan], path: Path) -> None:
-    """Writes one row per plan, from the longest deadline to the shortest: in the order of their files' numbers."""
-    with output_file(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(FRONTIER_COLUMNS)
-        for index, plan in enumerate(sorted(plans, key=lambda plan: -plan.deadline_s)):
-            row = {"index": index, **plan.summary()}
-            writer.writerow(["" if row[column] is None else row[column] for column in FRONTIER_COLUMNS])
+def write_frontier(plans: Sequence[Plan], directory: Path, format_: str) -> list[Path]:
+    """Writes `frontier.csv`, a file per plan and a picture of the fastest; returns their paths, the table first.
 
-
-def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, pictures: bool) -> list[Path]:
-    """Writes `frontier.csv`, a file per plan, and pictures; returns their paths, the table first."""
+    Plans are numbered from the longest deadline to the shortest.
+    """
     ordered = sorted(plans, key=lambda plan: -plan.deadline_s)
     written = [directory / "frontier.csv"]
-    write_frontier_csv(ordered, written[0])
+    with output_file(written[0]) as file:
+        writer = csv.DictWriter(file, FRONTIER_COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({"index": index, **plan.summary()} for index, plan in enumerate(ordered))
     for index, plan in enumerate(ordered):
         written.append(write_plan(plan, directory, format_, f"plan_{index:05d}", describe(plan)))
-    if pictures:
-        problem = ordered[0].problem
-        maximum = all_maximum(problem)
-        some = ordered[:: -(-len(ordered) // _SIMPLE_POINTS)]
-        deadlines = [max(plan.deadline_s, maximum.iteration_time_s) for plan in some]
-        curves = [[maximum]]
-        for simple in (one_frequency, one_per_stage):
-            try:
-                curves.append([simple(problem, deadline_s) for deadline_s in deadlines])
-            except Impossible:
-                continue
-        written.append(directory / "frontier.png")
-        draw_frontier(ordered, written[-1], curves, _title(problem))
-        written.append(directory / "pipeline.png")
-        draw_pipeline(ordered[-1], written[-1])
+    written.append(directory / "pipeline.png")
+    draw_pipeline(ordered[-1], written[-1])
     return written
 
 
@@ -106,12 +86,11 @@ def make_folder(directory: Path, points: int, format_: str) -> None:
         )
 
 
-def write_one(plan: Plan, directory: Path, format_: str, pictures: bool) -> list[Path]:
+def write_one(plan: Plan, directory: Path, format_: str) -> list[Path]:
     """Writes one plan and its picture; returns their paths."""
-    written = [write_plan(plan, directory, format_, "plan_00000" if format_ == "lowtime" else "plan", describe(plan))]
-    if pictures:
-        written.append(directory / "pipeline.png")
-        draw_pipeline(plan, written[-1])
+    stem = "plan_00000" if format_ == "lowtime" else "plan"
+    written = [write_plan(plan, directory, format_, stem, describe(plan)), directory / "pipeline.png"]
+    draw_pipeline(plan, written[-1])
     return written
 
 

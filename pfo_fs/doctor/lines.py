@@ -1,6 +1,6 @@
 """The lines that `pfo-fs doctor` prints: what each one looks at, and what each of its results means.
 
-`lines.yaml` holds the texts, and docs/doctor.md is made from the same file (`tools/make_commands`).
+`lines.yaml` holds the texts.
 """
 
 from __future__ import annotations

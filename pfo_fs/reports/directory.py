@@ -9,7 +9,6 @@ from typing import Any
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import collect_job
-from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.savings import Savings, savings_of, total_of
 from pfo_fs.store import JobFolder, SharedDirectory
 
@@ -54,9 +53,8 @@ def _row(folder: JobFolder) -> JobRow:
     except (RecordError, StoreError) as error:
         return JobRow(job_id, user, folder.job_id[:10], "unreadable", problem=plain_text(str(error.args[-1])))
     day = plain_text(data.job.started[:10] or folder.job_id[:10])
-    found = Findings(data)
-    savings = savings_of(found)
-    total = total_of(found, savings)
+    savings = savings_of(data)
+    total = total_of(data, savings)
     if total is None:
         problem = "no energy of an iteration was measured"
         return JobRow(job_id, user, day, data.text, data.last_step + 1, problem=problem)

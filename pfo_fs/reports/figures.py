@@ -30,14 +30,9 @@ COLOURS = {
     "good": "#0a7a43",
     "bad": "#b3341c",
     "warn": "#9a5b00",
-    "impossible": "#eef0f3",
     "s0": "#b4470f",
-    "s3": "#8a3ab9",
-    "s4": "#8a6d00",
 }
 """Colours by name, as `page.css` has them in its light theme."""
-SERIES = ("s0", "accent", "good", "s3", "s4", "soft")
-"""Colours of the instructions of a profile, in order."""
 
 _DARKEST = 0.17
 """Scales are viridis without its darkest part. It becomes lighter all the way, so its order does not depend on hue."""
@@ -133,14 +128,6 @@ def page_axes(figure: Any, left: float, top: float, right: float, bottom: float)
     axes.spines[:].set_visible(False)
     axes.patch.set_visible(False)
     return axes
-
-
-def fit(axes: Any, x: Sequence[float], y: Sequence[float], room: float = 0.06, room_y: float = 0.1) -> None:
-    """Sets the limits of axes to all values with some room on both sides."""
-    for values, share, set_limits in ((x, room, axes.set_xlim), (y, room_y, axes.set_ylim)):
-        low, high = min(values), max(values)
-        pad = (high - low) * share or abs(high) * 0.05 or 1.0
-        set_limits(low - pad, high + pad)
 
 
 def set_title(axes: Any, text: str) -> None:

@@ -13,16 +13,20 @@ from functools import cache
 from itertools import islice
 
 from pfo_fs.arrays import Array, np
+from pfo_fs.autotune.curves import EVERYTHING, Curves
 from pfo_fs.autotune.job_layout import numbered_iterations, steps_of
+from pfo_fs.autotune.profile_exchange import points_of
+from pfo_fs.autotune.samples import Samples
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, Clocks, LoadChoice
 from pfo_fs.loads.shown import by_micro_batch, shown_loads
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.models import RankInfo
-from pfo_fs.planner import Measurement, Pipeline, Problem, Profile
+from pfo_fs.planner import Measurement, Pipeline, Profile
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.timeline import dag_of
+from pfo_fs.store.bodies import ModelBody
 
 _TOGETHER = 0.5
 """Micro-batches look unequal if most of what varies, beyond chance, is common to their durations on all stages."""
@@ -89,13 +93,10 @@ class LoadAdvice:
         )
 
 
-def load_advice(data: JobData, problem: Problem | None) -> LoadAdvice | None:
+def load_advice(data: JobData) -> LoadAdvice | None:
     """Returns what unequal micro-batches cost a job; None if it has loads, or if what was recorded shows nothing.
 
-    Args:
-        data: The job.
-        problem: Its model with all clocks that were measured; None: only iterations at max clocks count, and energies
-            are not known.
+    Without a profile, only iterations at max clocks count; without a profile or a model, energies are not known.
     """
     if data.loads is not None or data.job.job_info.dp_degree < 2:
         return None
@@ -103,17 +104,37 @@ def load_advice(data: JobData, problem: Problem | None) -> LoadAdvice | None:
         dag = dag_of(data)
     except PlanError:
         return None
-    profile = problem.profile if problem is not None else None
-    recorded = _recorded_steps(data, profile) if dag is not None else []
-    if dag is None or len(recorded) < _LEAST_STEPS:
+    if dag is None:
         return None
-    return _Played(dag, recorded, problem).advice
+    profile = _profile(data, dag)
+    recorded = _recorded_steps(data, profile)
+    return _Played(dag, recorded, profile, data.model).advice if len(recorded) >= _LEAST_STEPS else None
+
+
+def _profile(data: JobData, dag: Pipeline) -> Profile | None:
+    """The job's measurements as curves over all clocks that its GPUs offer; None while there are none."""
+    if data.profile_csv is None:
+        return None
+    clocks = {
+        stage: sorted(info.available_frequencies, reverse=True)
+        for info in data.pipeline_ranks(0)
+        for _, stage in data.orders[info.rank]
+    }
+    try:
+        points = points_of(data.profile_csv, "profile.csv")
+        return Curves(Samples(points), sorted({(i.stage, i.name) for i in dag.instructions}), clocks).profile(
+            "the job's profile", EVERYTHING
+        )
+    except PlanError:
+        return None
 
 
 class _Played:
     """Recorded iterations, played with what loads make of them."""
 
-    def __init__(self, dag: Pipeline, recorded: Sequence[Array], problem: Problem | None) -> None:
+    def __init__(
+        self, dag: Pipeline, recorded: Sequence[Array], profile: Profile | None, model: ModelBody | None
+    ) -> None:
         self._recorded = recorded
         self._names = sorted({(i.stage, i.name) for i in dag.instructions})
         self._kinds: Array = np.array([self._names.index((i.stage, i.name)) for i in dag.instructions])
@@ -122,9 +143,12 @@ class _Played:
         table /= table.mean(axis=(0, 1, 2))
         loads, self._together = shown_loads(table / _slow_for_good(table))
         self._loads: Array = loads[..., None]
-        self._overhead_s = problem.overhead_s if problem is not None else 0.0
-        self._waiting_w = problem.blocking_power_w if problem is not None else 0.0
-        self._rows = self._known(problem.profile) if problem is not None else {}
+        self._overhead_s, self._waiting_w = 0.0, 0.0
+        self._rows: dict[int, list[Measurement]] = {}
+        known = model is not None and math.isfinite(model.overhead_s) and 0 < model.blocking_power_w < math.inf
+        if model is not None and profile is not None and known:
+            self._overhead_s, self._waiting_w = model.overhead_s, model.blocking_power_w
+            self._rows = self._known(profile)
         clocks = Clocks(list(self._rows) or [1], self._least_mhz(), CHANGE_S)
         self._choice = LoadChoice(self._shape, clocks)
         ends_s, pipelines = [self._shape.ends_s(times_s) for times_s in recorded], recorded[0].shape[1]

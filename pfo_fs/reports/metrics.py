@@ -267,14 +267,10 @@ class MetricsFile:
         every_s: Seconds between two versions of the file.
 
     Raises:
-        ConfigError: `prometheus_client` is not installed, the name ends otherwise, or there is no such folder.
+        ConfigError: The name ends otherwise, or there is no such folder.
     """
 
     def __init__(self, path: Path, shared: SharedDirectory, leads: Callable[[], bool], every_s: float) -> None:
-        try:
-            import prometheus_client  # noqa: F401
-        except ImportError as error:
-            raise ConfigError("--metrics-file needs prometheus_client: pip install 'pfo-fs[metrics]'") from error
         if path.suffix != ".prom":
             raise ConfigError(f"--metrics-file: {path} must end in .prom, or the node exporter does not read it")
         if not path.parent.is_dir():

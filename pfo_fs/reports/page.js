@@ -4,7 +4,7 @@
   const root = document.getElementById("pipelines");
   if (!root) return;
   const data = JSON.parse(document.getElementById("pipeline-data").textContent);
-  const views = [...root.querySelectorAll(".view")];
+  const view = root.querySelector(".view");
   const axis = document.getElementById("time-axis");
   const tip = document.getElementById("tip");
   let from = 0, to = data.length, colour = root.className.replace("by-", "");
@@ -18,12 +18,9 @@
   };
 
   const draw = () => {
-    for (const view of views) {
-      const svg = view.querySelector("svg");
-      const ranks = data.pictures[view.dataset.picture].length;
-      svg.setAttribute("viewBox", `${1e4 * from / data.length} 0 ${1e4 * (to - from) / data.length} ${ranks * data.row}`);
-      number(view);
-    }
+    const height = data.rows.length * data.row;
+    view.querySelector("svg").setAttribute("viewBox", `${1e4 * from / data.length} 0 ${1e4 * (to - from) / data.length} ${height}`);
+    number();
     const span = to - from, raw = span / Math.max(3, axis.clientWidth / 110);
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw * 0.999);
@@ -46,12 +43,12 @@
   const ranges = { clock: data.bounds.clock || [0, 0], power: data.bounds.power || [0, 0] };
 
   // Micro-batches are numbered where there is room for a number.
-  const number = (view) => {
+  const number = () => {
     const layer = view.querySelector(".numbers");
     const px = view.clientWidth / (to - from);
     const [low, high] = ranges[colour], at = colour === "clock" ? 5 : 6;
     const marks = [];
-    data.pictures[view.dataset.picture].forEach((row, rank) => {
+    data.rows.forEach((row, rank) => {
       for (const box of row) {
         const [start, time] = box;
         if (start > to || start + time < from || time * px < (data.staged ? 30 : 17)) continue;
@@ -67,11 +64,10 @@
     layer.replaceChildren(...marks);
   };
 
-  const say = (view, event) => {
+  const say = (event) => {
     const frame = view.getBoundingClientRect();
-    const rows = data.pictures[view.dataset.picture];
     const at = from + (to - from) * (event.clientX - frame.left) / frame.width;
-    const row = rows[Math.floor((event.clientY - frame.top) / data.row)];
+    const row = data.rows[Math.floor((event.clientY - frame.top) / data.row)];
     const box = row && row.find(([start, time]) => start <= at && at < start + time);
     if (!row) { tip.hidden = true; return; }
     tip.textContent = box
@@ -85,38 +81,36 @@
 
   const zoom = (factor, centre) => show(centre - (centre - from) * factor, centre + (to - centre) * factor);
   let held = null;
-  for (const view of views) {
-    view.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.shiftKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
-      event.preventDefault();
-      const frame = view.getBoundingClientRect(), per = (to - from) / frame.width;
-      if (event.ctrlKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, from + (event.clientX - frame.left) * per);
-      else { const by = (event.deltaX || event.deltaY) * per; show(from + by, to + by); }
-    }, { passive: false });
-    view.addEventListener("pointerdown", (event) => { held = event.clientX; view.setPointerCapture(event.pointerId); });
-    view.addEventListener("pointerup", () => { held = null; });
-    view.addEventListener("pointercancel", () => { held = null; });
-    view.addEventListener("pointermove", (event) => {
-      if (held !== null && Math.abs(event.clientX - held) > 0) {
-        const by = (held - event.clientX) * (to - from) / view.clientWidth;
-        held = event.clientX;
-        show(from + by, to + by);
-      }
-      say(view, event);
-    });
-    view.addEventListener("pointerleave", () => { tip.hidden = true; });
-    view.addEventListener("dblclick", (event) => {
-      zoom(0.4, from + (to - from) * (event.clientX - view.getBoundingClientRect().left) / view.clientWidth);
-    });
-    view.addEventListener("keydown", (event) => {
-      const by = (to - from) / 4;
-      const act = {
-        ArrowLeft: () => show(from - by, to - by), ArrowRight: () => show(from + by, to + by),
-        "+": () => zoom(0.625, (from + to) / 2), "-": () => zoom(1.6, (from + to) / 2), Home: () => show(0, data.length),
-      }[event.key];
-      if (act) { event.preventDefault(); act(); }
-    });
-  }
+  view.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.shiftKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
+    event.preventDefault();
+    const frame = view.getBoundingClientRect(), per = (to - from) / frame.width;
+    if (event.ctrlKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, from + (event.clientX - frame.left) * per);
+    else { const by = (event.deltaX || event.deltaY) * per; show(from + by, to + by); }
+  }, { passive: false });
+  view.addEventListener("pointerdown", (event) => { held = event.clientX; view.setPointerCapture(event.pointerId); });
+  view.addEventListener("pointerup", () => { held = null; });
+  view.addEventListener("pointercancel", () => { held = null; });
+  view.addEventListener("pointermove", (event) => {
+    if (held !== null && Math.abs(event.clientX - held) > 0) {
+      const by = (held - event.clientX) * (to - from) / view.clientWidth;
+      held = event.clientX;
+      show(from + by, to + by);
+    }
+    say(event);
+  });
+  view.addEventListener("pointerleave", () => { tip.hidden = true; });
+  view.addEventListener("dblclick", (event) => {
+    zoom(0.4, from + (to - from) * (event.clientX - view.getBoundingClientRect().left) / view.clientWidth);
+  });
+  view.addEventListener("keydown", (event) => {
+    const by = (to - from) / 4;
+    const act = {
+      ArrowLeft: () => show(from - by, to - by), ArrowRight: () => show(from + by, to + by),
+      "+": () => zoom(0.625, (from + to) / 2), "-": () => zoom(1.6, (from + to) / 2), Home: () => show(0, data.length),
+    }[event.key];
+    if (act) { event.preventDefault(); act(); }
+  });
   root.addEventListener("click", (event) => {
     const { dataset } = event.target;
     if (dataset.zoom) zoom(+dataset.zoom, (from + to) / 2);

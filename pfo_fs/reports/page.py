@@ -14,7 +14,7 @@ import pfo_fs
 from pfo_fs.reports import sections
 from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.figures import SHADES, colour
-from pfo_fs.reports.forecast import work_out
+from pfo_fs.reports.load_advice import load_advice
 from pfo_fs.reports.pipeline_section import pipeline
 from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
@@ -32,8 +32,7 @@ def render_page(data: JobData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = work_out(data)
-    savings = savings_of(found)
+    advice = load_advice(data)
     style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -47,13 +46,12 @@ def render_page(data: JobData) -> str:
         state=data.text,
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
-        advice=found.advice.text if found.advice is not None else "",
-        headline=headline_section(found, savings),
-        messages=messages(found),
-        last_step=sections.last_step(found),
-        pipeline=pipeline(found),
-        schedules=sections.schedules(found),
-        profile=sections.profile(found),
+        advice=advice.text if advice is not None else "",
+        headline=headline_section(data, savings_of(data)),
+        messages=messages(data),
+        last_step=sections.last_step(data),
+        pipeline=pipeline(data),
+        schedules=sections.schedules(data),
     )
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.reports.collect import Iteration, JobData, Window
-from pfo_fs.reports.forecast import Findings
 
 _EQUAL_WORK = 0.03
 """Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: the
@@ -37,10 +36,8 @@ class Savings:
     """The schedule in force, and what it is compared with.
 
     Attributes:
-        baseline: Measured figures at max clocks, scaled to the present power; None if there are none.
-        measured: Measured figures under the schedule in force; None while there are no complete results.
-        predicted: The model's figures for the schedule in force; None without a model.
-        predicted_baseline: The model's figures for max clocks; None without a model.
+        measured: Figures under the schedule in force; None while there are no complete results.
+        baseline: Figures at max clocks, scaled to the present power, for comparison; None if there are none.
         same_since: The first step at which the clocks were the present ones; they may have changed meanwhile.
         work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
             0: their work is equal, or it is not known.
@@ -48,69 +45,50 @@ class Savings:
             comparison.
     """
 
-    baseline: Figures | None
     measured: Figures | None
-    predicted: Figures | None
-    predicted_baseline: Figures | None
+    baseline: Figures | None
     same_since: int | None
     work_differs: float = 0.0
     same_work: bool = False
 
     @property
-    def best(self) -> Figures | None:
-        """Measured figures if there are any, else predicted ones."""
-        return self.measured or self.predicted
-
-    @property
-    def against(self) -> Figures | None:
-        """The figures that `best` is compared with: measured ones if possible."""
-        return self.baseline or (self.predicted_baseline if self.measured is None else None)
-
-    @property
     def change_errors(self) -> tuple[float | None, float | None]:
-        """Two standard errors of the changes of time and energy from `against` to `best`, as the scheduler's status
-        tells them; None: not known."""
-        best, against = self.best, self.against
-        if best is None or against is None:
+        """Two standard errors of the changes of time and energy against the baseline, as the scheduler's status shows
+        them; None: not known."""
+        measured, baseline = self.measured, self.baseline
+        if measured is None or baseline is None:
             return None, None
         if self.same_work:
-            return _twice(against.time_error), _twice(against.energy_error)
-        return _twice(best.time_error, against.time_error), _twice(best.energy_error, against.energy_error)
+            return _twice(baseline.time_error), _twice(baseline.energy_error)
+        return (
+            _twice(measured.time_error, baseline.time_error),
+            _twice(measured.energy_error, baseline.energy_error),
+        )
 
 
-def savings_of(found: Findings) -> Savings:
+def savings_of(data: JobData) -> Savings:
     """Returns what the schedule in force saves.
 
     Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
     the work of the measured iterations at max clocks. Otherwise the means of two windows are compared, unless
     iterations differ in work: two windows then had different work, and there is no baseline.
     """
-    data, forecast = found.data, found.forecast
-    after_s = forecast.after_s if forecast is not None else 0.0
     window = data.in_force
-
-    def as_figures(predicted: Iteration | None) -> Figures | None:
-        if predicted is None:
-            return None
-        return Figures(predicted.time_s, predicted.energy_j, predicted.time_s - after_s, "predicted")
-
     alike = [other for other in data.windows if window is not None and other.is_like(window)]
     measured = next((figures for other in reversed(alike) if (figures := _figures(other)) is not None), None)
-    # At max clocks, any difference from an earlier window is an error of the energy counters.
-    saves_nothing = window is not None and measured is not None and data.at_max_clocks(window)
-    differs = _work_differs(data)
-    same_work = None if saves_nothing else _same_work(data, measured)
-    if saves_nothing or same_work is not None:
-        baseline = same_work or measured
+    work_differs = _work_differs(data)
+    same_work = None
+    if window is not None and measured is not None and data.at_max_clocks(window):
+        baseline: Figures | None = measured  # any difference from an earlier window is an error of the energy counters
+    elif (same_work := _same_work(data, measured)) is not None:
+        baseline = same_work
     else:
-        baseline = None if differs and measured is not None else _baseline(data)
+        baseline = None if work_differs and measured is not None else _baseline(data)
     return Savings(
-        baseline=baseline,
         measured=measured,
-        predicted=as_figures(found.predictions.get(window.number)) if window is not None else None,
-        predicted_baseline=as_figures(forecast.all_maximum()) if forecast is not None else None,
+        baseline=baseline,
         same_since=alike[0].index.start_step if alike else None,
-        work_differs=differs,
+        work_differs=work_differs,
         same_work=same_work is not None,
     )
 
@@ -216,7 +194,7 @@ class JobTotal:
     Attributes:
         parts: By name: those under schedules for measuring, and before the first schedule; all others; both.
         compared: Whether figures of max clocks are known; else `more_time_s` and `more_energy_j` are 0.
-        known: Number of iterations under schedules that were measured; figures of the others are guessed from these.
+        known: Number of iterations under schedules that were measured; the others count like their mean.
     """
 
     parts: dict[str, Part]
@@ -229,34 +207,32 @@ class JobTotal:
         return self.parts["whole job"]
 
 
-def total_of(found: Findings, savings: Savings) -> JobTotal | None:
+def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     """Returns the total of a job; None while no energy of an iteration is known."""
-    data = found.data
     if (loads := data.loads) is not None and loads.energy_j:
         saved = loads.saved or 0.0
         more = loads.late * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
         whole = Part(loads.steps, loads.time_s, loads.energy_j, *more)
         return JobTotal({"everything else": whole, "whole job": whole}, loads.saved is not None, loads.steps)
     spans = steps_of(data)
-    figures = {window.number: found.figures_of(window) for window in data.windows}
-    some = [one for one in figures.values() if one is not None]
-    if not some or not spans:
+    measured = [w.measured.iteration for w in data.windows if w.measured is not None and w.measured.iteration]
+    if not measured or not spans:
         return None
-    guess = Iteration(fmean(one.time_s for one in some), fmean(one.energy_j for one in some))
+    mean = Iteration(fmean(it.time_s for it in measured), fmean(it.energy_j for it in measured))
     # Iterations that differ in work are not those that were measured at max clocks.
-    against = None if savings.work_differs else savings.against
+    baseline = None if savings.work_differs else savings.baseline
     parts: dict[bool, list[Part]] = {True: [], False: []}
     known = 0
     for window, count in spans:
-        one = figures[window.number] if window is not None else None
-        known += count if window is not None and window.measured is not None and one is not None else 0
-        one = one or guess
-        base = against or one
-        more = count * (one.time_s - base.time_s), count * (one.energy_j - base.energy_j)
+        iteration = window.measured.iteration if window is not None and window.measured is not None else None
+        known += 0 if iteration is None else count
+        iteration = iteration or mean
+        base = baseline or iteration
+        more = count * (iteration.time_s - base.time_s), count * (iteration.energy_j - base.energy_j)
         is_profiling = window is None or bool(window.index.steps)
-        parts[is_profiling].append(Part(count, count * one.time_s, count * one.energy_j, *more))
+        parts[is_profiling].append(Part(count, count * iteration.time_s, count * iteration.energy_j, *more))
     sums = {"profiling": _sum(parts[True]), "everything else": _sum(parts[False])}
-    return JobTotal({**sums, "whole job": _sum(list(sums.values()))}, against is not None, known)
+    return JobTotal({**sums, "whole job": _sum(list(sums.values()))}, baseline is not None, known)
 
 
 def _sum(parts: list[Part]) -> Part:

@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds, life_svg, mean_clocks
 from pfo_fs.reports.loads_picture import loads_svg
-from pfo_fs.reports.profile_picture import by_stage, profile_svg
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_ROWS = 2000
 """A browser shows a table of this length at once."""
-
-
-@dataclass
-class Section:
-    """One section; what is empty is left out.
-
-    Attributes:
-        id: Its name in the page.
-        title: Its title.
-        lead: What it shows.
-        missing: What it cannot show, and why.
-        legend: The colour scale of its picture (`legend`).
-        pictures: A caption, or none, and the picture.
-        keys: Class in the page's style and text of each kind of mark in the pictures.
-        table: Caption, head and rows, at first folded.
-    """
-
-    id: str
-    title: str
-    lead: str = ""
-    missing: str = ""
-    legend: dict[str, Any] | None = None
-    pictures: list[tuple[str, Markup]] = field(default_factory=list)
-    keys: list[tuple[str, str]] = field(default_factory=list)
-    table: dict[str, Any] | None = None
 
 
 def picture_markup(svg: str) -> Markup:
@@ -62,29 +34,28 @@ def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
 
 
-def schedules(found: Findings) -> Section:
+def schedules(data: JobData) -> dict[str, Any]:
     """Returns what ran when: the clocks of each schedule, and a table of all schedules with their figures."""
-    data, section = found.data, Section("schedules", "What ran when")
+    section: dict[str, Any] = {"lead": "", "missing": "", "picture": "", "legend": None, "straggler": False}
     if not data.windows:
-        section.missing = "No schedule has been in force yet."
-        return section
-    section.table = _schedule_table(found)
+        return {**section, "table": None, "missing": "No schedule has been in force yet."}
+    section["table"] = _schedule_table(data)
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
     if not known:
         by_loads = "Each step has one clock, which comes from its loads and is not drawn here."
-        section.lead = "All clocks were left alone so far." if data.loads is None else by_loads
-        return section
+        return {**section, "lead": "All clocks were left alone so far." if data.loads is None else by_loads}
     bounds = clock_bounds(data, known)
-    section.lead, section.legend = f"Mean clock of each {data.place} under each schedule", legend(bounds, "MHz")
-    section.pictures = [("", picture_markup(life_svg(data, bounds)))]
-    if any(window.follows_straggler for window in data.windows):
-        section.keys = [("k-straggler", "for the pace of a straggler: pipelines that wait for it run at lower clocks")]
-    return section
+    return {
+        **section,
+        "lead": f"Mean clock of each {data.place} under each schedule",
+        "legend": legend(bounds, "MHz"),
+        "picture": picture_markup(life_svg(data, bounds)),
+        "straggler": any(window.follows_straggler for window in data.windows),
+    }
 
 
-def last_step(found: Findings) -> dict[str, Any]:
+def last_step(data: JobData) -> dict[str, Any]:
     """Returns the last step of a job with clocks from loads: who waits for whom; empty if none is known."""
-    data = found.data
     step = data.loads.last if data.loads is not None else None
     if step is None or not max(step.work_s, default=0.0):
         return {"picture": ""}
@@ -96,34 +67,6 @@ def last_step(found: Findings) -> dict[str, Any]:
         "legend": legend(bounds, "MHz"),
         "picture": picture_markup(loads_svg(step, who, bounds)),
     }
-
-
-def profile(found: Findings) -> Section:
-    """Returns the measurements of each instruction at each clock."""
-    section = Section("profile", "What was profiled")
-    if not found.points:
-        section.missing = f"No profile: {found.missing.get('profile', 'it is empty')}."
-        return section
-    names = list(dict.fromkeys(name for _, name in sorted(found.points)))
-    every = [point for curve in found.points.values() for point in curve.values()]
-    clocks = [len(curve) for curve in found.points.values()]
-    times, powers = [p.time_error for p in every], [p.power_error for p in every]
-    section.lead = (
-        f"{_span(min(clocks), max(clocks))} per instruction and stage. Standard errors: time {median(times):.2%} "
-        f"(median) and {max(times):.2%} (largest), power {median(powers):.2%} and {max(powers):.2%}. Points are "
-        "measured, bars are one standard error, lines are the planner's profile. Figures are of one GPU."
-    )
-    planned = found.forecast.problem.profile if found.forecast is not None else None
-    section.pictures = [
-        (f"stage {stage}", picture_markup(profile_svg(stage, curves, planned, names)))
-        for stage, curves in sorted(by_stage(found.points).items())
-    ]
-    section.keys = [(f"k-s{number % 6}", name) for number, name in enumerate(names)]
-    return section
-
-
-def _span(fewest: int, most: int) -> str:
-    return f"{fewest} to {most} clocks" if fewest < most else f"{most} clock{'s' * (most > 1)}"
 
 
 def _purpose(data: JobData, window: Window) -> str:
@@ -145,10 +88,10 @@ def _purpose(data: JobData, window: Window) -> str:
     return "measuring" if window.index.steps else "plan"
 
 
-def _schedule_table(found: Findings) -> dict[str, Any]:
-    data, rows = found.data, []
+def _schedule_table(data: JobData) -> dict[str, Any]:
+    rows = []
     for window in data.windows[-_MOST_ROWS:]:
-        measured, predicted = window.measured, found.predictions.get(window.number)
+        measured = window.measured
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
@@ -159,16 +102,11 @@ def _schedule_table(found: Findings) -> dict[str, Any]:
             "what": _purpose(data, window),
             "mean clock MHz": f"{fmean(clocks):,.0f}" if clocks else "–",
             "time s": _cell(measured, "time_s", ".4f") + ranks,
-            "time s, predicted": _cell(predicted, "time_s", ".4f"),
             "energy J": _cell(measured, "energy_j", ",.0f"),
-            "energy J, predicted": _cell(predicted, "energy_j", ",.0f"),
             "power W": _cell(measured, "power_w", ",.0f"),
         }
         rows.append(row)
-    lead = (
-        "Predictions are for the present temperature of the GPUs; the first schedules ran on colder GPUs, which draw "
-        "less."
-    )
+    lead = "The first schedules ran on colder GPUs, which draw less."
     table = {"caption": "All schedules", "lead": lead}
     return {**table, "head": list(rows[0]), "rows": [list(row.values()) for row in rows]}
 

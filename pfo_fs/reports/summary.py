@@ -7,7 +7,6 @@ from typing import Any
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.wording import (
@@ -23,16 +22,16 @@ from pfo_fs.reports.wording import (
 from pfo_fs.store.loads_known import LoadsKnown
 
 
-def headline_section(found: Findings, savings: Savings) -> dict[str, Any]:
+def headline_section(data: JobData, savings: Savings) -> dict[str, Any]:
     """Returns savings against max clocks, of an iteration and of the whole job."""
-    data, loads = found.data, found.data.loads
+    loads = data.loads
     if loads is not None:
         title, lead, missing, cards = "Clocks from loads, against max clocks", loads.text, "", _load_cards(loads)
     else:
         compared = _is_comparable(savings)
         title, lead, missing = "Against max clocks" if compared else "An iteration", _how(savings), _missing(savings)
-        cards = [*(_compared(found, savings) if compared else _alone(savings)), _in_force(data, savings)]
-    total = total_of(found, savings)
+        cards = [*(_compared(data, savings) if compared else _alone(savings)), _in_force(data, savings)]
+    total = total_of(data, savings)
     return {
         "title": title,
         "cards": cards,
@@ -44,18 +43,16 @@ def headline_section(found: Findings, savings: Savings) -> dict[str, Any]:
 
 
 def _is_comparable(savings: Savings) -> bool:
-    """Whether figures of the schedule in force and of max clocks are known, and their error if both were measured."""
-    if savings.best is None or savings.against is None:
-        return False
-    return savings.measured is None or savings.change_errors[1] is not None
+    """Whether figures of the schedule in force and of max clocks are known, with the error of their difference."""
+    return savings.change_errors[1] is not None
 
 
 def _how(savings: Savings) -> str:
     """Where the figures come from."""
     if savings.measured is None:
-        return "" if savings.best is None else "Predicted, not measured yet; the error is not known."
-    against = savings.against
-    compared = f", compared with those {against.origin}" if against is not None and _is_comparable(savings) else ""
+        return ""
+    baseline = savings.baseline
+    compared = f", compared with those {baseline.origin}" if baseline is not None and _is_comparable(savings) else ""
     return f"Figures {savings.measured.origin}{compared}."
 
 
@@ -63,35 +60,36 @@ def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, An
     return {"title": title, "kind": kind, "big": big, "small": small}
 
 
-def _compared(found: Findings, savings: Savings) -> list[dict[str, Any]]:
+def _compared(data: JobData, savings: Savings) -> list[dict[str, Any]]:
     """What the schedule in force changes, in percent."""
-    best, against, (time_error, energy_error) = savings.best, savings.against, savings.change_errors
-    assert best is not None
-    assert against is not None
+    now, base, (time_error, energy_error) = savings.measured, savings.baseline, savings.change_errors
+    assert now is not None
+    assert base is not None
+    assert energy_error is not None
     return [
         _card(
             "energy per iteration",
-            with_error(signed_percent(best.energy_j / against.energy_j - 1), energy_error),
-            f"{best.energy_j:,.0f} J instead of {against.energy_j:,.0f} J",
-            kind="good" if best.energy_j < (1 - (energy_error or 0.0005)) * against.energy_j else "even",
+            with_error(signed_percent(now.energy_j / base.energy_j - 1), energy_error),
+            f"{now.energy_j:,.0f} J instead of {base.energy_j:,.0f} J",
+            kind="good" if now.energy_j < (1 - energy_error) * base.energy_j else "even",
         ),
         _card(
             "time per iteration",
-            with_error(signed_percent(best.span_s / against.span_s - 1, 2), time_error, 2),
-            f"{seconds_text(best.span_s)} instead of {seconds_text(against.span_s)}",
-            kind="bad" if missed_target(found.data) else "even",
+            with_error(signed_percent(now.span_s / base.span_s - 1, 2), time_error, 2),
+            f"{seconds_text(now.span_s)} instead of {seconds_text(base.span_s)}",
+            kind="bad" if missed_target(data) else "even",
         ),
     ]
 
 
 def _alone(savings: Savings) -> list[dict[str, Any]]:
     """What an iteration takes, where there is nothing to compare it with."""
-    best = savings.best
-    if best is None:
+    now = savings.measured
+    if now is None:
         return []
     return [
-        _card("energy per iteration", f"{best.energy_j:,.0f} J", _plus_minus(best.energy_error)),
-        _card("time per iteration", seconds_text(best.span_s), _plus_minus(best.time_error)),
+        _card("energy per iteration", f"{now.energy_j:,.0f} J", _plus_minus(now.energy_error)),
+        _card("time per iteration", seconds_text(now.span_s), _plus_minus(now.time_error)),
     ]
 
 
@@ -109,22 +107,17 @@ def _in_force(data: JobData, savings: Savings) -> dict[str, Any]:
 
 def _missing(savings: Savings) -> str:
     """Why nothing is compared."""
-    if savings.best is None:
-        return (
-            "No energies of the schedule in force yet: there are neither complete results of all ranks nor a model of "
-            "the job."
-        )
-    if savings.against is None and savings.work_differs and savings.measured is not None:
+    if savings.measured is None:
+        return "No energies of the schedule in force yet: there are no complete results of all ranks."
+    if savings.baseline is None and savings.work_differs:
         return (
             f"Iterations differ in work: their times scatter by {percent(savings.work_differs, 0)} under one "
             "schedule, so those of two schedules are not compared. The scheduler, which compares the same work, has no "
             "figures for this schedule."
         )
-    if savings.against is None:
+    if savings.baseline is None:
         return "Nothing to compare with: no iteration at max clocks, or with clocks left alone, was measured."
-    if savings.measured is not None and savings.change_errors[1] is None:
-        return "One iteration alone has no error, so nothing is compared yet."
-    return ""
+    return "" if _is_comparable(savings) else "One iteration alone has no error, so nothing is compared yet."
 
 
 def _plus_minus(error: float | None) -> str:
@@ -191,16 +184,15 @@ def _how_total(total: JobTotal, savings: Savings) -> str:
         return "Steps from begin to begin; what was saved is measured against steps at default clocks."
     text = (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
-        "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."
+        "ran under schedules of which some iterations were measured; the others are estimated by the mean of these."
     )
     if savings.work_differs:
         text += " Iterations differ in work, so these sums are not compared with max clocks."
     return text
 
 
-def messages(found: Findings) -> list[tuple[str, str, str]]:
+def messages(data: JobData) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
-    data = found.data
     rows: list[tuple[str, str, str]] = [("warn", "the target is missed", missed_target(data))]
     rows.append(("warn", "marks", nothing_marked(data)))
     current = data.current
@@ -225,7 +217,6 @@ def messages(found: Findings) -> list[tuple[str, str, str]]:
         rows.append(("warn", f"rank {some}: {what}", text))
     rows += [("warn", "shared directory", text) for text in dict.fromkeys(data.store_errors)]
     rows += [("warn", "not readable", text) for text in dict.fromkeys(data.unreadable)]
-    rows += [("warn", "profile", text) for text in (found.forecast.problem.warnings if found.forecast else ())]
     rows = [row for row in dict.fromkeys(rows) if row[2]][:200]
     if not any(kind == "warn" for kind, _, _ in rows):
         rows.insert(0, ("fine", "no warnings", "neither coordinator nor ranks report a problem"))

@@ -153,14 +153,6 @@ def test_a_daemons_job_is_not_shown_below_the_claim_that_no_daemon_has_run(runni
     assert "its record is missing" in pfo_fs("status", tmp_path).stdout
 
 
-def test_the_table_of_all_commands_in_the_docs_is_up_to_date() -> None:
-    from command_pages import man_pages, reference_markdown
-
-    page = Path(__file__).parents[2] / "docs" / "commands.md"
-    assert page.read_text() == reference_markdown(), "run tools/make_commands"
-    assert {"pfo-fs.1", "pfo-fs-daemon.1", "pfo-fs-status.1", "pfo-fs-schedule-set.1"} <= set(man_pages())
-
-
 def test_help_has_a_short_name_in_all_commands() -> None:
     assert (
         pfo_fs("-h").returncode == pfo_fs("schedule", "set", "-h").returncode == pfo_fs("status", "-h").returncode == 0

@@ -15,14 +15,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 from blocks import PAGES, ROOT, Block, all_blocks, blocks_of, differences
-from command_pages import commands
 from power_limit_fakes import at_limit
 from running import HANGS_AFTER_S
 
+from pfo_fs.cli import app, daemon_app
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.power_limit import profile_text
@@ -33,9 +35,22 @@ from pfo_fs.simulator import Cluster, ModelTruth, Play
 COMMANDS = {"cp", "echo", "export", "pfo-fs", "pfo-fs-daemon", "python", "rm", "torchrun"}
 """What blocks may run without a comment; the test runs them as the user who runs the tests, who may be root."""
 KINDS = ("not run: ", "file: ", "test command")
-OPTIONS = {one.name: {name for p in one.parameters for name in p.names.split(", ")} for one in commands()}
 ALWAYS = {"-h", "--help", "--install-completion", "--show-completion"}
 RUNNABLE = ("bash", "console", "python")
+
+
+def options_of(name: str, command: Any) -> dict[str, set[str]]:
+    """The options of a command and of those below it, by the command's full name."""
+    found = {name: {option for p in command.params for option in (*p.opts, *p.secondary_opts)}}
+    for below, its in getattr(command, "commands", {}).items():
+        found |= options_of(f"{name} {below}", its)
+    return found
+
+
+OPTIONS = {
+    **options_of("pfo-fs", typer.main.get_command(app)),
+    **options_of("pfo-fs-daemon", typer.main.get_command(daemon_app())),
+}
 
 
 @dataclass

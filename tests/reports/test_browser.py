@@ -56,7 +56,7 @@ def test_the_page_renders_with_nothing_on_the_console(page: str, tmp_path: Path)
     assert console == []
     assert shown(document) == (0.0, pytest.approx(1.02, rel=0.1))
     boxes = re.findall(r'<span[^>]*style="left: [^"]*width: [^"]*">\d+</span>', document)
-    assert len(boxes) == 64, "forward and backward of four micro-batches on four ranks of two pipelines"
+    assert len(boxes) == 32, "forward and backward of four micro-batches on four ranks"
 
 
 def test_a_button_zooms_into_the_middle_and_one_colours_by_power(page: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from traced_jobs import Row, trace_rows, write_trace
 
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, collect_job
-from pfo_fs.reports.forecast import work_out
+from pfo_fs.reports.load_advice import load_advice
 from pfo_fs.reports.page import render_page
 from pfo_fs.reports.timeline import starts_of
 from pfo_fs.settings import PFOSettings
@@ -53,7 +53,7 @@ def test_the_advice_is_what_equal_work_and_clocks_from_loads_bring_when_played(
     ]
     shorter = 1 - sum(map(fmean, ends_s)) / sum(map(max, ends_s))
     summary = LoadPlay(trace, trace.job().cluster(), loads_of(trace, "trace", 0), 0).run(STEPS)
-    advice = work_out(unequal).advice
+    advice = load_advice(unequal)
     assert advice is not None
     assert advice.saved is not None
     assert abs(advice.shorter.value - shorter) < 2 * advice.shorter.error
@@ -76,7 +76,7 @@ def test_the_page_says_first_what_balanced_batches_bring_and_then_what_clocks_fr
 def test_without_a_model_of_the_job_only_balanced_batches_are_spoken_of(tmp_path: Path) -> None:
     data = played(tmp_path, trace_rows(steps=20, pipelines=3), 16, profile_steps=12)
     data.model = None
-    advice = work_out(data).advice
+    advice = load_advice(data)
     assert advice is not None
     assert "shorter" in advice.text
     assert "clocks from loads" not in advice.text
@@ -87,7 +87,7 @@ def test_durations_of_which_a_micro_batch_has_none_in_common_give_no_advice(tmp_
     for step, pipeline, stage, name, micro_batch, _ in trace_rows(steps=20, pipelines=8, micro_batches=1):
         time_s = 0.1 * Random(f"{step} {pipeline} {name}").gauss(1, 0.1)
         rows.append((step, pipeline, stage, name, micro_batch, time_s))
-    assert work_out(played(tmp_path, rows, 16, profile_steps=12)).advice is None
+    assert load_advice(played(tmp_path, rows, 16, profile_steps=12)) is None
 
 
 def test_a_worker_that_is_slow_for_good_has_no_more_work_than_others(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_a_worker_that_is_slow_for_good_has_no_more_work_than_others(tmp_path: P
     for step, pipeline, stage, name, micro_batch, _ in trace_rows(steps=20, pipelines=3):
         time_s = 0.1 * Random(f"{step} {pipeline} {micro_batch}").gauss(1, 0.003)
         rows.append((step, pipeline, stage, name, micro_batch, time_s * (1.0 if pipeline else 1.4)))
-    assert work_out(played(tmp_path, rows, 16, profile_steps=12)).advice is None
+    assert load_advice(played(tmp_path, rows, 16, profile_steps=12)) is None
 
 
 def test_a_few_recorded_iterations_say_nothing(tmp_path: Path) -> None:
-    assert work_out(played(tmp_path, trace_rows(pipelines=3), 8)).advice is None
+    assert load_advice(played(tmp_path, trace_rows(pipelines=3), 8)) is None
 
 
 @pytest.mark.slow
 def test_a_job_with_loads_gets_no_advice_to_use_them(unequal: JobData) -> None:
     told = bodies.RankProgress(rank=0, step=9, loads=LoadsKnown(text="known"))
-    assert work_out(replace(unequal, progress=[told])).advice is None
+    assert load_advice(replace(unequal, progress=[told])) is None

@@ -15,22 +15,21 @@ from pathlib import Path
 import pytest
 import running
 from jobs import make_job, write_step
+from prometheus_client import generate_latest
 from running import HANGS_AFTER_S
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.reports.collect import collect_job
-from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.metrics import FigureReader, Figures, MetricsFile, registry_of
 from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 from pfo_fs.store.loads_known import LoadsKnown
 
-prometheus_client = pytest.importorskip("prometheus_client")
 OPERATING = Path(__file__).parents[2] / "examples" / "operating"
 
 
 def text_of(figures: Figures) -> str:
-    return prometheus_client.generate_latest(registry_of(figures)).decode()
+    return generate_latest(registry_of(figures)).decode()
 
 
 def wait_for(path: Path, condition: Callable[[str], bool]) -> str:
@@ -87,8 +86,8 @@ def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> Non
     read_at(10, 1000.0)
     found = read_at(20, 1800.0)
     assert (found.energy_j, found.saved_j) == (pytest.approx(800), pytest.approx(200))
-    findings = Findings(collect_job(folder))
-    total = total_of(findings, savings_of(findings))
+    data = collect_job(folder)
+    total = total_of(data, savings_of(data))
     assert total is not None
     assert total.compared
     whole = total.whole

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.directory import collect_directory, sums
-from pfo_fs.reports.forecast import Findings
 from pfo_fs.reports.life_picture import clock_bounds
 from pfo_fs.reports.savings import Savings, savings_of, total_of
 from pfo_fs.reports.summary import headline_section, messages, missed_target
@@ -54,8 +53,8 @@ def test_only_a_known_crash_is_called_a_crash() -> None:
 
 
 def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_max_clocks(data: JobData) -> None:
-    savings = savings_of(Findings(data))
-    total, against = total_of(Findings(data), savings), savings.against
+    savings = savings_of(data)
+    total, against = total_of(data, savings), savings.baseline
     assert total is not None
     assert against is not None
     whole = total.whole
@@ -79,14 +78,14 @@ def test_a_job_at_max_clocks_saves_nothing_whatever_the_energy_counters_say(data
     assert data.current is not None
     less = replace(highest, measured=replace(highest.measured, energy_j=0.98 * highest.measured.energy_j))
     current = data.current.model_copy(update={"number": highest.number})
-    savings = savings_of(Findings(replace(data, windows=[less], current=current)))
+    savings = savings_of(replace(data, windows=[less], current=current))
     assert savings.measured is not None
-    assert savings.against is not None
-    assert savings.measured.energy_j == savings.against.energy_j
+    assert savings.baseline is not None
+    assert savings.measured.energy_j == savings.baseline.energy_j
 
 
 def savings(data: JobData) -> Savings:
-    return savings_of(Findings(data))
+    return savings_of(data)
 
 
 def spread(data: JobData, spread: float) -> list[Window]:
@@ -102,15 +101,15 @@ def test_iterations_that_differ_in_work_are_not_compared_by_two_windows(data: Jo
     unknown = data.model.model_copy(update={"energy_saved": None})
     found = savings(replace(data, windows=spread(data, 0.2), model=unknown))
     assert found.measured is not None
-    assert found.against is None
-    assert savings(replace(data, windows=spread(data, 0.01), model=unknown)).against is not None
+    assert found.baseline is None
+    assert savings(replace(data, windows=spread(data, 0.01), model=unknown)).baseline is not None
 
 
 def test_where_iterations_differ_in_work_the_page_says_why_nothing_is_compared(data: JobData) -> None:
     assert data.model is not None
     unknown = data.model.model_copy(update={"energy_saved": None})
     job = replace(data, windows=spread(data, 0.2), model=unknown)
-    section = headline_section(Findings(job), savings(job))
+    section = headline_section(job, savings(job))
     assert "20% under one schedule" in section["missing"]
     assert not any("instead of" in text for card in section["cards"] for text in card["small"])
     assert "not compared with max clocks" in section["total_how"]
@@ -120,7 +119,7 @@ def test_what_the_scheduler_knows_of_the_same_work_is_the_headline_even_if_itera
     assert data.model is not None
     figures = {"energy_saved": 0.1, "energy_saved_error": 0.01, "more_time": 0.002, "more_time_error": 0.001}
     job = replace(data, windows=spread(data, 0.2), model=data.model.model_copy(update=figures))
-    energy, time = headline_section(Findings(job), savings(job))["cards"][:2]
+    energy, time = headline_section(job, savings(job))["cards"][:2]
     assert energy["big"].startswith("−10.0 % ± 2.")
     assert time["big"] == "+0.20 % ± 0.20"
 
@@ -129,7 +128,7 @@ def test_a_missed_target_is_the_first_warning(data: JobData) -> None:
     assert data.model is not None
     assert not missed_target(data)
     late = replace(data, model=data.model.model_copy(update={"off_target": 0.0302}))
-    kind, who, text = messages(Findings(late))[0]
+    kind, who, text = messages(late)[0]
     assert (kind, who) == ("warn", "the target is missed")
     assert "3.02%" in text
     assert "no slowdown" in text
