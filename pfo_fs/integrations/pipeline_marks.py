@@ -221,6 +221,7 @@ class Attachment(InTraining):
         """Follows nothing, until `_follow`."""
         self._guard = Guard(self._go_without, strict=strict)
         self._undo: Callable[[], None] | None = None
+        self._adapter: PipelineAdapter | None = None
         self.optimizer = optimizer.PFOFileOptimizer.nothing()
         self.orders: Sequence[Sequence[Instruction]] = []
         self.marks = PipelineMarks(self.optimizer, [], self._guard)
@@ -266,6 +267,7 @@ class Attachment(InTraining):
             error = found
         agree(ranks, error, self._guard)
         assert adapter is not None
+        self._adapter = adapter
         dims = adapter.parallel_dims()
         try:
             if dims["pp_degree"] == 1:
