@@ -27,11 +27,11 @@ def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> At
         thing: What runs the pipeline: a schedule of `torch.distributed.pipelining`, a DeepSpeed engine, a torchtitan
             trainer, or a Megatron-Core model (one module, or the list of its chunks; give `num_microbatches=`, too).
         shared_dir: The directory that all ranks, the daemon and users share.
-        options: Other arguments of the adapter's `attach` and of `PFOFileOptimizer`. With `loads`, clocks come from the
-            loads of each step, one for all ranks of a pipeline (docs/load-clocks.md), and not from a
-            schedule: a function from the arguments of a micro-batch's forward to its load, which
-            `torch.distributed.pipelining` calls where a step gets its inputs; or True: the program calls the holder's
-            `give_loads` before each step.
+        options: Other arguments of `PFOFileOptimizer`. With torch's schedules and tensor parallelism also `mesh`, a
+            `DeviceMesh` with a dimension `pp`. With `loads`, clocks come from the loads of each step, one for all ranks
+            of a pipeline (docs/load-clocks.md), and not from a schedule: a function from the arguments of a
+            micro-batch's forward to its load, which torch's schedules call where a step gets its inputs; or True: the
+            program calls the holder's `give_loads` before each step.
 
     Returns:
         The optimizer's holder: `close()` takes everything off `thing` and resets the clocks; it is a context manager,

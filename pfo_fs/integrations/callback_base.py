@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from inspect import Parameter, signature
+from inspect import signature
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -44,14 +45,15 @@ class FrameworkCallback:
         made: AnyCallback = object.__new__(_with_base(kind))
         return made
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        """Sets all attributes, without starting anything."""
-        self._options = options
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        """Keeps the arguments, and sets all other attributes, without starting anything."""
+        self._arguments, self._options = arguments, options
         self._wraps = ObjectWraps()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        arguments = [None if isinstance(value, EnergyMonitor) else value for value in self._arguments]
         options = {name: value for name, value in self._options.items() if not isinstance(value, EnergyMonitor)}
-        return _unstarted, (type(self).__mro__[1], options)
+        return _unstarted, (type(self).__mro__[1], arguments, options)
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call."""
@@ -78,19 +80,13 @@ class PowerLimitCallback(FrameworkCallback):
     """
 
     def _take(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which tells what is wrong with those left."""
-        names = [
-            name
-            for name, one in signature(GlobalPowerLimitOptimizer).parameters.items()
-            if one.kind is Parameter.POSITIONAL_OR_KEYWORD
-        ]
-        names += [f"argument {number + 1}" for number in range(len(names), len(arguments))]
-        given = dict(zip(names, arguments, strict=False)) | options
-        check_numbers(given)
-        self._prepare(given)
+        """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which refuses those that it does not have."""
+        with suppress(TypeError):
+            check_numbers(signature(GlobalPowerLimitOptimizer).bind(*arguments, **options).arguments)
+        self._prepare(*arguments, **options)
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
         self._is_started = False
         self.optimizer = GlobalPowerLimitOptimizer.nothing()
 
@@ -98,7 +94,7 @@ class PowerLimitCallback(FrameworkCallback):
         """Makes the optimizer, once; a collective call of all ranks."""
         if not self._is_started:
             self._is_started = True
-            self.optimizer = GlobalPowerLimitOptimizer(**self._options)
+            self.optimizer = GlobalPowerLimitOptimizer(*self._arguments, **self._options)
 
     def metrics(self) -> dict[str, float]:
         """See `GlobalPowerLimitOptimizer`."""
@@ -130,12 +126,12 @@ class LoadClocksCallback(FrameworkCallback):
     def __init__(
         self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
     ) -> None:
-        self._prepare({"shared_dir": shared_dir, "loads": loads, **options})
+        self._prepare(loads, shared_dir=shared_dir, **options)
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
-        strict = bool(options.get("strict"))
-        self._guard = Guard(lambda _: self.close(), strict=strict, what="clocks from loads")
+    def _prepare(self, loads: Callable[[Any], Any], **options: Any) -> None:
+        super()._prepare(loads, **options)
+        self._read = loads
+        self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
         self.clocks = LoadClocks.nothing()
         self._model: Any = None  # that of `clocks`, until they are closed
 
@@ -143,13 +139,12 @@ class LoadClocksCallback(FrameworkCallback):
         """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
         if model is not self._model:
             self.clocks.close()
-            options = {name: value for name, value in self._options.items() if name != "loads"}
-            self.clocks, self._model = LoadClocks(model=model, **options), model
+            self.clocks, self._model = LoadClocks(model=model, **self._options), model
 
     def _load(self, batch: Any) -> Any:
         """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
         try:
-            return self._options["loads"](batch)
+            return self._read(batch)
         except Exception as error:  # noqa: BLE001  `LoadClocks` warns of it
             return error
 
@@ -177,9 +172,9 @@ def given(loads: Iterable[Any]) -> Iterator[Any]:
         yield load
 
 
-def _unstarted(kind: type[FrameworkCallback], options: dict[str, Any]) -> FrameworkCallback:
+def _unstarted(kind: type[AnyCallback], arguments: Sequence[Any], options: Mapping[str, Any]) -> AnyCallback:
     made = kind.__new__(kind)
-    made._prepare(options)
+    made._prepare(*arguments, **options)
     return made
 
 

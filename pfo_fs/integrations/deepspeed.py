@@ -11,7 +11,9 @@ the table holds the functions.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import chain, count
 from typing import Any
 
 from pfo_fs.errors import ConfigError
@@ -22,25 +24,12 @@ _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
 def attach(engine: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
-    """Follows a DeepSpeed engine's steps; a collective call of all ranks.
-
-    Args:
-        engine: What `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`.
-        shared_dir: The directory that all ranks, the daemon and users share.
-        options: Other arguments of `PFOFileOptimizer`.
-
-    Raises:
-        ConfigError: With `strict`: the engine has no pipeline or only one stage, or this version of DeepSpeed works in
-            another way.
-    """
+    """`pfo_fs.attach` for what `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`."""
     return Attachment.make(lambda: DeepSpeedPipeline(engine), shared_dir, options)
 
 
 class DeepSpeedPipeline:
     """Where a DeepSpeed engine runs its instructions.
-
-    Args:
-        engine: What `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`.
 
     Raises:
         ConfigError: The engine has no pipeline, or this version of DeepSpeed works in another way.
@@ -78,17 +67,14 @@ class DeepSpeedPipeline:
     def _order(self, stage_id: int) -> list[Instruction]:
         own = self._engine._train_schedule()
         schedule = type(own)(micro_batches=own.micro_batches, stages=own.stages, stage_id=stage_id)
-        order: list[Instruction] = []
-        counts: dict[tuple[int, str], int] = {}
-        for command in (command for commands in schedule.steps() for command in commands):
-            name = _NAMES.get(type(command).__name__)
-            if name is not None:
-                # A command knows a buffer, which later micro-batches use again, not its micro-batch.
-                stage = self._stage(stage_id, command.kwargs.get("phase"))
-                microbatch = counts.get((stage, name), 0)
-                counts[stage, name] = microbatch + 1
-                order.append(Instruction(stage, name, microbatch))
-        return order
+        # A command knows a buffer, which later micro-batches use again, not its micro-batch.
+        counts: defaultdict[tuple[int, str], Iterator[int]] = defaultdict(count)
+        places = [
+            (self._stage(stage_id, command.kwargs.get("phase")), _NAMES[type(command).__name__])
+            for command in chain.from_iterable(schedule.steps())
+            if type(command).__name__ in _NAMES
+        ]
+        return [Instruction(*place, next(counts[place])) for place in places]
 
     def _stage(self, stage_id: int, phase: int | None) -> int:
         """The stage of an instruction: in DualPipeV, a rank's stage of phase 1 is on the way back."""
@@ -96,9 +82,7 @@ class DeepSpeedPipeline:
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         """Gives the engine object a table and a `train_batch` of its own; returns what removes both."""
-        engine = self._engine
-        own = dict(engine._INSTRUCTION_MAP)
-        train_batch = engine.train_batch
+        engine, train_batch = self._engine, self._engine.train_batch
 
         def bracketed(run: Callable[..., Any], name: str) -> Callable[..., Any]:
             def run_instruction(engine: Any, *arguments: Any, **options: Any) -> Any:
@@ -113,9 +97,10 @@ class DeepSpeedPipeline:
             with marks.step():
                 return train_batch(*arguments, **options)
 
-        for kind, run in engine._INSTRUCTION_MAP.items():
-            if kind.__name__ in _NAMES:
-                own[kind] = bracketed(run, _NAMES[kind.__name__])
+        own = {
+            kind: bracketed(run, _NAMES[kind.__name__]) if kind.__name__ in _NAMES else run
+            for kind, run in engine._INSTRUCTION_MAP.items()
+        }
         wraps = ObjectWraps()
         wraps.replace(engine, "_INSTRUCTION_MAP", own)
         wraps.replace(engine, "train_batch", train_one_batch)

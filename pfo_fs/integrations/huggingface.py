@@ -23,8 +23,8 @@ class HFCallback(FrameworkCallback):
         base: type = TrainerCallback
         return base
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
         self._trainer: Any = None  # the Trainer to which the callback is attached
 
     def _join(self, trainer: Any) -> None:
@@ -85,8 +85,8 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         self._take(args, options)
         self.start()
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
         self._batch_size: int | None = None
 
     def attach(self, trainer: Any) -> HFGlobalPowerLimitOptimizer:

@@ -33,8 +33,8 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         ConfigError: transformers is not installed.
     """
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
         self._watched: list[tuple[Any, type]] = []  # loaders, and the classes that they had
         self._fetched: deque[Any] = deque()  # loads of batches that the loader has before they are on the GPU
         self._taken: list[Any] = []  # those of the batches that the Trainer has got since the last step began

@@ -54,8 +54,8 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
     def __init__(self, *args: Any, **options: Any) -> None:
         self._take(args, options)
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
         self._step = -1  # `global_step` at the begin of the step that runs
 
     def setup(self, _trainer: Any, _module: Any, stage: str) -> None:

@@ -70,8 +70,8 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         ConfigError: Lightning is not installed.
     """
 
-    def _prepare(self, options: dict[str, Any]) -> None:
-        super()._prepare(options)
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
         self._steps: deque[list[Any]] = deque()
         self._left = 0  # micro-batches of the step that runs
         self._is_set_up = False

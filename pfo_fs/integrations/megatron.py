@@ -17,7 +17,7 @@ field, and any callable that returns such timers does. Timers of the program's o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from types import SimpleNamespace
@@ -38,55 +38,6 @@ def config_of(model: Any) -> Any:
     return get_model_config(model[0] if isinstance(model, list) else model)
 
 
-def orders(config: Any, num_microbatches: int) -> list[list[Instruction]]:
-    """The instructions of one step, of each rank of the pipeline.
-
-    Raises:
-        ConfigError: This version of Megatron-Core has no functions that tell the order.
-    """
-    try:
-        from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
-    except ImportError as error:
-        raise ConfigError(f"megatron-core {_version()} has no {error.name}") from error
-
-    ranks, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
-    group = config.microbatch_group_size_per_vp_stage or ranks
-    table = get_schedule_table(num_microbatches, chunks or 1, group)
-
-    def order(rank: int) -> list[Instruction]:
-        # The function asks its communicator for sizes only, so any rank can ask for the order of another.
-        communicator = SimpleNamespace(
-            pp_group=SimpleNamespace(size=lambda: ranks, rank=lambda: rank),
-            virtual_pipeline_model_parallel_size=chunks,
-        )
-        _, _, warm_up, _ = get_pp_rank_microbatches(num_microbatches, chunks or 1, group, p2p_communicator=communicator)
-        forwards = [Instruction(chunk * ranks + rank, "forward", m) for m, chunk in table]
-        backwards = [Instruction(((chunks or 1) - 1 - chunk) * ranks + rank, "backward", m) for m, chunk in table]
-        paired = [both for pair in zip(forwards[warm_up:], backwards, strict=False) for both in pair]
-        return forwards[:warm_up] + paired + backwards[len(forwards) - warm_up :]
-
-    return [order(rank) for rank in range(ranks)]
-
-
-def refuse_unmarkable(config: Any) -> None:
-    """Raises ConfigError where Megatron runs forwards and backwards without its timers."""
-    scopes = [str(getattr(scope, "name", scope)) for scope in _as_list(getattr(config, "cuda_graph_scope", None))]
-    if "full_iteration" in (getattr(config, "cuda_graph_impl", None), *scopes):
-        raise ConfigError(
-            "a CUDA graph of the full iteration replays forwards and backwards without running Python, so no clock can "
-            "follow them: use another cuda_graph_impl, or the power-limit optimizer (GlobalPowerLimitOptimizer)"
-        )
-    if getattr(config, "overlap_moe_expert_parallel_comm", False):
-        raise ConfigError(
-            "with overlap_moe_expert_parallel_comm, Megatron runs a forward and a backward at once and times only the "
-            "forward: switch it off, or use the power-limit optimizer (GlobalPowerLimitOptimizer)"
-        )
-
-
-def _as_list(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-
-
 class MegatronPipeline:
     """Megatron's place in the job, and the order of its instructions.
 
@@ -103,8 +54,11 @@ class MegatronPipeline:
         if not hasattr(self.config, "timers"):
             raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
         ObjectWraps.check_free(self.config, "timers")
-        refuse_unmarkable(self.config)
-        self.num_microbatches = _num_microbatches() if num_microbatches is None else num_microbatches
+        _refuse_unmarkable(self.config)
+        number = _num_microbatches(after_ramp_up=True) if num_microbatches is None else num_microbatches
+        if number is None:
+            raise ConfigError("the number of micro-batches of a step is not known: pass num_microbatches=")
+        self.num_microbatches = number
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`."""
@@ -119,9 +73,35 @@ class MegatronPipeline:
             "tp_degree": parallel_state.get_tensor_model_parallel_world_size(),
         }
 
-    def orders(self) -> list[list[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline."""
-        return orders(self.config, self.num_microbatches)
+    def orders(self, num_microbatches: int | None = None) -> list[list[Instruction]]:
+        """The instructions of one step, of each rank of the pipeline.
+
+        Raises:
+            ConfigError: This version of Megatron-Core has no functions that tell the order.
+        """
+        try:
+            from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
+        except ImportError as error:
+            raise ConfigError(f"megatron-core {_version()} has no {error.name}") from error
+
+        count, config = num_microbatches or self.num_microbatches, self.config
+        ranks, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
+        group = config.microbatch_group_size_per_vp_stage or ranks
+        table = get_schedule_table(count, chunks or 1, group)
+
+        def order(rank: int) -> list[Instruction]:
+            # The function asks its communicator for sizes only, so any rank can ask for the order of another.
+            communicator = SimpleNamespace(
+                pp_group=SimpleNamespace(size=lambda: ranks, rank=lambda: rank),
+                virtual_pipeline_model_parallel_size=chunks,
+            )
+            _, _, warm_up, _ = get_pp_rank_microbatches(count, chunks or 1, group, p2p_communicator=communicator)
+            forwards = [Instruction(chunk * ranks + rank, "forward", m) for m, chunk in table]
+            backwards = [Instruction(((chunks or 1) - 1 - chunk) * ranks + rank, "backward", m) for m, chunk in table]
+            paired = [both for pair in zip(forwards[warm_up:], backwards, strict=False) for both in pair]
+            return forwards[:warm_up] + paired + backwards[len(forwards) - warm_up :]
+
+        return [order(rank) for rank in range(ranks)]
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         """Puts timers into the configuration; returns what removes them."""
@@ -131,16 +111,12 @@ class MegatronPipeline:
 def attach(
     model: Any, shared_dir: str | os.PathLike[str], *, num_microbatches: int | None = None, **options: Any
 ) -> MegatronAttachment:
-    """Follows the steps of Megatron's schedules; a collective call of all ranks, after `initialize_model_parallel`.
+    """`pfo_fs.attach` for a Megatron model, after `initialize_model_parallel`.
 
     Args:
         model: The model of this rank, or the list of its chunks.
-        shared_dir: The directory that all ranks, the daemon and users share.
+        shared_dir, options: As for `pfo_fs.attach`.
         num_microbatches: Of one step; what `megatron.core.num_microbatches_calculator` says if None.
-        options: Other arguments of `PFOFileOptimizer`.
-
-    Raises:
-        ConfigError: With `strict`: the pipeline has one stage, or Megatron runs in a way that pfo-fs cannot follow.
     """
     return MegatronAttachment.make(lambda: MegatronPipeline(model, num_microbatches), shared_dir, options)
 
@@ -179,30 +155,24 @@ class MegatronAttachment(Attachment):
         """See `Attachment`."""
         super()._start_as_nothing(strict)
         self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
-        self._config: Any = None
         self._given: int | None = None  # the number of micro-batches that the wrapped function got last
-        self._orders_of: dict[int, list[list[Instruction]]] = {}
+        self._orders_of: dict[int, Sequence[Sequence[Instruction]]] = {}
 
     def _follow(self, find: Callable[[], PipelineAdapter], shared_dir: Any, options: Mapping[str, Any]) -> None:
         """See `Attachment`; also follows the number of micro-batches, which changes while it ramps up."""
+        super()._follow(find, shared_dir, options)
+        adapter = self._adapter
+        assert isinstance(adapter, MegatronPipeline)
+        self._orders_of[adapter.num_microbatches] = self.orders
 
-        def found() -> PipelineAdapter:
-            adapter = find()
-            assert isinstance(adapter, MegatronPipeline)
-            self._config, self._number = adapter.config, adapter.num_microbatches
-            return adapter
+        def follow_number() -> None:
+            number = _num_microbatches() if self._given is None else self._given
+            if number is not None and not self.closed:
+                if number not in self._orders_of:
+                    self._orders_of[number] = adapter.orders(number)
+                self.follow_orders(self._orders_of[number])
 
-        super()._follow(found, shared_dir, options)
-        self._orders_of[self._number] = self.orders  # type: ignore[assignment]
-        self.marks.before_step = self._follow_number
-
-    def _follow_number(self) -> None:
-        """Follows the order of the number of micro-batches that the next step has."""
-        number = _present_number() if self._given is None else self._given
-        if number is not None and not self.closed:
-            if number not in self._orders_of:
-                self._orders_of[number] = orders(self._config, number)
-            self.follow_orders(self._orders_of[number])
+        self.marks.before_step = follow_number
 
     def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
@@ -275,7 +245,7 @@ class _Timers:
             timer: _Timer(partial(marks.begin, name), partial(marks.end, name)) for timer, name in _NAMES.items()
         }
         self._of[_STEP] = _Timer(marks.begin_step, marks.end_step)
-        self._other = _Timer(_nothing, _nothing)
+        self._other = _Timer(lambda: None, lambda: None)
 
     def __call__(self, name: str, *arguments: Any, **options: Any) -> Any:
         inner = None if self.inner is None else self.inner(name, *arguments, **options)
@@ -315,10 +285,6 @@ class _Timer:
         return getattr(self._inner, name)
 
 
-def _nothing() -> None:
-    pass
-
-
 def _training() -> bool:
     """Whether gradients are computed: evaluations of Megatron run without."""
     import torch
@@ -326,27 +292,33 @@ def _training() -> bool:
     return bool(torch.is_grad_enabled())
 
 
-def _num_microbatches() -> int:
-    """The number of micro-batches of a step; with `--rampup-batch-size`, that of the steps after the ramp-up."""
+def _num_microbatches(*, after_ramp_up: bool = False) -> int | None:
+    """Megatron's number of micro-batches of the next step, or of those after `--rampup-batch-size`; None: not known."""
     from megatron.core import num_microbatches_calculator as calculators
 
-    try:
+    with suppress(AttributeError):  # the calculator is None
         now = int(calculators.get_num_microbatches())
         calculator = getattr(calculators, "_GLOBAL_NUM_MICROBATCHES_CALCULATOR", None)
         samples = getattr(calculator, "global_batch_size", None)
         samples_each = getattr(calculator, "micro_batch_times_data_parallel_size", None)
-        return max(now, samples // samples_each) if samples and samples_each else now
-    except AttributeError as error:  # the calculator is None
-        raise ConfigError("the number of micro-batches of a step is not known: pass num_microbatches=") from error
-
-
-def _present_number() -> int | None:
-    """The number of micro-batches of the next step, where Megatron's calculator tells it."""
-    from megatron.core import num_microbatches_calculator as calculators
-
-    with suppress(AttributeError):  # the calculator is None
-        return int(calculators.get_num_microbatches())
+        return max(now, samples // samples_each) if after_ramp_up and samples and samples_each else now
     return None
+
+
+def _refuse_unmarkable(config: Any) -> None:
+    """Raises ConfigError where Megatron runs forwards and backwards without its timers."""
+    scope = getattr(config, "cuda_graph_scope", None)
+    graphs = [getattr(config, "cuda_graph_impl", None), *(scope if isinstance(scope, list | tuple) else [scope])]
+    if "full_iteration" in [getattr(graph, "name", graph) for graph in graphs]:
+        raise ConfigError(
+            "a CUDA graph of the full iteration replays forwards and backwards without running Python, so no clock can "
+            "follow them: use another cuda_graph_impl, or the power-limit optimizer (GlobalPowerLimitOptimizer)"
+        )
+    if getattr(config, "overlap_moe_expert_parallel_comm", False):
+        raise ConfigError(
+            "with overlap_moe_expert_parallel_comm, Megatron runs a forward and a backward at once and times only the "
+            "forward: switch it off, or use the power-limit optimizer (GlobalPowerLimitOptimizer)"
+        )
 
 
 def _version() -> str:

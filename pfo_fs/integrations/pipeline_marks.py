@@ -203,6 +203,7 @@ class PipelineAdapter(Protocol):
 
 
 AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
+Found = TypeVar("Found")
 
 
 class Attachment(InTraining):
@@ -221,6 +222,7 @@ class Attachment(InTraining):
         """Follows nothing, until `_follow`."""
         self._guard = Guard(self._go_without, strict=strict)
         self._undo: Callable[[], None] | None = None
+        self._adapter: PipelineAdapter | None = None
         self.optimizer = optimizer.PFOFileOptimizer.nothing()
         self.orders: Sequence[Sequence[Instruction]] = []
         self.marks = PipelineMarks(self.optimizer, [], self._guard)
@@ -256,30 +258,20 @@ class Attachment(InTraining):
     def _follow(
         self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
     ) -> None:
-        alone = options.get("world_size") == 1
-        ranks = Collectives(0, 1, None) if alone else Collectives.of_program()
-        adapter, orders = None, None
-        error: Exception | None = None
-        try:
-            adapter = find()
-        except Exception as found:  # noqa: BLE001  the other ranks must hear of it
-            error = found
-        agree(ranks, error, self._guard)
-        assert adapter is not None
+        adapter = self._adapter = self._on_all_ranks(find, options)
         dims = adapter.parallel_dims()
-        try:
+
+        def orders_of() -> Sequence[Sequence[Instruction]]:
             if dims["pp_degree"] == 1:
                 raise ConfigError(
                     "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: "
                     "use the power-limit optimizer (GlobalPowerLimitOptimizer)"
                 )
-            orders = adapter.orders()
-            own = orders[dims["pp_rank"]] if orders else []
-            check_loads(options.get("loads"), orders)
-        except Exception as found:  # noqa: BLE001
-            error = found
-        agree(ranks, error, self._guard)
-        assert orders is not None
+            check_loads(options.get("loads"), found := adapter.orders())
+            return found
+
+        orders = self._on_all_ranks(orders_of, options)
+        own = orders[dims["pp_rank"]] if orders else []
         given = {**dims, **options, "strict": self._guard.strict}
         loads = given.pop("loads", None)
         steps: optimizer.PFOFileOptimizer | LoadSteps
@@ -300,6 +292,17 @@ class Attachment(InTraining):
         except BaseException:
             (self._clocks or self.optimizer).close()
             raise
+
+    def _on_all_ranks(self, work: Callable[[], Found], options: Mapping[str, Any]) -> Found:
+        """Returns what `work` returns; an error of any rank is one of all."""
+        ranks = Collectives(0, 1, None) if options.get("world_size") == 1 else Collectives.of_program()
+        try:
+            found = work()
+        except Exception as error:
+            agree(ranks, error, self._guard)
+            raise
+        agree(ranks, None, self._guard)
+        return found
 
     def follow_orders(self, orders: Sequence[Sequence[Instruction]]) -> None:
         """Says what the next step runs; the scheduler hears of other orders once they have come some steps in a row.

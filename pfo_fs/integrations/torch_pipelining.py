@@ -22,6 +22,7 @@ from pfo_fs.training.parallel_dims import find_parallel_dims
 
 log = logging.getLogger("pfo_fs")
 
+_PLACE = ("pp_rank", "pp_degree", "dp_rank", "dp_degree", "tp_rank", "tp_degree")
 _OF_SCHEDULE = ("step", "_loss_fn", "_has_backward")
 _NOT_SPLIT = ("target", "losses", "return_outputs", "loss_kwargs")
 """Arguments of a schedule's step that are none of its model's."""
@@ -38,18 +39,7 @@ _OF_STAGE = (
 
 
 def attach(schedule: Any, shared_dir: str | os.PathLike[str], *, mesh: Any = None, **options: Any) -> Attachment:
-    """Follows the steps of a schedule; a collective call of all ranks.
-
-    Args:
-        schedule: Any schedule of `torch.distributed.pipelining`, with a `loss_fn`.
-        shared_dir: The directory that all ranks, the daemon and users share.
-        mesh: A `DeviceMesh` with named dimensions, `pp` among them; needed with tensor parallelism only.
-        options: Other arguments of `PFOFileOptimizer`.
-
-    Raises:
-        ConfigError: With `strict`: the schedule cannot be followed, it has only one stage, or this version of torch
-            works in another way.
-    """
+    """`pfo_fs.attach` for any schedule of `torch.distributed.pipelining` with a `loss_fn`."""
     return Attachment.make(lambda: TorchPipeline(schedule, mesh), shared_dir, options)
 
 
@@ -60,7 +50,8 @@ class TorchPipeline:
 
     Args:
         schedule: The schedule.
-        mesh: A `DeviceMesh` with named dimensions; None: the stages' process group tells where this rank stands.
+        mesh: A `DeviceMesh` with named dimensions, `pp` among them; None: the stages' process group tells where this
+            rank stands, and there is no tensor parallelism.
 
     Raises:
         ConfigError: The schedule cannot be followed, or this version of torch works in another way.
@@ -100,22 +91,13 @@ class TorchPipeline:
                     f"the mesh says that this is rank {dims.pp_rank} of a pipeline of {dims.pp_degree}, the stage's "
                     f"process group says {stage.group_rank} of {stage.group_size}; make both from the same mesh"
                 )
-            axes = ("dp", "pp", "tp")
-            found = {f"{axis}_{kind}": getattr(dims, f"{axis}_{kind}") for axis in axes for kind in ("rank", "degree")}
-            return {**found, **self._device()}
+            return {name: getattr(dims, name) for name in _PLACE} | self._device()
         import torch.distributed as dist
 
         members = tuple(dist.get_process_group_ranks(stage.group))
         pipelines = sorted(set(Collectives.of_program().all_gather(members)))
-        return {
-            "pp_rank": stage.group_rank,
-            "pp_degree": stage.group_size,
-            "dp_rank": pipelines.index(members),
-            "dp_degree": len(pipelines),
-            "tp_rank": 0,
-            "tp_degree": 1,
-            **self._device(),
-        }
+        place = (stage.group_rank, stage.group_size, pipelines.index(members), len(pipelines), 0, 1)
+        return dict(zip(_PLACE, place, strict=True)) | self._device()
 
     def _device(self) -> dict[str, int]:
         """The index of this rank's CUDA device, unless the stages are not on one, or do not tell which."""

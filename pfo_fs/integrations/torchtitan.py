@@ -18,16 +18,7 @@ from pfo_fs.integrations.torch_pipelining import TorchPipeline
 
 
 def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
-    """Follows the steps of a torchtitan trainer; a collective call of all ranks.
-
-    Args:
-        trainer: The trainer, after its `__init__`.
-        shared_dir: The directory that all ranks, the daemon and users share.
-        options: Other arguments of `PFOFileOptimizer`.
-
-    Raises:
-        ConfigError: With `strict`: the trainer has no pipeline, or this version of torchtitan works in another way.
-    """
+    """`pfo_fs.attach` for a torchtitan trainer, after its `__init__`."""
     return Attachment.make(lambda: TorchtitanPipeline(trainer), shared_dir, options)
 
 
@@ -55,16 +46,11 @@ class TorchtitanPipeline(TorchPipeline):
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
-        dims = self._dims
-        found = {}
-        for name in ("pp", "tp"):
-            mesh = dims.get_optional_mesh(name)
-            found[f"{name}_rank"] = 0 if mesh is None else mesh.get_local_rank()
-            found[f"{name}_degree"] = 1 if mesh is None else mesh.size()
-        found["dp_rank"], found["dp_degree"] = 0, 1
-        for name in ("dp_replicate", "dp_shard", "cp"):
-            mesh = dims.get_optional_mesh(name)
-            if mesh is not None:
-                found["dp_rank"] = found["dp_rank"] * mesh.size() + mesh.get_local_rank()
-                found["dp_degree"] *= mesh.size()
-        return {**found, **self._device()}
+        found = self._device()
+        for axis, names in (("pp", ("pp",)), ("tp", ("tp",)), ("dp", ("dp_replicate", "dp_shard", "cp"))):
+            rank, degree = 0, 1
+            for mesh in map(self._dims.get_optional_mesh, names):
+                if mesh is not None:
+                    rank, degree = rank * mesh.size() + mesh.get_local_rank(), degree * mesh.size()
+            found |= {f"{axis}_rank": rank, f"{axis}_degree": degree}
+        return found

@@ -11,8 +11,7 @@ What can be understood in one way only is read; all else is a `ConfigError` that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pfo_fs.arrays import Array, np
@@ -135,44 +134,43 @@ def _load(lengths: Sequence[float]) -> Load:
 
 
 def _of_lengths(lengths: Any) -> Load:
-    return _load(list(_numbers(lengths)))
+    return _load([length for row in _rows(lengths) for length in row.tolist()])
 
 
 def _of_boundaries(cu_seqlens: Any) -> Load:
-    _check_on_cpu(cu_seqlens)
-    rows = list(cu_seqlens)
     lengths: list[float] = []
-    for row in rows if rows and _length(rows[0]) is not None else [rows]:
-        ends = list(_numbers(row))
-        while ends and ends[-1] == -1:
-            ends.pop()
-        steps = [after - before for before, after in pairwise(ends)]
-        if ends[:1] != [0] or any(step < 0 for step in steps):
+    for row in _rows(cu_seqlens):
+        ends = row[: len(row) - int((row[::-1] != -1).argmax())]  # without each -1 behind
+        steps = np.diff(ends)
+        if ends[0] != 0 or (steps < 0).any():
             raise ConfigError("its numbers must rise, and 0 must be the first")
-        lengths += steps
+        lengths += steps.tolist()
     return _load(lengths)
 
 
 def _of_positions(position_ids: Any, mask: Any = None, ids: Any = None) -> Load:
-    positions, kept = _table(position_ids)
-    of_ids = tuple(getattr(ids, "shape", ()))
-    if positions.ndim == 3 or (positions.ndim == 2 and len(of_ids) == 1 and len(positions) in _AXES):
-        if len(positions) not in _AXES:
-            raise ConfigError(f"the first of three axes must be {' or '.join(map(str, _AXES))} long")
-        begins, kept, is_plain = np.atleast_2d((positions == 0).all(axis=0)), np.atleast_2d(kept[0]), False
+    shape = tuple(getattr(ids, "shape", ()))
+    axes = len(getattr(position_ids, "shape", ()))
+    is_plain = axes != 3 and not (axes == 2 and len(shape) == 1 and len(position_ids) in _AXES)
+    if is_plain:
+        rows = _rows(position_ids)
+    elif len(position_ids) in _AXES:
+        rows = _rows((_array(position_ids) != 0).any(axis=0))
     else:
-        begins, is_plain = _two_axes(positions) == 0, True
-    if len(of_ids) in (1, 2):  # one row may be given for all
-        begins, kept = (np.broadcast_to(part, of_ids if len(of_ids) == 2 else (1, *of_ids)) for part in (begins, kept))
+        raise ConfigError(f"the first of three axes must be {' or '.join(map(str, _AXES))} long")
+    if len(shape) in (1, 2):  # one row may be given for all
+        count, length = shape if len(shape) == 2 else (1, *shape)
+        rows = [np.broadcast_to(row, length) for row in (rows * count if len(rows) == 1 else rows)]
+    kept = [row == row for row in rows]
     is_masked = isinstance(mask, (list, tuple)) or len(getattr(mask, "shape", ())) in (1, 2)
     if is_masked:
-        kept = kept & (_documents(mask) != 0)
-    if is_plain:
-        rows, _ = np.nonzero(kept)
-        found = np.broadcast_to(positions, kept.shape)[kept]
-        if (~(found[1:] > found[:-1]) & (found[1:] != 0) & (rows[1:] == rows[:-1])).any():
+        kept = [document != 0 for document in _documents(mask)]
+    documents = []
+    for row, keeps in zip(rows, kept, strict=True):
+        seen = row[keeps]
+        if is_plain and (~(seen[1:] > seen[:-1]) & (seen[1:] != 0)).any():
             raise ConfigError("a position is no higher than the one before, but not 0")
-    documents = (1 + np.cumsum(begins, axis=1)) * kept
+        documents.append((1 + np.cumsum(row == 0)) * keeps)
     return _of_documents(documents) + (_of_rows(documents) if is_masked else ())
 
 
@@ -184,67 +182,56 @@ def _of_mask(mask: Any) -> Load:
 def _of_tokens(ids: Any) -> Load:
     if getattr(ids, "is_nested", False):
         _check_on_cpu(ids)
-        ids = list(ids.unbind())
-    if not hasattr(ids, "shape"):
-        lengths = [_length(row) for row in ids]
-        return _load([len(lengths)] if None in lengths else [length or 0 for length in lengths])
-    if len(ids.shape) not in (1, 2):
-        raise ConfigError("give (rows, length) or (length,)")
-    return _load([ids.shape[-1]] * math.prod(ids.shape[:-1]))
+    elif hasattr(ids, "shape"):
+        ids = np.broadcast_to(0, ids.shape)  # no token is read, so it may be on a GPU
+    return _load([len(row) for row in _split(ids)])
 
 
-def _length(row: Any) -> int | None:
-    """The length of a row; None for a number."""
-    shape = getattr(row, "shape", None)
-    if shape is None:
-        return len(row) if hasattr(row, "__len__") else None
-    if len(shape) > 1:
-        raise ConfigError(f"a row has shape {tuple(shape)}")
-    return int(shape[0]) if len(shape) else None
-
-
-def _documents(mask: Any) -> Array:
-    """The number of the document of each token, (rows, length), 0 where the mask drops it."""
-    values = _two_axes(_table(mask)[0])
+def _documents(mask: Any) -> list[Array]:
+    """The number of the document of each token, by row, 0 where the mask drops it."""
+    rows = _rows(mask)
+    values = np.concatenate(rows)
     low, high = (values.min(), values.max()) if values.size else (0, 0)
     if low < 0:
         if not ((values == 0) | (values <= _NO_WEIGHT)).all():
             raise ConfigError(
                 f"a mask that is added must hold 0 and numbers up to {_NO_WEIGHT:g}, not {low:g} to {high:g}"
             )
-        return (values == 0).astype(int)
+        return [(row == 0).astype(int) for row in rows]
     if not (np.isfinite(values) & (values == np.floor(values))).all() or (values.dtype.kind == "f" and not high):
         raise ConfigError(f"its numbers, {low:g} to {high:g}, do not tell what it keeps")
-    return values
+    return rows
 
 
-def _of_documents(documents: Array) -> Load:
-    rows, _ = np.nonzero(documents)
-    numbers = documents[documents != 0]
-    is_new_row = rows[1:] != rows[:-1]
-    if ((numbers[1:] < numbers[:-1]) & ~is_new_row).any():
-        raise ConfigError("its numbers of documents fall in a row")
-    begins: Array = np.flatnonzero(is_new_row | (numbers[1:] != numbers[:-1])) + 1
-    return _load(np.diff([0, *begins, len(numbers)]).tolist())
+def _of_documents(rows: Sequence[Array]) -> Load:
+    lengths: list[float] = []
+    for row in rows:
+        steps = np.diff(row[row != 0].astype(int))
+        if (steps < 0).any():
+            raise ConfigError("its numbers of documents fall in a row")
+        lengths += np.diff([0, *np.flatnonzero(steps) + 1, len(steps) + 1]).tolist() if row.any() else []
+    return _load(lengths)
 
 
-def _of_rows(documents: Array) -> Load:
+def _of_rows(rows: Sequence[Array]) -> Load:
     """The load of rows as long as they are."""
-    return _load([documents.shape[1]] * len(documents))
+    return _load([max(map(len, rows))] * len(rows))
 
 
-def _table(values: Any) -> tuple[Array, Array]:
-    """Numbers as an array of two axes at least, and where it holds them: rows of unequal lengths are filled up."""
-    try:
-        found = np.atleast_2d(_array(values))
-        return found, np.ones(found.shape, bool)
-    except ValueError:
-        rows = [_array(row) for row in values]
-    lengths = np.array([len(row) for row in rows])
-    is_given = np.arange(lengths.max()) < lengths[:, None]
-    found = np.zeros(is_given.shape)
-    found[is_given] = np.concatenate(rows)
-    return found, is_given
+def _rows(values: Any) -> list[Array]:
+    """Numbers, in one or two axes, by row."""
+    _check_on_cpu(values)
+    is_array = hasattr(values, "shape") and not getattr(values, "is_nested", False)
+    return [_array(row) for row in _split(np.atleast_2d(_array(values)) if is_array else values)]
+
+
+def _split(values: Iterable[Any]) -> list[Any]:
+    """The rows of a list of numbers, which is one, or of a list of rows, which may have unequal lengths."""
+    rows = list(values)
+    axes = {np.ndim(row) for row in rows}
+    if not (axes <= {0} or axes == {1}):
+        raise ConfigError("give (rows, length)")
+    return rows if axes == {1} else [rows]
 
 
 def _array(values: Any) -> Array:
@@ -255,26 +242,6 @@ def _array(values: Any) -> Array:
     if found.dtype.kind not in "biuf":
         raise ConfigError("it holds no numbers")
     return found
-
-
-def _two_axes(values: Array) -> Array:
-    if values.ndim != 2:
-        raise ConfigError("give (rows, length)")
-    return values
-
-
-def _numbers(values: Any) -> Iterator[float]:
-    """The numbers of an array, a tensor, or an iterable of them."""
-    _check_on_cpu(values)
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    if isinstance(values, (int, float)):
-        yield float(values)
-    elif isinstance(values, (str, bytes)):
-        raise ConfigError(f"{values!r} is no number")
-    else:
-        for value in values:
-            yield from _numbers(value)
 
 
 def _check_on_cpu(values: Any) -> None:

@@ -133,31 +133,27 @@ class ClockEntryReader:
     def read(self, node: yaml.Node, who: str) -> ClockEntry | None:
         """Returns the entry in a node, or None if there are problems with it; `who` is e.g. `stage 3`."""
         before = len(self.problems)
-        entry: ClockEntry | None
-        if isinstance(node, yaml.ScalarNode):
-            entry = self._one_clock(node, who)
-        elif isinstance(node, yaml.MappingNode):
-            entry = self._by_name(node, who)
-        else:
-            entry = self._listing(node, who)
+        entry: ClockEntry | None = None
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                entry = self._one_clock(node)
+            elif isinstance(node, yaml.MappingNode):
+                entry = self._by_name(node, who)
+            else:
+                entry = self._listing(node, who)
+        except BadValue as error:
+            self._add_problem(line_of(node), who, error)
         return entry if len(self.problems) == before else None
 
-    def _add_problem(self, line: int, reason: str) -> None:
-        self.problems.append(Problem(line, reason))
+    def _add_problem(self, line: int, who: str, reason: object) -> None:
+        self.problems.append(Problem(line, f"{who}: {reason}"))
 
-    def _one_clock(self, node: yaml.ScalarNode, who: str) -> SameClock | None:
-        line = line_of(node)
+    def _one_clock(self, node: yaml.ScalarNode) -> SameClock:
         if not node.value or node.tag == "tag:yaml.org,2002:null":
-            self._add_problem(line, f"{who} has no value; write 0 to leave the clocks alone, or remove the key")
-            return None
+            raise BadValue("there is no value; write 0 to leave the clocks alone, or remove the key")
         if _INSTRUCTION.fullmatch(node.value) and not node.value[0].isdigit():
-            self._add_problem(line, f"{who}: instructions are written as a list, each line with `- ` before it")
-            return None
-        try:
-            return SameClock(read_number(node.value, "a clock in MHz", _MAX_MHZ), line)
-        except BadValue as error:
-            self._add_problem(line, f"{who}: {error}")
-            return None
+            raise BadValue("instructions are written as a list, each line with `- ` before it")
+        return SameClock(read_number(node.value, "a clock in MHz", _MAX_MHZ), line_of(node))
 
     def _by_name(self, node: yaml.MappingNode, who: str) -> ClockByName:
         clocks: dict[tuple[str, int | None], tuple[int, int]] = {}
@@ -170,43 +166,37 @@ class ClockEntryReader:
                     raise BadValue(f"{_short(str(key))} has one clock in MHz, got {describe_node(value)}")
                 clocks[name] = read_number(value.value, f"the clock of {_short(str(key))}", _MAX_MHZ), line
             except BadValue as error:
-                self._add_problem(line, f"{who}: {error}")
+                self._add_problem(line, who, error)
         return ClockByName(clocks, line_of(node))
 
     def _listing(self, node: yaml.Node, who: str) -> InstructionList | None:
         lines: list[RepeatedLine] = []
         count = 0
         for item in node.value:
-            line = line_of(item)
-            if not isinstance(item, yaml.ScalarNode):
-                hint = "; no colon between name and clock" if isinstance(item, yaml.MappingNode) else ""
-                self._add_problem(line, f"{who}: expected e.g. `forward 885 x7`, got {describe_node(item)}{hint}")
-                continue
             try:
-                repeated = _read_line(item.value, line)
+                lines.append(repeated := _read_line(item))
             except BadValue as error:
-                self._add_problem(line, f"{who}: {error}")
+                self._add_problem(line_of(item), who, error)
                 continue
             count += repeated.repeat * len(repeated.instructions)
             if count > MAX_INSTRUCTIONS:
-                self._add_problem(line, f"{who}: more than {MAX_INSTRUCTIONS:,} instructions in one iteration")
+                reason = f"more than {MAX_INSTRUCTIONS:,} instructions in one iteration"
+                self._add_problem(repeated.line, who, reason)
                 return None
-            lines.append(repeated)
         self._written += count
         if self._written > MAX_JOB_INSTRUCTIONS:
-            self._add_problem(
-                line_of(node),
-                f"{who}: up to this line, the document has more than {MAX_JOB_INSTRUCTIONS:,} instructions",
-            )
             self._written = 0
-            return None
-        annotated = {instruction.stage is not None for repeated in lines for instruction in repeated.instructions}
-        if len(annotated) > 1:
-            self._add_problem(line_of(node), f"{who}: give `name@stage` for all instructions of the list or for none")
+            raise BadValue(f"up to this line, the document has more than {MAX_JOB_INSTRUCTIONS:,} instructions")
+        if len({instruction.stage is not None for repeated in lines for instruction in repeated.instructions}) > 1:
+            raise BadValue("give `name@stage` for all instructions of the list or for none")
         return InstructionList(tuple(lines), line_of(node))
 
 
-def _read_line(text: str, line: int) -> RepeatedLine:
+def _read_line(item: yaml.Node) -> RepeatedLine:
+    if not isinstance(item, yaml.ScalarNode):
+        hint = "; no colon between name and clock" if isinstance(item, yaml.MappingNode) else ""
+        raise BadValue(f"expected e.g. `forward 885 x7`, got {describe_node(item)}{hint}")
+    text = str(item.value)
     instructions: list[ListedInstruction] = []
     repeat, at = 1, 0
     if len(text) > _MAX_LINE:
@@ -224,7 +214,7 @@ def _read_line(text: str, line: int) -> RepeatedLine:
             repeat = _read_repeat(rest, at == len(text) and not text.endswith(","))
     if not instructions or text.rstrip().endswith(","):
         raise BadValue(f"an instruction is missing in {_short(text)}")
-    return RepeatedLine(tuple(instructions), repeat, line)
+    return RepeatedLine(tuple(instructions), repeat, line_of(item))
 
 
 def _read_repeat(text: str, is_last: bool) -> int:

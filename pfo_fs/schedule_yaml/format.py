@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
-from pfo_fs.schedule_yaml.instruction_checks import describe
+from pfo_fs.schedule_yaml.problems import describe
 
 _Instruction: TypeAlias = tuple[str, "int | None", int]
 _Instructions: TypeAlias = tuple[_Instruction, ...]

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 import yaml
@@ -39,13 +40,14 @@ from pfo_fs.models import (
     Target,
     implausible,
 )
-from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntry, ClockEntryReader, SelectedEntry, read_number
+from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntryReader, SelectedEntry, read_number
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
 from pfo_fs.schedule_yaml.resolve import ScheduleDocument
 
 Request = TypeVar("Request", Target, Straggler)
-_EMPTY = "the file is empty; write `all: 0` to leave all clocks alone, or remove the file"
+_TOP_LEVEL = ("all", "stages", "ranks", "target", "straggler")
+_EMPTY = "the file is empty; remove it, or write `all: 0` to leave all clocks alone"
 _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 
 
@@ -59,65 +61,47 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
         ScheduleProblems: The document has problems; the exception holds all. Text that is not YAML is one problem.
     """
     root = compose(text)
-    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
-        raise ScheduleProblems([Problem(1, _EMPTY)])
+    if root is None or not root.value:
+        raise ScheduleProblems([Problem(1 if root is None else line_of(root), _EMPTY)])
     if not isinstance(root, yaml.MappingNode):
         keys = ", ".join(_TOP_LEVEL)
         raise ScheduleProblems([Problem(line_of(root), f"expected the keys {keys}, got {describe_node(root)}")])
     reader = _DocumentReader()
-    reader.read(root)
+    document = reader.read(root)
     if reader.problems:
         raise ScheduleProblems(reader.problems)
-    if not root.value:
-        raise ScheduleProblems(
-            [Problem(line_of(root), "the file is empty; remove it, or write `all: 0` to leave all clocks alone")]
-        )
-    return ScheduleDocument(
-        reader.for_all,
-        tuple(reader.selected["stages"]),
-        tuple(reader.selected["ranks"]),
-        reader.target,
-        reader.straggler,
-    )
+    return document
 
 
 class _DocumentReader:
+    """Reads one document, and keeps all that is wrong with it in `problems`."""
+
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self.for_all: ClockEntry | None = None
-        self.target: Target | None = None
-        self.straggler: Straggler | None = None
-        self.selected: dict[str, list[SelectedEntry]] = {"stages": [], "ranks": []}
         self._entries = ClockEntryReader(self.problems)
 
-    def read(self, root: yaml.MappingNode) -> None:
-        seen: dict[str, int] = {}
+    def read(self, root: yaml.MappingNode) -> ScheduleDocument:
+        document = ScheduleDocument()
+        seen: dict[str | None, int] = {}
         for key, line, value in pairs_of(root):
-            read = _TOP_LEVEL.get(key or "")
-            if key is None or read is None:
+            if key not in _TOP_LEVEL:
                 self.problems.append(Problem(line, unknown_key(key, _TOP_LEVEL)))
             elif key in seen:
                 self.problems.append(Problem(line, f"the key {key!r} is given twice, first in line {seen[key]}"))
+            elif key == "all":
+                document = replace(document, for_all=self._entries.read(value, "all"))
+            elif key == "stages":
+                document = replace(document, stages=self._selected(key, "stage", value))
+            elif key == "ranks":
+                document = replace(document, ranks=self._selected(key, "rank", value))
+            elif key == "target":
+                example = "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}"
+                document = replace(document, target=self._read_request(Target, key, example, value))
             else:
-                seen[key] = line
-                read(self, value)
-
-    def read_all(self, value: yaml.Node) -> None:
-        self.for_all = self._entries.read(value, "all")
-
-    def read_stages(self, value: yaml.Node) -> None:
-        self._read_selected("stages", "stage", value)
-
-    def read_ranks(self, value: yaml.Node) -> None:
-        self._read_selected("ranks", "rank", value)
-
-    def read_target(self, value: yaml.Node) -> None:
-        self.target = self._read_request(
-            Target, "target", "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}", value
-        )
-
-    def read_straggler(self, value: yaml.Node) -> None:
-        self.straggler = self._read_request(Straggler, "straggler", "{slowdown: 1.2, pipeline: 3}", value)
+                example = "{slowdown: 1.2, pipeline: 3}"
+                document = replace(document, straggler=self._read_request(Straggler, key, example, value))
+            seen.setdefault(key, line)
+        return document
 
     def _read_request(self, model: type[Request], what: str, example: str, node: yaml.Node) -> Request | None:
         if not isinstance(node, yaml.MappingNode):
@@ -143,13 +127,14 @@ class _DocumentReader:
             self.problems.append(Problem(line_of(node), reason))
             return None
 
-    def _read_selected(self, section: str, what: str, node: yaml.Node) -> None:
+    def _selected(self, section: str, what: str, node: yaml.Node) -> tuple[SelectedEntry, ...]:
         if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
-            return  # all its lines are commented out
+            return ()  # the lines below the key are comments
         if not isinstance(node, yaml.MappingNode):
             reason = f"{section!r} has a line per {what}, such as `0: 1200`; got {describe_node(node)}"
             self.problems.append(Problem(line_of(node), reason))
-            return
+            return ()
+        selected: list[SelectedEntry] = []
         for key, line, value in pairs_of(node):
             entry = self._entries.read(value, f"{what} {key[:20]}" if key else what)
             try:
@@ -158,29 +143,15 @@ class _DocumentReader:
                 self.problems.append(Problem(line, str(error)))
                 continue
             if entry is not None:
-                self.selected[section].extend(SelectedEntry(first, last, entry, line) for first, last in ranges)
-        self._find_overlaps(section, what)
-
-    def _find_overlaps(self, section: str, what: str) -> None:
-        ordered = sorted(self.selected[section], key=lambda selected: (selected.first, selected.last))
+                selected += [SelectedEntry(first, last, entry, line) for first, last in ranges]
         widest: SelectedEntry | None = None
-        for selected in ordered:
-            if widest is not None and selected.first <= widest.last:
-                lines = sorted((widest.line, selected.line))
-                reason = f"{what} {selected.first} is given twice, first in line {lines[0]}"
-                self.problems.append(Problem(lines[1], reason))
-            if widest is None or selected.last > widest.last:
-                widest = selected
-
-
-_TOP_LEVEL: dict[str, Callable[[_DocumentReader, yaml.Node], None]] = {
-    "all": _DocumentReader.read_all,
-    "stages": _DocumentReader.read_stages,
-    "ranks": _DocumentReader.read_ranks,
-    "target": _DocumentReader.read_target,
-    "straggler": _DocumentReader.read_straggler,
-}
-"""The keys of a document and the methods that read them."""
+        for one in sorted(selected, key=lambda one: (one.first, one.last)):
+            if widest is not None and one.first <= widest.last:
+                first, second = sorted((widest.line, one.line))
+                self.problems.append(Problem(second, f"{what} {one.first} is given twice, first in line {first}"))
+            if widest is None or one.last > widest.last:
+                widest = one
+        return tuple(selected)
 
 
 def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:

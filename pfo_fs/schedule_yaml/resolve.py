@@ -17,8 +17,14 @@ from pfo_fs.models import (
     Target,
 )
 from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, InstructionList, SameClock, SelectedEntry
-from pfo_fs.schedule_yaml.instruction_checks import clock_problem, describe, order_problem
-from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
+from pfo_fs.schedule_yaml.problems import (
+    OrderUnknown,
+    Problem,
+    ScheduleProblems,
+    clock_problem,
+    describe,
+    order_problem,
+)
 
 _MOST_UNUSED, _MOST_COMPARED = 20, 1000
 """Names that no rank runs are reported up to 20, and each is compared with 1,000 names, which takes 10 ms."""
@@ -203,7 +209,8 @@ class _Resolver:
         elif order is None:
             return _Outcome(unknown_line=top.line if top else 0)
         else:
-            instructions = self._in_order(info, order, rank_entry, stage_entries)
+            layers = [(rank_entry, None), *((stage_entries.get(stage), stage) for stage in sorted(here))]
+            instructions = self._in_order(info, order, [*layers, (self._document.for_all, None)])
         schedule = None if instructions is None else self._schedule(info, instructions)
         return _Outcome(schedule, tuple(dict.fromkeys(self._new)))
 
@@ -223,52 +230,39 @@ class _Resolver:
         return instructions
 
     def _in_order(
-        self,
-        info: RankInfo,
-        order: InstructionOrder,
-        rank_entry: ClockEntry | None,
-        stage_entries: dict[int, ClockEntry],
+        self, info: RankInfo, order: InstructionOrder, layers: Sequence[tuple[ClockEntry | None, int | None]]
     ) -> _RankInstructions | None:
-        """Gives each instruction the clock of the first entry that has one: of its rank, of its stage, or of `all`."""
-        parts: dict[int, list[tuple[str, int | None]]] = {}
-        for name, stage in order:
-            parts.setdefault(_stage(stage, info), []).append((name, stage))
-        listings: dict[tuple[int, int | None], _RankInstructions | None] = {}
-        place: dict[int, int] = {}
-        frequencies: list[tuple[str, int]] = []
-        lines: list[int] = []
-        said = False
-        for position, (name, stage) in enumerate(order):
-            on = _stage(stage, info)
-            within = place[on] = place.get(on, -1) + 1
-            layers = (rank_entry, None), (stage_entries.get(on), on), (self._document.for_all, None)
-            mhz, line = 0, 0
-            for entry, part in layers:
-                if entry is None:
-                    continue
-                if isinstance(entry, InstructionList):
-                    key = id(entry), part
-                    if key not in listings:
-                        ours = order if part is None else parts[part]
-                        listings[key] = self._as_typed(ours, entry)
-                    instructions = listings[key]
-                    if instructions is None:
-                        return None
-                    at = position if part is None else within
-                    mhz, line = instructions.frequencies[at][1], instructions.lines[at]
-                elif isinstance(entry, SameClock):
-                    mhz, line = entry.mhz, entry.line
-                else:
-                    found = self._by_name(info, entry, name, on)
-                    if found is None:
-                        continue
-                    mhz, line = found
-                said = True
-                break
-            frequencies.append((name, mhz))
-            lines.append(line)
+        """Gives each instruction the clock of the first entry that has one; an entry may be for one stage only."""
+        clocks: list[tuple[int, int] | None] = [None] * len(order)  # MHz, line
+        for entry, part in layers:
+            places = [i for i, (_, stage) in enumerate(order) if part in (None, _stage(stage, info))]
+            without = [i for i in places if clocks[i] is None]
+            if entry is None or not without:
+                continue
+            if isinstance(entry, InstructionList):
+                typed = self._as_typed([order[i] for i in places], entry)
+                if typed is None:
+                    return None
+                listed = dict(
+                    zip(places, zip((mhz for _, mhz in typed.frequencies), typed.lines, strict=True), strict=True)
+                )
+                for i in without:
+                    clocks[i] = listed[i]
+            elif isinstance(entry, SameClock):
+                for i in without:
+                    clocks[i] = entry.mhz, entry.line
+            else:
+                for i in without:
+                    clocks[i] = self._by_name(info, entry, order[i][0], _stage(order[i][1], info))
+        if not any(clocks):
+            return None
+        given = [clock or (0, 0) for clock in clocks]
         stages = [stage for _, stage in order if stage is not None]
-        return _RankInstructions(frequencies, stages if len(stages) == len(order) else None, lines) if said else None
+        return _RankInstructions(
+            [(name, mhz) for (name, _), (mhz, _) in zip(order, given, strict=True)],
+            stages if len(stages) == len(order) else None,
+            [line for _, line in given],
+        )
 
     def _by_name(self, info: RankInfo, entry: ClockByName, name: str, stage: int) -> tuple[int, int] | None:
         _, ranks = self._consulted.setdefault(id(entry), (entry, []))

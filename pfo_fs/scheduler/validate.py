@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, InstructionOrders, JobInfo, RankInfo
-from pfo_fs.schedule_yaml.instruction_checks import clock_problem, order_problem
+from pfo_fs.schedule_yaml.problems import clock_problem, order_problem
 
 
 def check_schedules(

@@ -9,7 +9,7 @@ from scheduler_jobs import make_job, order_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.schedule_yaml.instruction_checks import nearest_clocks
+from pfo_fs.schedule_yaml.problems import nearest_clocks
 from pfo_fs.scheduler import check_schedules
 
 JOB, INFOS = make_job(pp=2, dp=2)
