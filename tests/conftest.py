@@ -57,7 +57,8 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
             *(f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads),
             *(f"process {pid}: {command}" for pid, command in children().items() if pid not in processes),
         )
-        if "wandb-" not in text  # the service of W&B ends with the process that has started it
+        # The service of W&B, and the servers of multiprocessing, end with the process that has started them.
+        if "wandb-" not in text and "from multiprocessing." not in text
     ]:
         if time.monotonic() > until_s:
             pytest.fail(f"the test has left {', '.join(left)}")

@@ -1,23 +1,21 @@
-"""The processes in which a daemon's policies run: one for each job, forked by one that has loaded what they need.
+"""The process of a daemon in which one job's policy runs, with limits of memory and time.
 
-A policy that needs too much memory or time ends its own process, and no other job notices. The process that forks has
-no threads and does nothing else; it ends with the daemon, and ends the others then.
+A policy that needs too much ends its own process, and no other job notices. `multiprocessing`'s server forks these
+processes (`policy_preload.py` has loaded what they need); each ends with the daemon.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import pickle
 import resource
-import select
 import signal
-import socket
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -29,11 +27,6 @@ from pfo_fs.scheduler import FrequencyScheduler
 
 log = logging.getLogger(__name__)
 
-_PRELOADED = (
-    *("numpy", "numpy.random", "pandas", "highspy"),
-    *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler"),
-)
-"""What is loaded before the forks is in memory once for all jobs; a job's process has some 20 MB of its own."""
 _MOST_LOG_LINES = 20
 _ADDRESSES = 4
 """Times the memory. Threads reserve addresses that they do not use; before Linux 4.7, only addresses can be limited."""
@@ -41,103 +34,21 @@ _NICE = 5
 """A policy that plans for minutes leaves the processor to the daemon and to training."""
 
 
-def main(given: dict[str, int]) -> None:
-    """Forks a process for each connection that comes in; ends when the daemon does."""
-    if "stderr_fd" in given:  # what the scheduler of an operator prints belongs into the daemon's log
-        os.dup2(given["stderr_fd"], 2)
-    # Before numpy is loaded: threads of its libraries would not outlive a fork, and one processor for a job is enough.
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
-    logging.getLogger().setLevel(given["log_level"])
-    with suppress(OSError):
-        os.nice(_NICE)
-    for name in _PRELOADED:
-        with suppress(ImportError):
-            import_module(name)
-    gc.collect()
-    gc.freeze()
-    _Forks(socket.socket(fileno=given["control_fd"])).run()
-
-
-class _Forks:
-    """Forks, and tells each daemon's end of a connection how the process at the other end has ended."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._children: dict[int, int] = {}  # the descriptor of each one's connection, by process
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        os.set_blocking(self._woken, False)
-
-    def run(self) -> None:
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        while True:
-            ready: list[object]
-            ready, _, _ = select.select([self._control, self._woken], [], [])  # type: ignore[type-var]
-            if self._woken in ready:
-                with suppress(BlockingIOError):
-                    os.read(self._woken, 4096)
-                self._reap()
-            if self._control in ready:
-                message, fds, _, _ = socket.recv_fds(self._control, 1, 1)
-                if not message:
-                    break
-                for fd in fds:
-                    self._fork(fd)
-        for pid in self._children:
-            os.kill(pid, signal.SIGKILL)
-
-    def _fork(self, fd: int) -> None:
-        try:
-            pid = os.fork()
-        except OSError as error:
-            _say_end(fd, f"no process could be started: {error.strerror}")
-            return
-        if pid:
-            self._children[pid] = fd
-            return
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGXCPU):
-                signal.signal(number, signal.SIG_DFL)
-            for other in (self._control.fileno(), self._woken, self._wake, *self._children.values()):
-                os.close(other)
-            _serve(Connection(fd))
-        finally:
-            os._exit(0)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            _say_end(self._children.pop(pid), os.waitstatus_to_exitcode(status))
-
-
-def _say_end(fd: int, how: int | str) -> None:
-    """Sends as the last message how the process has ended: its exit code, or a text if it has never started."""
-    os.set_blocking(fd, False)  # the daemon may not read
-    with Connection(fd) as connection, suppress(OSError):
-        connection.send(("ended", how))
-
-
-# ---- in the process of one job
-
-
-def _serve(connection: Connection) -> None:
+def serve(connection: Connection, limits: PolicyLimits, log_level: int) -> None:
+    """Makes a scheduler and calls its methods, as `RemotePolicy` asks, until the daemon closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C means the daemon
     lines = _LogLines()
     logging.getLogger().handlers = [lines]
+    logging.getLogger().setLevel(log_level)
+    with suppress(OSError):
+        os.nice(_NICE)
+    threading.Thread(target=_end_with_daemon, daemon=True).start()
     policy = _Policy()
-    connection.send(("started", os.getpid()))
-    limits: PolicyLimits = connection.recv()
     _limit_memory(limits.memory_bytes)
     while True:
         try:
             method, args = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         _limit_processor_time(limits.cpu_s)
         try:
@@ -153,6 +64,14 @@ def _serve(connection: Connection) -> None:
             text = f"the scheduler failed: {type(error).__name__}: {plain_text(str(error))}"
             data = pickle.dumps(("failed", (text, None), lines.taken()))
         connection.send_bytes(data)
+
+
+def _end_with_daemon() -> None:
+    """Ends this process as soon as the daemon has ended, also while a policy plans."""
+    daemon = parent_process()
+    assert daemon is not None
+    daemon.join()
+    os._exit(0)
 
 
 class _LogLines(logging.Handler):

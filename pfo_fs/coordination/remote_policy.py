@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import signal
-import socket
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing import get_context
 from typing import Any
 
 from pfo_fs.coordination import policy_process
-from pfo_fs.coordination.bounds import (
-    MOST_REPLY_BYTES,
-    PLAN_LIMITS,
-    PLANS_READ_AT_ONCE,
-    POLICY_LIMITS,
-    PolicyLimits,
-)
+from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, PLAN_LIMITS, PLANS_READ_AT_ONCE, POLICY_LIMITS, PolicyLimits
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
-from pfo_fs.ipc.spawn import start_process, why_no_processes
+from pfo_fs.ipc.spawn import why_no_processes
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult
 from pfo_fs.scheduler import (
     FixedSchedules,
@@ -38,9 +29,16 @@ from pfo_fs.scheduler.base import ScheduleGenerator
 
 log = logging.getLogger(__name__)
 
-_STARTS_WITHIN_S = 120.0
-"""To import numpy and scipy from a cold file system can take a minute."""
+_ENDS_WITHIN_S = 10.0
+"""A process whose connection is closed has ended, but for what the kernel does."""
+_SERVER_ENDED = 255
+"""The exit code that `multiprocessing` gives where its server, which would know it, has ended too."""
 _TO_DO = "Give the job fewer clocks, stages or instructions, or a plan file (PointSolution)."
+
+
+_processes = get_context("forkserver")
+_starts = threading.Lock()
+"""`multiprocessing` reads the ends of all processes when it starts another one: not while a thread reads one."""
 
 
 class PolicyProcesses:
@@ -48,67 +46,22 @@ class PolicyProcesses:
 
     def __init__(self, limits: PolicyLimits = POLICY_LIMITS) -> None:
         self._limits = limits
-        self._control: socket.socket | None = None
-        self._lock = threading.Lock()
         self._reading = threading.BoundedSemaphore(PLANS_READ_AT_ONCE)
+        _processes.set_forkserver_preload(["__main__", "pfo_fs.coordination.policy_preload"])
 
     def make(self, call: PolicyCall) -> FrequencyScheduler:
         """Makes a policy that runs in a process of its own; a plan is read in one, which ends then."""
         if load_scheduler(call.name) is Manual or why_no_processes():
             return call.make()
         if not only_reads_a_plan(call.name):
-            return self._start(call, self._limits)
+            return RemotePolicy(call, self._limits)
         with self._reading:
-            policy = self._start(call, PLAN_LIMITS)
+            policy = RemotePolicy(call, PLAN_LIMITS)
             try:
                 schedules = policy.request().schedules
             finally:
                 policy.close()
         return FixedSchedules(call.job_info, call.rank_infos, call.settings, schedules)
-
-    def _start(self, call: PolicyCall, limits: PolicyLimits) -> RemotePolicy:
-        policy = RemotePolicy(self._connect(), limits, call)
-        try:
-            policy.make(call)
-        except BaseException:
-            policy.close()
-            raise
-        return policy
-
-    def close(self) -> None:
-        """Ends all processes."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-
-    def _connect(self) -> Connection:
-        try:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                connection = Connection(ours.detach())
-                with self._lock:
-                    for is_new in (False, True):
-                        if is_new:
-                            self.close()
-                        if self._control is None:
-                            self._control = _start_forks()
-                        with suppress(OSError):  # the process that forks has ended: another one is started
-                            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-                            break
-        except OSError as error:
-            raise PolicyLost(f"no process for the scheduler: {error.strerror or error}; trying again") from error
-        return connection
-
-
-def _start_forks() -> socket.socket:
-    ours, theirs = socket.socketpair()
-    fds = {"control_fd": theirs.fileno()}
-    with suppress(OSError):
-        os.fstat(2)
-        fds["stderr_fd"] = 2
-    with theirs:
-        start_process(policy_process.__name__, {"log_level": logging.getLogger().level}, fds=fds)
-    return ours
 
 
 class RemotePolicy(FrequencyScheduler):
@@ -118,25 +71,31 @@ class RemotePolicy(FrequencyScheduler):
     `PolicyFailed`; when the process has ended for a reason outside, `PolicyLost`: a replay in another one goes on.
     """
 
-    def __init__(self, connection: Connection, limits: PolicyLimits, call: PolicyCall) -> None:
+    def __init__(self, call: PolicyCall, limits: PolicyLimits) -> None:
         super().__init__(call.job_info, call.rank_infos, call.settings)
         cls = load_scheduler(call.name)
         self.planning_takes_seconds = cls.planning_takes_seconds
         self.watches_iteration_times = cls.watches_iteration_times
-        self._connection = connection
         self._limits = limits
-        self._pid = 0
         self._given_orders: Mapping[int, InstructionOrder | None] | None = None
         self._is_old = True  # whether the answer may have changed
+        self._connection, theirs = _processes.Pipe()
+        given = theirs, limits, logging.getLogger().level
+        self._process = _processes.Process(target=policy_process.serve, args=given, daemon=True)
+        with theirs:
+            try:
+                with _starts:
+                    self._process.start()
+            except (OSError, EOFError) as error:
+                raise PolicyLost(f"no process for the scheduler: {error or 'it has ended'}; trying again") from error
+        try:
+            self._exchange("make", (call,))
+        except BaseException:
+            self.close()
+            raise
 
     def _run(self) -> ScheduleGenerator:
         raise NotImplementedError
-
-    def make(self, call: PolicyCall) -> None:
-        """Waits for the process, and makes the scheduler there."""
-        self._pid = self._receive(_STARTS_WITHIN_S)
-        self._send(self._limits)
-        self._exchange("make", (call,))
 
     # ---- what a scheduler does
 
@@ -172,10 +131,8 @@ class RemotePolicy(FrequencyScheduler):
 
     def close(self) -> None:
         """Ends the process, also while another thread waits for it."""
-        if self._pid:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._pid = 0
+        if self._process.pid is not None:
+            self._process.kill()
 
     def __del__(self) -> None:
         self.close()
@@ -194,17 +151,7 @@ class RemotePolicy(FrequencyScheduler):
         return value
 
     def _exchange(self, method: str, args: tuple[Any, ...]) -> Any:
-        self._send((method, args))
-        return self._receive(self._limits.wall_s)
-
-    def _send(self, message: object) -> None:
-        try:
-            self._connection.send(message)
-        except OSError as error:
-            raise PolicyLost(f"the scheduler's process has ended: {error.strerror}") from error
-
-    def _receive(self, within_s: float) -> Any:
-        """Returns what the process answers.
+        """Returns what a method of the process returns.
 
         Raises:
             PlanError: The scheduler has raised it.
@@ -212,17 +159,14 @@ class RemotePolicy(FrequencyScheduler):
             PolicyLost: The process has ended, but not by a limit.
         """
         try:
-            if not self._connection.poll(within_s):
+            self._connection.send((method, args))
+            if not self._connection.poll(self._limits.wall_s):
                 self.close()
-                raise PolicyFailed(f"the scheduler has not answered for {within_s:.0f} s. {_TO_DO}")
+                raise PolicyFailed(f"the scheduler has not answered for {self._limits.wall_s:.0f} s. {_TO_DO}")
             data = self._connection.recv_bytes(MOST_REPLY_BYTES)
             kind, *content = pickle.loads(data)  # noqa: S301  our own process has made it
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            self.close()
-            raise PolicyLost(f"the scheduler's process has ended ({error})") from error
-        if kind == "ended":
-            self._pid = 0
-            raise self._of_end(*content)
+            raise self._of_end() from error
         if kind == "memory":
             raise PolicyFailed(self._memory_text())
         for level, text in content[1:] and content[1]:
@@ -235,14 +179,16 @@ class RemotePolicy(FrequencyScheduler):
     def _memory_text(self) -> str:
         return f"the scheduler needs more than {self._limits.memory_bytes >> 20} MiB of memory for this job. {_TO_DO}"
 
-    def _of_end(self, how: int | str) -> PolicyFailed | PolicyLost:
-        """Returns the error for the end of the process: its exit code, or a text if it has never started."""
-        if isinstance(how, str):
-            return PolicyLost(how)
+    def _of_end(self) -> PolicyFailed | PolicyLost:
+        """Returns the error for the end of the process."""
+        with _starts:
+            self._process.join(_ENDS_WITHIN_S)
+            how = self._process.exitcode
+        self.close()
         if how == -signal.SIGXCPU:
             seconds = self._limits.cpu_s
             return PolicyFailed(f"the scheduler needs more than {seconds} s of processor time for this job. {_TO_DO}")
-        if how in (0, -signal.SIGKILL, -signal.SIGTERM):
+        if how in (None, 0, -signal.SIGKILL, -signal.SIGTERM, _SERVER_ENDED):
             return PolicyLost("the scheduler's process was ended from outside, perhaps for want of memory on this host")
         name = signal.Signals(-how).name if how < 0 else f"exit code {how}"
         return PolicyFailed(f"the scheduler's process has ended with {name}: {self._memory_text()}")

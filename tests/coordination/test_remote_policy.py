@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,22 +29,24 @@ SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=60.0)
 pytestmark = pytest.mark.xdist_group("remote policies")
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[PolicyProcesses]:
-    made = PolicyProcesses(SMALL)
-    made.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {})).close()
-    yield made
-    made.close()
+Start = Callable[..., RemotePolicy]
 
 
-def starting(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
-    started: list[FrequencyScheduler] = []
+@pytest.fixture
+def processes() -> PolicyProcesses:
+    return PolicyProcesses(SMALL)
 
-    def make(name: str, metadata: str = "") -> RemotePolicy:
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[RemotePolicy] = []
+
+    def make(name: str, metadata: str = "", wall_s: float = SMALL.wall_s) -> RemotePolicy:
         job = JOB.model_copy(update={"job_metadata": metadata})
-        policy = processes.make(PolicyCall(name, job, INFOS, PFOSettings(), {}))
-        started.append(policy)
+        limits = replace(SMALL, wall_s=wall_s)
+        policy = PolicyProcesses(limits).make(PolicyCall(name, job, INFOS, PFOSettings(), {}))
         assert isinstance(policy, RemotePolicy)
+        started.append(policy)
         return policy
 
     yield make
@@ -50,31 +54,10 @@ def starting(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]
         policy.close()
 
 
-@pytest.fixture
-def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
-    yield from starting(processes)
-
-
-@pytest.fixture
-def start_impatient() -> Iterator[Callable[..., RemotePolicy]]:
-    """Policies that must answer within a second."""
-    yield from starting_alone(replace(SMALL, wall_s=1.0))
-
-
-@pytest.fixture
-def start_alone() -> Iterator[Callable[..., RemotePolicy]]:
-    """Policies that no other test uses the process of."""
-    yield from starting_alone(SMALL)
-
-
-def starting_alone(limits: PolicyLimits) -> Iterator[Callable[..., RemotePolicy]]:
-    processes = PolicyProcesses(limits)
-    yield from starting(processes)
-    processes.close()
-
-
 def pid_of(policy: RemotePolicy) -> int:
-    return int(policy._pid)
+    pid = policy._process.pid
+    assert pid
+    return pid
 
 
 def state_of(pid: int) -> list[str]:
@@ -97,7 +80,7 @@ def clock(schedules: list[FrequencySchedule]) -> int:
     return schedules[0].frequencies[0][1]
 
 
-def test_a_policy_answers_as_it_does_in_this_process(start: Callable[..., RemotePolicy]) -> None:
+def test_a_policy_answers_as_it_does_in_this_process(start: Start) -> None:
     here = load_scheduler("schedulers:ThreeSteps")(JOB, INFOS, PFOSettings())
     there = start("schedulers:ThreeSteps")
     for _ in range(3):
@@ -109,7 +92,7 @@ def test_a_policy_answers_as_it_does_in_this_process(start: Callable[..., Remote
     assert there.request() == here.request()
 
 
-def test_a_policy_gets_plan_inputs_and_goes_on_from_a_revision(start: Callable[..., RemotePolicy]) -> None:
+def test_a_policy_gets_plan_inputs_and_goes_on_from_a_revision(start: Start) -> None:
     there = start("schedulers:FollowsStraggler")
     assert clock(there.request().schedules) == 1200
     there.react(PlanInputs(target=Target(slowdown=1.1)))
@@ -149,13 +132,13 @@ def test_arguments_that_do_not_fit_are_named(processes: PolicyProcesses) -> None
         processes.make(PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {}))
 
 
-def test_equal_schedules_take_the_memory_of_one(start: Callable[..., RemotePolicy]) -> None:
+def test_equal_schedules_take_the_memory_of_one(start: Start) -> None:
     first, second = start("schedulers:ThreeSteps").request().schedules
     assert (first.rank, second.rank) == (0, 1)
     assert first.frequencies is second.frequencies
 
 
-def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: Callable[..., RemotePolicy]) -> None:
+def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: Start) -> None:
     with pytest.raises(PlanError, match="more than 400,000 instructions"):
         start("schedulers:LongSchedules").request()
 
@@ -168,14 +151,14 @@ def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
     assert public - own_state - before_a_job - made_of_others <= set(vars(RemotePolicy))
 
 
-def test_an_error_of_a_policy_names_it_as_before(start: Callable[..., RemotePolicy]) -> None:
+def test_an_error_of_a_policy_names_it_as_before(start: Start) -> None:
     policy = start("schedulers:Misbehaves", "an error")
     policy.request()
     with pytest.raises(PolicyFailed, match="the scheduler failed: ZeroDivisionError: as asked"):
         policy.observe(results())
 
 
-def test_a_plan_error_of_a_policy_stays_one(start: Callable[..., RemotePolicy]) -> None:
+def test_a_plan_error_of_a_policy_stays_one(start: Start) -> None:
     with pytest.raises(PlanError, match="observe"):
         start("schedulers:ThreeSteps").observe(results())
 
@@ -190,17 +173,15 @@ def test_a_plan_error_of_a_policy_stays_one(start: Callable[..., RemotePolicy]) 
         ("the process", "exit code 3"),
     ],
 )
-def test_a_policy_that_takes_too_much_fails_and_says_of_what(
-    start: Callable[..., RemotePolicy], start_impatient: Callable[..., RemotePolicy], takes: str, said: str
-) -> None:
-    policy = (start_impatient if takes == "time" else start)("schedulers:Misbehaves", takes)
+def test_a_policy_that_takes_too_much_fails_and_says_of_what(start: Start, takes: str, said: str) -> None:
+    policy = start("schedulers:Misbehaves", takes, wall_s=1.0 if takes == "time" else SMALL.wall_s)
     policy.request()
     with pytest.raises(PolicyFailed, match=said):
         policy.observe(results())
 
 
 def test_a_policy_whose_process_is_killed_from_outside_is_lost_and_not_failed(
-    start: Callable[..., RemotePolicy],
+    start: Start,
 ) -> None:
     policy = start("schedulers:ThreeSteps")
     policy.request()
@@ -209,19 +190,41 @@ def test_a_policy_whose_process_is_killed_from_outside_is_lost_and_not_failed(
         policy.observe(results())
 
 
-def test_the_process_that_forks_is_started_again_when_it_was_killed(
-    start_alone: Callable[..., RemotePolicy], wait_for: Wait
-) -> None:
-    first = start_alone("schedulers:ThreeSteps")
-    forks = int(state_of(pid_of(first))[1])
-    os.kill(forks, signal.SIGKILL)
-    wait_for(lambda: state_of(forks)[0] == "Z", what="its end")
-    assert clock(start_alone("schedulers:ThreeSteps").request().schedules) == 1410
+def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start, wait_for: Wait) -> None:
+    first = start("schedulers:ThreeSteps")
+    server = int(state_of(pid_of(first))[1])
+    os.kill(server, signal.SIGKILL)
+    wait_for(lambda: state_of(server)[0] == "Z", what="its end")
+    assert clock(start("schedulers:ThreeSteps").request().schedules) == 1410
+    assert clock(first.request().schedules) == 1410, "it goes on"
+    os.kill(pid_of(first), signal.SIGKILL)
+    with pytest.raises(PolicyLost):
+        first.observe(results())
 
 
-def test_the_process_of_a_policy_ends_when_the_policy_is_closed(
-    start: Callable[..., RemotePolicy], wait_for: Wait
-) -> None:
+def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path, wait_for: Wait) -> None:
+    program = tmp_path / "daemon.py"
+    program.write_text(
+        "if __name__ == '__main__':\n"
+        "    import test_remote_policy as of\n"
+        "    job = of.JOB.model_copy(update={'job_metadata': 'time'})\n"
+        "    call = of.PolicyCall('schedulers:Misbehaves', job, of.INFOS, of.PFOSettings(), {})\n"
+        "    policy = of.PolicyProcesses(of.SMALL).make(call)\n"
+        "    policy.request()\n"
+        "    print(of.pid_of(policy), flush=True)\n"
+        "    policy.observe(of.results())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    daemon = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment)
+    assert daemon.stdout is not None
+    pid = int(daemon.stdout.readline())
+    assert is_alive(pid)
+    daemon.kill()
+    daemon.communicate()
+    wait_for(lambda: not is_alive(pid), what="the end of the policy's process")
+
+
+def test_the_process_of_a_policy_ends_when_the_policy_is_closed(start: Start, wait_for: Wait) -> None:
     policy = start("schedulers:ThreeSteps")
     pid = pid_of(policy)
     assert is_alive(pid)
@@ -229,7 +232,7 @@ def test_the_process_of_a_policy_ends_when_the_policy_is_closed(
     wait_for(lambda: not is_alive(pid), what="the end of the process")
 
 
-def test_two_policies_share_nothing(start: Callable[..., RemotePolicy]) -> None:
+def test_two_policies_share_nothing(start: Start) -> None:
     first, second = start("schedulers:ThreeSteps"), start("schedulers:ThreeSteps")
     first.request()
     first.observe(results())

@@ -1,0 +1,23 @@
+"""What the server that forks the processes of policies imports: in memory once for all jobs, a job's own is some 20 MB.
+
+For that process only: the import sets the environment, and takes all that is there out of garbage collection, which
+would copy it for each job.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import suppress
+from importlib import import_module
+
+# Before numpy is loaded: threads of its libraries would not outlive a fork, and one processor for a job is enough.
+os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
+for name in (
+    *("numpy", "numpy.random", "pandas", "highspy"),
+    *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler", "pfo_fs.coordination.policy_process"),
+):
+    with suppress(ImportError):
+        import_module(name)
+gc.collect()
+gc.freeze()
