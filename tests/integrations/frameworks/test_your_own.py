@@ -1,4 +1,4 @@
-"""The adapter that docs/frameworks.md shows, on ColossalAI's real 1F1B schedule."""
+"""The adapter in examples/colossalai_adapter.py, on ColossalAI's real 1F1B schedule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("colossalai", reason="needs ColossalAI; .ci/frameworks installs it")
 
 
-def test_the_adapter_of_the_page_follows_colossalai(run_ranks: Callable[..., Any]) -> None:
+def test_the_adapter_of_the_example_follows_colossalai(run_ranks: Callable[..., Any]) -> None:
     for rank, seen in enumerate(run_ranks("your_own", 2)):
         assert seen["steps"] == [seen["orders"][rank]] * 2  # and nothing of the evaluation
         assert not seen["errors"]

@@ -1,7 +1,9 @@
-"""ColossalAI's 1F1B schedule followed by an adapter of its own: the code of docs/frameworks.md, tried."""
+"""ColossalAI's 1F1B schedule followed by an adapter of its own: examples/colossalai_adapter.py, tried."""
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,6 @@ from colossalai.cluster import ProcessGroupMesh
 from colossalai.interface import OptimizerWrapper
 from colossalai.pipeline.schedule import OneForwardOneBackwardSchedule
 from colossalai.pipeline.stage_manager import PipelineStageManager
-from framework_pages import run_block
 from recording import fingerprint, given, say
 from torch import nn
 
@@ -34,7 +35,7 @@ def main() -> None:
     want = given()
     set_accelerator("cpu")
     dist.init_process_group("gloo")
-    page = run_block("frameworks", "Your own framework", 0)
+    adapter = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "colossalai_adapter.py"))
 
     def train(followed: bool) -> tuple[str, Any, Any]:
         torch.manual_seed(0)
@@ -42,7 +43,7 @@ def main() -> None:
         model = Stage()
         optimizer = OptimizerWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
         batches = iter([{"x": torch.randn(2 * MICROBATCHES, WIDTH)} for _ in range(3)])
-        pfo = page["attach"](schedule, want["shared_dir"]) if followed else None
+        pfo = adapter["attach"](schedule, want["shared_dir"]) if followed else None
 
         def run(optimizer: Any) -> None:
             schedule.forward_backward_step(model, batches, lambda out, _: out["hidden"].pow(2).mean(), optimizer)
