@@ -27,8 +27,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
-from pfo_fs.device.clocks.driver_calls import HostDriver
+from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, HostDriver
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
