@@ -151,7 +151,7 @@ class HostPlace(Place):
         self._events: deque[e.Event] = deque()
         self._tasks: deque[Any] = deque()
         self._coordinator: Coordinator | None = None
-        self._told: e.TellCoordinator | None = None
+        self._told: m.ScheduleApplied | None = None
         self._stops = False
 
     @property
@@ -247,7 +247,7 @@ class HostPlace(Place):
                     self._events.append(e.GpuReset(rank, gpu, ""))
                 case e.StartCoordinator():
                     self._start_coordinator(action)
-                case e.TellCoordinator():
+                case m.ScheduleApplied():
                     self._told = action
                 case e.Stop():
                     self._stops = True
@@ -267,7 +267,7 @@ class HostPlace(Place):
             )
 
     def _published(self, number: int, schedules: Any, steps: int) -> None:
-        self._handle(e.PlanPublished(op.new_schedule(number, 0, schedules, steps)))
+        self._handle(e.ForTraining(op.new_schedule(number, 0, schedules, steps)))
 
     def _schedule(self) -> None:
         if self._coordinator is not None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.operations import Operation, Result
-from pfo_fs.ipc.messages import GpuToReset, Message, NewSchedule, ToHelper
+from pfo_fs.ipc.messages import GpuToReset, LogLine, Message, NewSchedule, ScheduleApplied, ToHelper
 from pfo_fs.models import RankInfo
 
 # ---- events
@@ -38,10 +38,11 @@ class OperationDone:
 
 
 @dataclass(frozen=True)
-class PlanPublished:
-    """The coordinator in this process has a new schedule for all ranks of the job."""
+class ForTraining:
+    """A message for the first rank of this host: a schedule that the coordinator in this process has published, or a
+    log record of this process, which has no output of its own."""
 
-    schedule: NewSchedule
+    message: NewSchedule | LogLine
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,6 @@ class CoordinatorAlive:
     """The coordinator in this process has polled; ranks may follow the schedule in force for `lease_s`, 0 for ever."""
 
     lease_s: float
-
-
-@dataclass(frozen=True)
-class Logged:
-    """A log record of this process, which has no output of its own; `level` as in `logging`."""
-
-    level: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -92,17 +85,9 @@ class TimePassed:
 
 
 Event: TypeAlias = (
-    MessageArrived
-    | ClientGone
-    | OperationDone
-    | PlanPublished
-    | CoordinatorAlive
-    | Logged
-    | Terminated
-    | ClocksStopped
-    | GpuReset
+    MessageArrived | ClientGone | OperationDone | ForTraining | CoordinatorAlive | Terminated | ClocksStopped | GpuReset
     | TimePassed
-)
+)  # fmt: skip
 
 # ---- actions
 
@@ -137,14 +122,6 @@ class StartCoordinator:
 
 
 @dataclass(frozen=True)
-class TellCoordinator:
-    """Tell the coordinator that rank 0 follows schedule `number` from `step` on."""
-
-    number: int
-    step: int
-
-
-@dataclass(frozen=True)
 class ResetGpu:
     """Reset the GPU of a rank, whose clock process cannot, after `pause_s`: `GpuReset` tells the result."""
 
@@ -158,4 +135,5 @@ class Stop:
     """End the helper: there is nothing left to do."""
 
 
-Action: TypeAlias = Send | HangUp | Run | StartCoordinator | TellCoordinator | ResetGpu | Stop
+Action: TypeAlias = Send | HangUp | Run | StartCoordinator | ScheduleApplied | ResetGpu | Stop
+"""`ScheduleApplied`, of rank 0, is for the coordinator in this process."""

@@ -14,6 +14,7 @@ from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import PfoError
 from pfo_fs.helper import events as e
 from pfo_fs.helper.operations import DirectoryOperations, new_schedule
+from pfo_fs.ipc.messages import ScheduleApplied
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.settings import PFOSettings
 
@@ -36,7 +37,7 @@ class CoordinatorThread:
         self._operations = operations
         self._settings = settings
         self._post = post
-        self._inbox: SimpleQueue[e.StartCoordinator | e.TellCoordinator | None] = SimpleQueue()
+        self._inbox: SimpleQueue[e.StartCoordinator | ScheduleApplied | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self, action: e.StartCoordinator) -> None:
@@ -46,9 +47,9 @@ class CoordinatorThread:
             self._thread = threading.Thread(target=self._run, daemon=True, name="coordinator")
             self._thread.start()
 
-    def applied(self, number: int, step: int) -> None:
-        """Notes that rank 0 follows schedule `number` from `step` on."""
-        self._inbox.put(e.TellCoordinator(number, step))
+    def applied(self, message: ScheduleApplied) -> None:
+        """Notes which schedule rank 0 follows, from which step on."""
+        self._inbox.put(message)
 
     def stop(self) -> None:
         """Ends the thread after its present action."""
@@ -56,7 +57,7 @@ class CoordinatorThread:
 
     def _run(self) -> None:
         coordinator: Coordinator | None = None
-        applied: e.TellCoordinator | None = None  # a new coordinator may know this number only after its first poll
+        applied: ScheduleApplied | None = None  # a new coordinator may know this number only after its first poll
         pause_s = _LONGEST_PAUSE_S
         while True:
             try:
@@ -66,7 +67,7 @@ class CoordinatorThread:
             else:
                 if told is None:
                     return
-                if isinstance(told, e.TellCoordinator):
+                if isinstance(told, ScheduleApplied):
                     applied = told
                 else:
                     coordinator = self._new(told) or coordinator
@@ -91,4 +92,4 @@ class CoordinatorThread:
             return None
 
     def _publish(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
-        self._post(e.PlanPublished(new_schedule(number, 0, schedules, steps)))
+        self._post(e.ForTraining(new_schedule(number, 0, schedules, steps)))

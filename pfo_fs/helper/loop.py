@@ -135,8 +135,8 @@ class HelperLoop:
                     self._tasks.put(operation)
                 case e.StartCoordinator():
                     self._coordinator.start(action)
-                case e.TellCoordinator(number, step):
-                    self._coordinator.applied(number, step)
+                case m.ScheduleApplied():
+                    self._coordinator.applied(action)
                 case e.ResetGpu(rank, gpu, pause_s):
                     self._resets.start(rank, gpu, pause_s)
                 case e.HangUp(client):

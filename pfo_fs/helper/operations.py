@@ -49,8 +49,6 @@ class CreatedJob:
 class AskWhoSchedules:
     """Read, after a pause, whether a daemon has claimed the job, and whether one runs; result: `WhoSchedules`."""
 
-    pause_s: float = 0.0
-
 
 @dataclass(frozen=True)
 class WhoSchedules:
@@ -138,16 +136,10 @@ class WriteResults:
     results: tuple[bodies.ResultBody, ...]
 
 
-@dataclass(frozen=True)
-class WriteProgress:
-    body: bodies.ProgressBody
-    name: int
-
-
 Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch
-Record: TypeAlias = bodies.OrderBody | bodies.IterationTimesBody | bodies.EndBody
+Record: TypeAlias = bodies.OrderBody | bodies.ProgressBody | bodies.IterationTimesBody | bodies.EndBody
 """Written as it is, to its own file."""
-Write: TypeAlias = RegisterRanks | Record | WriteResults | WriteProgress | Asked
+Write: TypeAlias = RegisterRanks | Record | WriteResults | Asked
 Operation: TypeAlias = Question | Write
 Result: TypeAlias = (
     "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
@@ -214,8 +206,8 @@ class DirectoryOperations:
                 return is_local(self._root)
             case CreateJob(body, attempt):
                 return self._create(body, attempt)
-            case AskWhoSchedules(pause_s):
-                time.sleep(pause_s)
+            case AskWhoSchedules():
+                time.sleep(0.02 if is_local(self._root) else 0.1)
                 # By listing: an NFS client remembers for half a minute that a name was not there.
                 claimed = "coordinator.json" in self.folder.names()
                 try:
@@ -235,15 +227,9 @@ class DirectoryOperations:
                 return RanksRegistered(self.folder.register_ranks(ranks), self._is_off())
             case ReadSwitch(thorough):
                 return self._read_switch(thorough=thorough)
-            case bodies.OrderBody():
-                self.folder.write(operation)
             case WriteResults(number, results):
                 self.folder.write_results(number, results)
-            case bodies.IterationTimesBody():
-                self.folder.write(operation)
-            case WriteProgress(body, name):
-                self.folder.write(body.model_copy(update={"name": name}))
-            case bodies.EndBody():
+            case bodies.OrderBody() | bodies.ProgressBody() | bodies.IterationTimesBody() | bodies.EndBody():
                 self.folder.write(operation)
             case ReadProfile() | SaveProfile():
                 return carry_out(operation)

@@ -18,12 +18,12 @@ from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.gpu.spec import load_all_ways
 from pfo_fs.errors import plain_text
-from pfo_fs.helper.events import Logged, Terminated
+from pfo_fs.helper.events import ForTraining, Terminated
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
 from pfo_fs.helper.operations import DirectoryOperations
 from pfo_fs.helper.state import HelperState
-from pfo_fs.ipc.messages import GpuToReset
+from pfo_fs.ipc.messages import GpuToReset, LogLine
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
 from pfo_fs.settings import load_settings
 
@@ -60,7 +60,8 @@ class _ToTraining(logging.Handler):
         self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._loop.post(Logged(record.levelno, plain_text(record.getMessage())))
+        line = LogLine(level=record.levelno, message=plain_text(record.getMessage()))
+        self._loop.post(ForTraining(line))
 
 
 def main(given: dict[str, Any]) -> None:

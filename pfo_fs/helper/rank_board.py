@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from pfo_fs.helper.iteration_time_log import IterationTimeLog
-from pfo_fs.helper.operations import WriteProgress
-from pfo_fs.ipc.messages import ProgressReport
+from pfo_fs.ipc.messages import ProgressReport, TimedStep
 from pfo_fs.models import RankInfo
 from pfo_fs.store import bodies
 
@@ -19,13 +19,15 @@ _SLOWER_ELSEWHERE = 5.0
 """On a network file system, the time between records is multiplied by this."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
 """The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
-
-
-_AS_REPORTED = (
-    *("step", "number", "iter_time", "iter_energy", "clock_mhz"),
-    *("undo_owed", "undo_failures"),
-)
+_AS_REPORTED = ("step", "number", "iter_time", "iter_energy", "clock_mhz", "undo_owed", "undo_failures")
 """Fields of a rank's record that are those of a clock process's report."""
+_KEPT = 16
+_CHANGED = 0.01
+"""Relative: an iteration this much longer or shorter than the last one written is written at once."""
+_QUIET = 15
+"""While nothing changes, a record is written after this many times the shortest interval."""
+_CONFIRMATIONS = 3
+"""This many records follow a change, as soon as there are new iterations: the coordinator waits for a confirmation."""
 
 
 class RankBoard:
@@ -134,11 +136,11 @@ class RankBoard:
             progress.model_copy(update={"step_age_s": max(0.0, now_s - self._moved_at_s.get(rank, now_s))})
             for rank, progress in sorted(self._progress.items())
         ]
-        return bodies.ProgressBody(ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
+        return bodies.ProgressBody(name=self.name, ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
 
-    def not_written(self, write: WriteProgress | bodies.IterationTimesBody) -> None:
+    def not_written(self, write: bodies.ProgressBody | bodies.IterationTimesBody) -> None:
         """Notes that a record could not be written: the next one is due sooner."""
-        if isinstance(write, WriteProgress):
+        if isinstance(write, bodies.ProgressBody):
             self._changed = True
         elif write.rank in self._iteration_times:
             self._iteration_times[write.rank].not_written()
@@ -151,3 +153,54 @@ class RankBoard:
         known = self._progress.get(rank, bodies.RankProgress(rank=rank))
         self._progress[rank] = bodies.RankProgress.model_validate({**known.model_dump(), **fields})
         self._changed = True
+
+
+class IterationTimeLog:
+    """Decides when to write the iteration times of a pipeline: at once when they change, otherwise rarely.
+
+    Args:
+        interval_s: The shortest time between two records.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self.steps: list[TimedStep] = []
+        self.throttled = ""
+        self._interval_s = interval_s
+        self._written_at = -math.inf
+        self._written: tuple[int, float, str] | None = None
+        self._confirmations = 0
+
+    def add(self, steps: Sequence[TimedStep], throttled: str) -> None:
+        """Adds iterations that have ended since the last call."""
+        self.steps = [*self.steps, *steps][-_KEPT:]
+        self.throttled = throttled
+
+    def due(self, now: float) -> bool:
+        """Returns whether to write a record now (monotonic s): after a change, or long after the last record."""
+        since_s = now - self._written_at
+        if since_s < self._interval_s or (not self.steps and self.throttled == (self._written or (0, 0, ""))[2]):
+            return False
+        return since_s >= _QUIET * self._interval_s or self._confirmations > 0 or self._has_changed()
+
+    def _has_changed(self) -> bool:
+        if self._written is None:
+            return True
+        number, span_s, throttled = self._written
+        if self.throttled != throttled:
+            return True
+        if not self.steps:
+            return False
+        _, newest_number, newest_s = self.steps[-1]
+        return newest_number != number or abs(newest_s - span_s) > _CHANGED * span_s
+
+    def written(self, now: float) -> None:
+        """Notes that a record was written."""
+        is_change = self._written is not None and self._has_changed()
+        self._confirmations = _CONFIRMATIONS if is_change else max(0, self._confirmations - 1)
+        self._written_at = now
+        _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
+        self._written = number, span_s, self.throttled
+
+    def not_written(self) -> None:
+        """Notes that a record could not be written: the next one is due after the shortest interval."""
+        self._written = None

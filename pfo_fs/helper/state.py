@@ -16,14 +16,12 @@ from pydantic import ValidationError
 from pfo_fs.errors import PfoError, StoreError, first_problem
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.coordination_choice import CoordinationChoice
-from pfo_fs.helper.directory_health import DirectoryHealth
-from pfo_fs.helper.job import Client, Clients, Job
+from pfo_fs.helper.held import DirectoryHealth, SwitchWatch
+from pfo_fs.helper.job import Client, Clients, CoordinationChoice, Job
 from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.resets import OwedResets
 from pfo_fs.helper.schedule_watch import ScheduleWatch
-from pfo_fs.helper.switch_watch import SwitchWatch
 from pfo_fs.helper.write_queue import WriteQueue
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import ProfilingResult, RankInfo
@@ -88,8 +86,8 @@ class HelperState:
                 self._on_client_gone(client)
             case e.OperationDone():
                 self._on_operation_done(event)
-            case e.PlanPublished(schedule):
-                self._tell_rank(0, schedule)
+            case e.ForTraining(message):
+                self._tell_rank(min(self._clients.ranks(), default=-1), message)
             case e.Terminated(None):
                 self._job.terminated_at_s = self._now_s
             case e.Terminated(int(client)) if client in self._clients:
@@ -98,8 +96,6 @@ class HelperState:
                 self._actions.append(self._resets.begin(rank, gpu, "is stopped"))
             case e.GpuReset():
                 self._actions += self._resets.ended(event, again=bool(self._clients))
-            case e.Logged(level, text):
-                self._tell_rank(min(self._clients.ranks(), default=-1), m.LogLine(level=level, message=text))
             case e.CoordinatorAlive(lease_s):
                 for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
                     self._tell_training(told)
@@ -154,9 +150,9 @@ class HelperState:
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
                     self._add(bodies.OrderBody(rank=rank, instructions=instructions))
-            case m.ScheduleApplied(number=schedule_number, step=step, late=late):
+            case m.ScheduleApplied(number=schedule_number, late=late):
                 if rank == 0 and self._job.coordination == "local":
-                    self._actions.append(e.TellCoordinator(schedule_number, step))
+                    self._actions.append(message)
                 if late:
                     self._job.late.add((rank, schedule_number))
             case m.ProblemSeen(message=text):
@@ -281,8 +277,6 @@ class HelperState:
     def _go_on_choosing(self, question: op.Question | None) -> None:
         choice = self._job.choice
         if question is not None:
-            if isinstance(question, op.AskWhoSchedules):
-                question = op.AskWhoSchedules(pause_s=0.02 if self._local_mount else 0.1)
             self._run(question)
         elif choice is not None and choice.chosen is not None and self._job.created is not None:
             if choice.warning:
@@ -313,7 +307,7 @@ class HelperState:
             log.warning("%s", text)
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
-        if isinstance(write, (op.WriteProgress, bodies.IterationTimesBody)):  # a newer record follows anyway
+        if isinstance(write, (bodies.ProgressBody, bodies.IterationTimesBody)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
                 self._board.not_written(write)
@@ -350,15 +344,15 @@ class HelperState:
 
     def _may_add_progress(self) -> bool:
         """Whether a progress record would be written next; while one waits, there is no other."""
-        return self._job.is_open and not self._writes.holds(op.WriteProgress)
+        return self._job.is_open and not self._writes.holds(bodies.ProgressBody)
 
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
         if self._may_add_progress():
             error, last = self._health.error, self._clients.have_gone
             body = self._board.record(now_s, error, local_mount=self._local_mount, last=last)
-            if body is not None and self._board.name is not None:
-                self._add(op.WriteProgress(body, self._board.name))
+            if body is not None:
+                self._add(body)
         write = self._writes.next(now_s, self._is_complete)
         if write is not None:
             self._run(write)

@@ -12,7 +12,7 @@ from record_corpus import Place, load, plant, sign
 
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.coordination_choice import CoordinationChoice
+from pfo_fs.helper.job import CoordinationChoice
 from pfo_fs.store import SharedDirectory, bodies
 
 INFOS = rank_infos(1, 2)

@@ -12,7 +12,7 @@ from jobs import make_job, rank_infos, register
 
 from pfo_fs.coordination import Coordinator, SitePolicy, read_site_policy
 from pfo_fs.coordination.site_policy import parse_site_policy
-from pfo_fs.helper.coordination_choice import CoordinationChoice
+from pfo_fs.helper.job import CoordinationChoice
 from pfo_fs.helper.operations import ClaimForRank0, WhoSchedules
 from pfo_fs.schedule_yaml import ScheduleProblems
 from pfo_fs.settings import PFOSettings

@@ -47,8 +47,8 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
         answers.wait(HANGS_AFTER_S)
         return read_current(folder)
 
-    monkeypatch.setattr("pfo_fs.helper.directory_health.FALLBACK_AFTER_S", 0.2)
-    monkeypatch.setattr("pfo_fs.helper.directory_health._CALM_S", 0.0)
+    monkeypatch.setattr("pfo_fs.helper.held.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.held._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     monkeypatch.setattr(JobFolder, "read_current", silent)

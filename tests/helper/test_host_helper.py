@@ -18,7 +18,7 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.events import Logged, Terminated
+from pfo_fs.helper.events import ForTraining, Terminated
 from pfo_fs.helper.operations import PollSchedule, new_schedule
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.ipc import messages, transport
@@ -179,8 +179,8 @@ def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_h
 def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
     client = host.client(0)
     folder = host.folder(host.create(client, mode="local"))
-    host.loop.post(Logged(20, "training does not read this"))
-    wait_for(lambda: host.times(Logged))
+    host.loop.post(ForTraining(messages.LogLine(level=20, message="training does not read this")))
+    wait_for(lambda: host.times(messages.LogLine))
     client.send(messages.Goodbye(reason="finished"))
     client.close()
     end = wait_for(folder.read_end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfo_fs.helper.iteration_time_log import IterationTimeLog
+from pfo_fs.helper.rank_board import IterationTimeLog
 
 
 def test_the_first_iterations_are_written_at_once() -> None:

@@ -12,7 +12,7 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
-from pfo_fs.store.bodies import RankProgress
+from pfo_fs.store.bodies import ProgressBody, RankProgress
 from pfo_fs.store.loads_known import LoadsKnown
 
 INFOS = rank_infos(1)
@@ -62,8 +62,8 @@ def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() 
 
 
 def progress(actions: list[e.Action]) -> RankProgress:
-    (record,) = (operation for operation in operations(actions) if isinstance(operation, op.WriteProgress))
-    return record.body.ranks[0]
+    (record,) = (operation for operation in operations(actions) if isinstance(operation, ProgressBody))
+    return record.ranks[0]
 
 
 def test_a_gpu_that_a_dead_clock_process_has_left_is_owed_until_it_is_reset_and_only_then_said_to_be_reset() -> None:
@@ -115,8 +115,8 @@ def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_t
 @pytest.mark.parametrize("coordination", ["local", "daemon"])
 def test_only_a_coordinator_of_this_host_is_told_when_rank_0_follows_a_schedule(coordination: str) -> None:
     state = registered(coordination)
-    actions = state.handle(e.MessageArrived(0, m.ScheduleApplied(number=3, step=9, late=False)), 1.0)
-    assert (e.TellCoordinator(3, 9) in actions) == (coordination == "local")
+    applied = m.ScheduleApplied(number=3, step=9, late=False)
+    assert (applied in state.handle(e.MessageArrived(0, applied), 1.0)) == (coordination == "local")
 
 
 def written(state: HelperState, event: e.Event, now_s: float) -> list[op.Operation]:
@@ -135,7 +135,7 @@ def test_what_loads_explain_and_how_training_ended_is_in_the_next_record_of_prog
     told = e.MessageArrived(0, m.LoadsSeen(known=known.model_dump())) if event == "loads" else e.ClientGone(0)
     written(state, e.MessageArrived(0, m.ProgressReport(step=1, number=0)), 1.0)
     done = written(state, told, 100.0) + written(state, e.TimePassed(), 200.0)
-    *_, rank = (rank for one in done if isinstance(one, op.WriteProgress) for rank in one.body.ranks)
+    *_, rank = (rank for one in done if isinstance(one, ProgressBody) for rank in one.ranks)
     if event == "loads":
         assert rank.loads == known
     else:
