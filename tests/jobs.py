@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, RecordFolder, SharedDirectory, bodies
 
 CLOCKS = list(range(1410, 195, -15))
 
@@ -130,3 +134,17 @@ def living_daemon(root: Path) -> Iterator[None]:
     finally:
         ends.set()
         thread.join()
+
+
+def instead_of(
+    monkeypatch: pytest.MonkeyPatch, method: str, model: type, call: Callable[[Callable[[], Any], Any], Any]
+) -> None:
+    """Where records of a type are read or written, calls `call` with what does that, and the numbers or the body."""
+    given = getattr(RecordFolder, method)
+
+    def patched(folder: RecordFolder, what: Any, **place: Any) -> Any:
+        is_meant = model in (what, type(what))
+        do = partial(given, folder, what, **place)
+        return call(do, place if isinstance(what, type) else what) if is_meant else do()
+
+    monkeypatch.setattr(RecordFolder, method, patched)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
+from jobs import instead_of
 
 from pfo_fs.coordination.leader import Leader
 from pfo_fs.errors import StoreError, StoreUnavailable
@@ -74,7 +75,7 @@ def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later
         def fails(*_: object) -> None:
             raise StoreUnavailable(errno.EIO, "no answer")
 
-        outage.setattr(SharedDirectory, "write_daemon", fails)
+        instead_of(outage, "write", bodies.DaemonBody, fails)
         leader.poll()
         for _ in range(3):
             with pytest.raises(StoreError):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, clock_mhz, coordinate, poll, say_yaml
-from jobs import current_of, index_of, make_job, rank_infos, write_results
+from jobs import current_of, index_of, instead_of, make_job, rank_infos, write_results
 
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.publication import Publication
@@ -177,14 +177,13 @@ def test_a_publication_stays_as_it_was_when_the_directory_gives_no_answer_while_
         folder.write_schedule(number, 1, 0, source, [], rank_infos(1))
     publication = Publication(folder, 1, PollPace(1.0, remote=False, adapts=False, now=0.0))
     publication.restore("p")
-    read = folder.read_index
 
-    def read_some(number: int) -> bodies.IndexBody | None:
-        if number == 2:
+    def read_some(read: Callable[[], bodies.IndexBody | None], place: dict[str, int]) -> bodies.IndexBody | None:
+        if place["number"] == 2:
             raise StoreUnavailable(116, "stale")
-        return read(number)
+        return read()
 
-    monkeypatch.setattr(folder, "read_index", read_some)
+    instead_of(monkeypatch, "read", bodies.IndexBody, read_some)
     with pytest.raises(StoreUnavailable):
         publication.restore("p")
     assert publication.number == 2

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from clock import Clock
 from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
-from jobs import current_of, index_of, rank_infos, write_results
+from jobs import current_of, index_of, instead_of, rank_infos, write_results
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import PolicyFailed, StoreError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, SharedDirectory
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 
 def test_a_schedule_in_the_middle_that_cannot_be_read_any_more_starts_the_scheduler_afresh(
@@ -115,7 +115,7 @@ def test_a_schedule_that_cannot_be_read_any_more_is_replaced(folder: JobFolder, 
     assert clock_mhz(folder) == 1410
 
 
-@pytest.mark.parametrize("failing", ["write_current", "read_current"])
+@pytest.mark.parametrize("failing", ["write", "read"])
 def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_raise(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_rais
 
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    monkeypatch.setattr(JobFolder, failing, fails)
+    instead_of(monkeypatch, failing, bodies.CurrentBody, fails)
     (folder.files.root / folder.path / "progress").mkdir(exist_ok=True)
     (folder.files.root / folder.path / "progress" / "0.json").write_text("junk")
     poll(coordinator, clock, 30)
@@ -174,7 +174,7 @@ def test_a_status_that_cannot_be_written_is_logged_once(
 
     caplog.set_level("INFO")
     coordinator = coordinate(folder, clock, Says)
-    monkeypatch.setattr(JobFolder, "write_current", fails)
+    instead_of(monkeypatch, "write", bodies.CurrentBody, fails)
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1
 

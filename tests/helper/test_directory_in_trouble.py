@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helper_host import Host
-from jobs import rank_infos, results_by_rank
+from jobs import instead_of, rank_infos, results_by_rank
 from running import HANGS_AFTER_S
 
 from pfo_fs.coordination import Coordinator
@@ -39,19 +39,18 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
     host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait, how: str
 ) -> None:
     answers = threading.Event()
-    read_current = JobFolder.read_current
 
-    def silent(folder: JobFolder) -> bodies.CurrentBody | None:
+    def silent(read: Callable[[], bodies.CurrentBody | None], _: object) -> bodies.CurrentBody | None:
         if how == "refuses" and not answers.is_set():
             raise StoreError(errno.EIO, "no answer")
         answers.wait(HANGS_AFTER_S)
-        return read_current(folder)
+        return read()
 
     monkeypatch.setattr("pfo_fs.helper.held.FALLBACK_AFTER_S", 0.2)
     monkeypatch.setattr("pfo_fs.helper.held._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
-    monkeypatch.setattr(JobFolder, "read_current", silent)
+    instead_of(monkeypatch, "read", bodies.CurrentBody, silent)
     host.join(client, job, info)
     host.folder(job).write(bodies.CurrentBody(generation=1, number=-1, state="running"))
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from helper_host import Host
-from jobs import one_f_one_b, rank_infos, results_by_rank
+from jobs import instead_of, one_f_one_b, rank_infos, results_by_rank
 from running import HANGS_AFTER_S
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
@@ -24,7 +24,7 @@ from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
 
@@ -172,7 +172,7 @@ def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_h
     wait_for(lambda: host.times(messages.Goodbye), what="the crash")
     host.loop.post(Terminated())
     clients[0].close()
-    end = wait_for(folder.read_end, what="the end")
+    end = wait_for(lambda: folder.read(bodies.EndBody), what="the end")
     assert (end.reason, end.message) == ("crashed", "rank 1: ValueError: 3")
 
 
@@ -183,7 +183,7 @@ def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: 
     wait_for(lambda: host.times(messages.LogLine))
     client.send(messages.Goodbye(reason="finished"))
     client.close()
-    end = wait_for(folder.read_end)
+    end = wait_for(lambda: folder.read(bodies.EndBody))
     assert end.reason == "finished"
 
 
@@ -244,7 +244,7 @@ def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(
     calls: list[int] = []
     client, (info,) = host.client(0), rank_infos(1)
     host.join(client, host.create(client), info)
-    monkeypatch.setattr(JobFolder, "write_iteration_times", full)  # progress can be written
+    instead_of(monkeypatch, "write", bodies.IterationTimesBody, full)  # progress can be written
     for step in range(1000):
         client.send(messages.ProgressReport(step=step, number=0, iteration_times=[(step, 0, 1.0)]))
         time.sleep(0.005)

@@ -37,7 +37,7 @@ def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_r
     planted = jobs["with bob's file"]
     os.chown(planted.location / "job.json", BOB, -1)
     daemon = processes.daemon(root, "--allow-users", f"root,{ALICE}", "--log-level", "info")
-    wait_for(jobs["of alice"].read_coordinator, "the claim of alice's job")
+    wait_for(lambda: jobs["of alice"].read(bodies.ClaimBody), "the claim of alice's job")
     seen: list[str] = []
     assert daemon.stdout
     while sum(folder.job_id in line for folder in (planted, jobs["of bob"]) for line in seen) < 2:

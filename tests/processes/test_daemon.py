@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import make_job, plan_text, rank_infos, register, schedule_of, write_results
+from jobs import instead_of, make_job, plan_text, rank_infos, register, schedule_of, write_results
 from running import HANGS_AFTER_S, Processes
 from schedulers import SlowFirst
 
@@ -152,7 +153,7 @@ def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Proce
     register(good, infos)
     wait_for(lambda: number_of(good) == 0, what="the good job's schedule")
     for folder, text in ((torn, "ranks/0.json"), (raising, "ZeroDivisionError: as asked")):
-        current = wait_for(folder.read_current, what="a report")
+        current = wait_for(partial(folder.read, bodies.CurrentBody), what="a report")
         assert current.state == "broken"
         assert text in current.message
 
@@ -225,11 +226,11 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
 ) -> None:
     written: list[int] = []
     finished: list[Coordinator] = []
-    write_current, poll = JobFolder.write_current, Coordinator.poll
+    poll = Coordinator.poll
 
-    def noted_write(self: JobFolder, body: bodies.CurrentBody) -> None:
+    def noted_write(write: Callable[[], bool], body: bodies.CurrentBody) -> bool:
         written.append(body.generation)
-        write_current(self, body)
+        return write()
 
     def noted_poll(self: Coordinator) -> float:
         try:
@@ -237,7 +238,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
         finally:
             finished.append(self)
 
-    monkeypatch.setattr(JobFolder, "write_current", noted_write)
+    instead_of(monkeypatch, "write", bodies.CurrentBody, noted_write)
     monkeypatch.setattr(Coordinator, "poll", noted_poll)
     monkeypatch.setattr(SlowFirst, "made", [])
     monkeypatch.setattr(SlowFirst, "go_on", threading.Event())
@@ -263,19 +264,19 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
 ) -> None:
     failures: list[int] = []
     listening: list[bool] = []
-    write_daemon, start = SharedDirectory.write_daemon, Watcher.start
+    start = Watcher.start
 
-    def fails_once(self: SharedDirectory, body: bodies.DaemonBody) -> None:
+    def fails_once(write: Callable[[], bool], body: bodies.DaemonBody) -> bool:
         if not failures:
             failures.append(body.generation)
             raise StoreUnavailable(errno.EIO, "no answer")
-        write_daemon(self, body)
+        return write()
 
     def noted_start(self: Watcher) -> None:
         start(self)
         listening.append(self.uses_events)
 
-    monkeypatch.setattr(SharedDirectory, "write_daemon", fails_once)
+    instead_of(monkeypatch, "write", bodies.DaemonBody, fails_once)
     monkeypatch.setattr(Watcher, "start", noted_start)
     start_daemon(tmp_path, scheduler="Manual", watch="events")
     wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
@@ -314,7 +315,7 @@ def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(
     for number in range(50):
         folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": f"thinks{number}"})
         register(folder, rank_infos(2))
-    wait_for(folder.read_coordinator, what="the claim of the last one")
+    wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim of the last one")
     quick = make_job(tmp_path / "pfo", 2)
     register(quick, rank_infos(2))
     wait_for(lambda: number_of(quick) == 0, what="a schedule")
@@ -336,7 +337,7 @@ def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
         assert folder.read(bodies.ClaimBody) is None
         assert folder.schedule_numbers() == []
         processes.daemon(root, "--scheduler", "Manual")
-        claim = wait_for(folder.read_coordinator, what="the daemon's claim")
+        claim = wait_for(lambda: folder.read(bodies.ClaimBody), what="the daemon's claim")
         assert claim.kind == "daemon"
         wait_for(lambda: number_of(folder) == 0, what="a schedule")
 

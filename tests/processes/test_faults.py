@@ -16,7 +16,7 @@ from jobs import results_by_rank
 from running import Gluster, Processes
 from training_job import HERE, Job, all_made, told_on_failure
 
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 pytestmark = pytest.mark.slow
 Wait = Callable[..., Any]
@@ -64,7 +64,7 @@ class Faulty:
         folder = self.job.folder
         self._wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
         self.ends()
-        assert self._wait_for(folder.read_end, "the end").reason == "finished"
+        assert self._wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
 
     def ends(self) -> None:
         assert self.job.finish() == 0

@@ -11,7 +11,7 @@ import pytest
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_t
         opt.on_step_end()
     run_step(opt, begin)
     opt.close()
-    end = wait_for(folder_of(opt, tmp_path).read_end, "the end")
+    end = wait_for(lambda: folder_of(opt, tmp_path).read(bodies.EndBody), "the end")
     assert end.reason == "finished"
 
 
@@ -96,7 +96,7 @@ def test_an_optimizer_that_a_forked_child_leaves_by_an_exception_goes_on_in_the_
     assert opt._link.client is not None
     assert not opt._link.client.lost
     opt.close()
-    assert wait_for(folder_of(opt, tmp_path).read_end, "the end").reason == "finished"
+    assert wait_for(lambda: folder_of(opt, tmp_path).read(bodies.EndBody), "the end").reason == "finished"
 
 
 def test_training_that_ends_without_a_step_says_what_is_missing(

@@ -16,7 +16,7 @@ from running import HANGS_AFTER_S, Processes
 import pfo_fs
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
 PACKAGE = str(Path(pfo_fs.__file__).parents[1])
@@ -62,7 +62,7 @@ def test_files_in_the_working_directory_are_never_run(
     processes.python(*START[way], ".", cwd=root, env=environment)
     folder, infos = make_job(root, 1), rank_infos(1)
     register(folder, infos)
-    wait_for(folder.read_current, what="a report about the job")
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert not (tmp_path / "ran").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_daemon_polls_where_file_system_events_cannot_be_had(
     running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="events")))
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
-    wait_for(folder.read_current, what="a report about the job")
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
 
 
 def test_a_daemon_goes_on_when_threads_can_be_started_again(
@@ -121,5 +121,5 @@ def test_a_daemon_goes_on_when_threads_can_be_started_again(
     running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="poll", poll_interval=0.05)))
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
-    wait_for(folder.read_current, what="a report about the job")
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert len(refused) == 5

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
         return all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
 
     wait_for(given_back, "the clocks")
-    end = wait_for(folder.read_end, "the end")
+    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
     assert end.reason == "crashed"
 
 
@@ -98,7 +99,7 @@ def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_n
         wait_for(lambda: job.of(step=3), "steps")
     os.kill(job.having("pid")[0]["pid"], signal.SIGTERM)
     assert job.processes[0].wait(HANGS_AFTER_S) == -signal.SIGTERM
-    assert wait_for(job.folder.read_end, "the end").reason == "terminated"
+    assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "terminated"
 
 
 @pytest.mark.slow
@@ -120,7 +121,7 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
         wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
         assert job.finish() == 0
         assert len(set(job.first_steps_of(1).values())) == 1
-        assert wait_for(job.folder.read_end, "the end").reason == "finished"
+        assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable
     job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True)
     with told_on_failure(job):
         assert job.finish() != 0
-        end = wait_for(job.folder.read_end, "the end")
+        end = wait_for(lambda: job.folder.read(bodies.EndBody), "the end")
         assert (end.reason, end.message) == ("crashed", "RuntimeError: as asked")
 
 
@@ -249,7 +250,7 @@ def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., J
     ids = [job.having("job_id")[0]["job_id"] for job in jobs]
     assert len(set(ids)) == 2
     for job in jobs:
-        assert wait_for(job.folder.read_end, "the end").reason == "finished"
+        assert wait_for(partial(job.folder.read, bodies.EndBody), "the end").reason == "finished"
 
 
 @pytest.mark.slow
@@ -316,7 +317,7 @@ def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
         wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
         assert len(set(job.first_steps_of(1).values())) == 1
         assert job.finish() == 0
-    end = wait_for(folder.read_end, "the end")
+    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
     assert end.reason == "finished"
 
 
@@ -338,7 +339,9 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
     folder = gluster.mounts[1]
     gluster.server.send_signal(signal.SIGCONT)
     shared = SharedDirectory(Files(folder / "pfo"))
-    end = wait_for(shared.job(shared.job_ids()[0]).read_end, "the end, once the file system answers")
+    end = wait_for(
+        lambda: shared.job(shared.job_ids()[0]).read(bodies.EndBody), "the end, once the file system answers"
+    )
     assert end.reason == "finished"
 
 
