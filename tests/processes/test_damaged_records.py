@@ -21,7 +21,7 @@ from running import Processes
 from training_job import Job, all_made, told_on_failure
 
 from pfo_fs.errors import PfoError
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
 
@@ -91,7 +91,7 @@ def test_a_daemon_goes_on_whatever_lies_in_the_directory(tmp_path: Path, process
     check()
     fresh = make_job(root, 2)
     register(fresh, rank_infos(2))
-    wait_for(fresh.read_current, what="the schedule of a job that began after all that")
+    wait_for(lambda: fresh.read(bodies.CurrentBody), what="the schedule of a job that began after all that")
     assert os.listdir(root.parent) == ["pfo"]
 
 
