@@ -11,7 +11,17 @@ from running import modules_loaded_by
 
 PACKAGE = Path(__file__).parents[1] / "pfo_fs"
 
-VOCABULARY = {"arrays", "clock_latency", "errors", "guard", "models", "settings", "switching_file", "user_files"}
+VOCABULARY = {
+    "arrays",
+    "clock_latency",
+    "errors",
+    "guard",
+    "loads_known",
+    "models",
+    "settings",
+    "switching_file",
+    "user_files",
+}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
 ROOMS: dict[str, set[str]] = {
     "store": set(),
@@ -38,6 +48,7 @@ TOP = {
     "clock_latency": set(),
     "errors": set(),
     "guard": {"errors"},
+    "loads_known": {"models"},
     "models": {"errors"},
     "settings": {"errors"},
     "switching_file": {"errors", "models", "user_files"},

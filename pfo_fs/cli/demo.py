@@ -20,9 +20,9 @@ from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
 
 if TYPE_CHECKING:
+    from pfo_fs.loads_known import LoadsKnown
     from pfo_fs.reports.collect import JobData
     from pfo_fs.simulator import Iteration
-    from pfo_fs.store.loads_known import LoadsKnown
 
 STAGES, MICROBATCHES = 8, 12
 _MOST_ITERATIONS = 400

@@ -15,11 +15,12 @@ from statistics import median
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
-from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
+from pfo_fs.loads.state import LEAST_BALANCED, last_step
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
 from pfo_fs.loads.waits import Waits
+from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 
 _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
@@ -92,7 +93,7 @@ class LoadCoordinator:
         self._silent: deque[int] = deque(maxlen=_KEPT)  # a lane without loads in each of the last steps, or -1
         self._lowered = 0
         self._time_s = 0.0
-        self._last: LastStep | None = None
+        self._last: LastLoadStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def receive(self, rows: Sequence[Sequence[float]], began_s: float = UNKNOWN) -> list[int]:
@@ -215,7 +216,7 @@ class LoadCoordinator:
         return 1.0 if model is None else took.relative(model)
 
     @property
-    def state(self) -> LoadsState:
+    def state(self) -> LoadsKnown:
         """What is known now."""
         choice = self._choice
         late, late_error = choice.late
@@ -257,19 +258,20 @@ class LoadCoordinator:
             text += f". {problem[0].upper()}{problem[1:]}{count}"
         if balanced >= LEAST_BALANCED:
             text += f". Batches of equal work would make steps {100 * balanced:.0f} % shorter"
-        return LoadsState(
-            choice.steps,
-            explained,
-            choice.durations.residual,
-            choice.margin,
-            self._lowered,
-            late,
-            late_error,
-            saving,
-            balanced,
-            text,
-            self._last,
-            self._time_s,
-            self._energies.drawn_j,
-            problem,
+        return LoadsKnown.model_construct(
+            text=text,
+            problem=problem,
+            steps=choice.steps,
+            lowered=self._lowered,
+            explained=explained,
+            residual=choice.durations.residual,
+            margin=choice.margin,
+            saved=None if saving is None else saving.share,
+            saved_error=None if saving is None else saving.error,
+            late=late,
+            late_error=late_error,
+            balanced=balanced,
+            time_s=self._time_s,
+            energy_j=self._energies.drawn_j,
+            last=self._last,
         )

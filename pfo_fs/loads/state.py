@@ -1,13 +1,13 @@
-"""What is known of clocks from loads in a running job."""
+"""What is shown of the last step of a running job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.arrays import np
-from pfo_fs.loads.energies import Saving
+
+if TYPE_CHECKING:
+    from pfo_fs.loads_known import LastLoadStep
 
 LEAST_BALANCED = 0.02
 """Balanced batches are worth a word where steps would be shorter by this share."""
@@ -15,28 +15,7 @@ SHOWN_LANES = 32
 """Most lanes of a step that are shown: a picture of more has no room for names, and records stay small."""
 
 
-@dataclass(frozen=True)
-class LastStep:
-    """The last step of which all ranks have told the end: its lanes by falling work, evenly chosen if there are more.
-
-    Attributes:
-        step: The step.
-        lanes: Number of all lanes.
-        lane: The lane of each row.
-        mhz: Its clock.
-        work_s: The time of its own work.
-        full_s: The same at the highest clock.
-    """
-
-    step: int
-    lanes: int
-    lane: Sequence[int]
-    mhz: Sequence[int]
-    work_s: Sequence[float]
-    full_s: Sequence[float]
-
-
-def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
+def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastLoadStep | None:
     """Returns what is shown of a step; None if something is not known.
 
     Args:
@@ -44,6 +23,8 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
         mhz: The clock of each lane.
         work_s, full_s: How long it worked, and would have at the highest clock, in s.
     """
+    from pfo_fs.loads_known import LastLoadStep
+
     if not np.isfinite(mhz + work_s + full_s).all():
         return None
     order = np.argsort(-full_s, kind="stable")
@@ -53,48 +34,7 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
         # The lane that ended last is not always the one with most work: it is shown in any case.
         lanes = [lane for lane in lanes if lane in {*chosen.tolist(), int(np.argmax(work_s))}]
     seconds = [[float(f"{each[lane]:.4g}") for lane in lanes] for each in (work_s, full_s)]
-    return LastStep(step, len(order), lanes, [round(float(mhz[lane])) for lane in lanes], *seconds)
-
-
-@dataclass(frozen=True)
-class LoadsState:
-    """What is known, for people and programs.
-
-    Attributes:
-        steps: Number of steps that were learned from.
-        explained: The share of the variance of the ranks' times that loads explain; None before it is known.
-        residual: Relative: what they leave unexplained of a rank's time.
-        margin: Relative: by how much before the last rank the others end.
-        lowered: Number of steps with a lower clock.
-        late, late_error: Time that steps lost, relative to all time, and its standard error.
-        saving: Energy saved; None while it is not known.
-        balanced: By how much shorter steps would be if all ranks had the mean of their work.
-        text: The same in words.
-        last: The last step; None before there was one.
-        time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
-        problem: Why clocks stay at their default in some or all steps, if something should be changed in training.
-    """
-
-    steps: int
-    explained: float | None
-    residual: float
-    margin: float
-    lowered: int
-    late: float
-    late_error: float
-    saving: Saving | None
-    balanced: float
-    text: str
-    last: LastStep | None = None
-    time_s: float = 0.0
-    energy_j: float = 0.0
-    problem: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures for the job's status."""
-        saved = None if self.saving is None else self.saving.share
-        error = None if self.saving is None else self.saving.error
-        known = {"text": self.text, "steps": self.steps, "explained": self.explained, "balanced": self.balanced}
-        known |= {"time_s": self.time_s, "energy_j": self.energy_j}
-        known["last"] = None if self.last is None else asdict(self.last)
-        return {**known, "saved": saved, "saved_error": error, "late": self.late, "late_error": self.late_error}
+    clocks = [round(float(mhz[lane])) for lane in lanes]
+    return LastLoadStep.model_construct(
+        step=step, lanes=len(order), lane=lanes, mhz=clocks, work_s=seconds[0], full_s=seconds[1]
+    )

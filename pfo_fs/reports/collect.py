@@ -13,10 +13,10 @@ from statistics import fmean, median, stdev
 from typing import TypeVar
 
 from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.reports.wording import end_text
 from pfo_fs.store import JobFolder, bodies, layout
-from pfo_fs.store.loads_known import LoadsKnown
 
 T = TypeVar("T")
 

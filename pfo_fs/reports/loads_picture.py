@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pfo_fs.loads_known import LastLoadStep
 from pfo_fs.reports.figures import (
     COLOURS,
     WIDTH,
@@ -19,7 +20,6 @@ from pfo_fs.reports.figures import (
     shade,
     svg_of,
 )
-from pfo_fs.store.loads_known import LastLoadStep
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 64.0, 24.0, 26.0, 44.0, 30.0
 """Space in px beside, above and below the two panels, and between them."""

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
 from pfo_fs.reports.sections import seconds_text
@@ -19,7 +20,6 @@ from pfo_fs.reports.wording import (
     switching_text,
     with_error,
 )
-from pfo_fs.store.loads_known import LoadsKnown
 
 
 def headline_section(data: JobData, savings: Savings) -> dict[str, Any]:

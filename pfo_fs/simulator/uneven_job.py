@@ -17,8 +17,8 @@ from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
-from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.simulator.load_play import LoadSummary, Totals
 from pfo_fs.user_files import csv_table
 
@@ -97,7 +97,7 @@ def play(
     noise: float = 0.01,
     steps: Iterable[int],
     seed: int = 0,
-) -> tuple[LoadSummary, LoadsState]:
+) -> tuple[LoadSummary, LoadsKnown]:
     """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half, and
     what the job's own status says.
 

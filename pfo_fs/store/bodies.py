@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.models import (
     MAX_INSTRUCTIONS,
     MAX_WORLD_SIZE,
@@ -47,7 +48,6 @@ from pfo_fs.store.field_types import (
     Sha256,
     plain_json,
 )
-from pfo_fs.store.loads_known import LoadsKnown
 
 
 class _Body(BaseModel):

@@ -231,8 +231,8 @@ class LoadClocks(InTraining):
         state = self._loads.state if self._loads is not None else None
         if state is not None and state.explained is not None:
             found |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
-            if state.saving is not None:
-                found["pfo_fs/loads_saving"] = state.saving.share
+            if state.saved is not None:
+                found["pfo_fs/loads_saving"] = state.saved
         return found
 
     @property

@@ -6,7 +6,6 @@ known stands in a file in memory, which training reads.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import secrets
@@ -15,14 +14,12 @@ import socket
 import time
 from collections import OrderedDict, deque
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hmac import compare_digest
 from typing import Any
 
-import msgspec
-
 from pfo_fs.loads import step_rows
-from pfo_fs.loads.state import LoadsState
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.training.load_messages import HELLO, TOKEN_BYTES, Seals, next_row, pack_clock, proof
 
 _MOST_OPEN = 64
@@ -120,7 +117,7 @@ class Decider:
             while self._serve_once():
                 pass
         except ValueError as error:
-            known: LoadsState = self._coordinator.state
+            known: LoadsKnown = self._coordinator.state
             problem = f"the process that decides clocks has stopped: {error}"
             self._write(replace(known, text=f"{problem}. {known.text}", problem=problem))
         finally:
@@ -220,15 +217,15 @@ class Decider:
         self._coordinator.learn()
         self._write(self._coordinator.state)
 
-    def _write(self, known: LoadsState) -> None:
-        text = json.dumps(asdict(known)).encode()[: _STATE_BYTES - 1]
+    def _write(self, known: LoadsKnown) -> None:
+        text = known.model_dump_json(warnings=False).encode()[: _STATE_BYTES - 1]
         os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
 
 
-def read_state(fd: int) -> LoadsState | None:
+def read_state(fd: int) -> LoadsKnown | None:
     """Returns what the process has written last; None before that, and while it writes."""
-    with suppress(OSError, ValueError, msgspec.ValidationError):
-        return msgspec.convert(json.loads(os.pread(fd, _STATE_BYTES, 0)), LoadsState)
+    with suppress(OSError, ValueError):
+        return LoadsKnown.model_validate_json(os.pread(fd, _STATE_BYTES, 0))
     return None
 
 

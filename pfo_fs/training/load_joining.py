@@ -12,7 +12,7 @@ from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.loads.choice import CHANGE_S
-from pfo_fs.loads.state import LoadsState
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.switching_file import given_switching
 from pfo_fs.training.joining import JoinedJob
 from pfo_fs.training.load_messages import TOKEN_BYTES
@@ -62,8 +62,8 @@ def join_loads(
     if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):
         raise ConfigError("the max clocks of the ranks' GPUs differ; clocks from loads need equal GPUs")
 
-    def tell(state: LoadsState) -> None:
-        link.send(messages.LoadsSeen(known=state.as_json()))
+    def tell(state: LoadsKnown) -> None:
+        link.send(messages.LoadsSeen(known=state.model_dump()))
 
     decider: LoadDecider | None = None
     exchange: LoadLink | None = None

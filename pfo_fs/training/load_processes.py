@@ -14,7 +14,7 @@ from pfo_fs.ipc.optional_calls import open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import start_process
-from pfo_fs.loads.state import LoadsState
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.training.load_decider import read_state
 from pfo_fs.training.load_messages import StepBegun
 
@@ -95,7 +95,7 @@ class LoadDecider(_Beside):
         return [(host, self.port) for host in dict.fromkeys(hosts) if host]
 
     @property
-    def state(self) -> LoadsState | None:
+    def state(self) -> LoadsKnown | None:
         """What is known; None before the first step."""
         return read_state(self._state_fd)
 

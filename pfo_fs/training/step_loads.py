@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
 from pfo_fs.errors import ConfigError
-from pfo_fs.loads.state import LoadsState
 from pfo_fs.loads.step_rows import MOST_ENDED, checked_load
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.load_messages import StepBegun
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
@@ -45,7 +45,7 @@ class StepLoads:
         link: LoadLink,
         decider: LoadDecider | None,
         warn: Callable[[str], object],
-        tell: Callable[[LoadsState], object] = lambda state: None,
+        tell: Callable[[LoadsKnown], object] = lambda state: None,
         micro_batches: int = 0,
     ) -> None:
         self._words, self._link, self._decider = words, link, decider
@@ -57,7 +57,7 @@ class StepLoads:
         self._told_at_s = time.monotonic()
 
     @property
-    def state(self) -> LoadsState | None:
+    def state(self) -> LoadsKnown | None:
         """On rank 0, what is known; None elsewhere, and before the first step."""
         return None if self._decider is None else self._decider.state
 

@@ -12,8 +12,8 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.store.bodies import ProgressBody, RankProgress
-from pfo_fs.store.loads_known import LoadsKnown
 
 INFOS = rank_infos(1)
 

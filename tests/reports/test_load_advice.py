@@ -12,6 +12,7 @@ from statistics import fmean
 import pytest
 from traced_jobs import Row, trace_rows, write_trace
 
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.reports.load_advice import load_advice
@@ -21,7 +22,6 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, read_trace
 from pfo_fs.simulator.load_play import LoadPlay, loads_of
 from pfo_fs.store import bodies
-from pfo_fs.store.loads_known import LoadsKnown
 
 STEPS = 40
 

@@ -19,11 +19,11 @@ from prometheus_client import generate_latest
 from running import HANGS_AFTER_S
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.reports.collect import collect_job
 from pfo_fs.reports.metrics import FigureReader, Figures, MetricsFile, registry_of
 from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.store.loads_known import LoadsKnown
 
 OPERATING = Path(__file__).parents[2] / "examples" / "operating"
 

@@ -12,12 +12,12 @@ import pytest
 from jobs import make_job, one_f_one_b, rank_infos, register, results_by_rank, write_results, write_step
 from pydantic import ValidationError
 
+from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.reports.page import render_page
 from pfo_fs.reports.sections import last_step
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
-from pfo_fs.store.loads_known import LastLoadStep, LoadsKnown
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
 

@@ -1,0 +1,81 @@
+"""What is known of clocks from loads: from the process that decides, by training and helper, to reports.
+
+The sender makes these objects without validation (`model_construct`), so that no value can end training; who receives
+them validates.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pfo_fs.models import Count, Megahertz, Seconds, StepNumber, Text
+
+_MOST_LANES = 64
+"""More than twice as many as are written."""
+
+
+class LastLoadStep(BaseModel):
+    """The last step: some of the `lanes` (data-parallel ranks) by falling work, evenly chosen if there are more.
+
+    Attributes:
+        step: The step.
+        lanes: Number of all lanes.
+        lane: The lane of each row.
+        mhz: Its clock.
+        work_s: The time of its own work.
+        full_s: The same at the highest clock.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    step: StepNumber
+    lanes: Count
+    lane: Annotated[list[Count], Field(min_length=1, max_length=_MOST_LANES)]
+    mhz: Annotated[list[Megahertz], Field(max_length=_MOST_LANES)]
+    work_s: Annotated[list[Seconds], Field(max_length=_MOST_LANES)]
+    full_s: Annotated[list[Seconds], Field(max_length=_MOST_LANES)]
+
+    @model_validator(mode="after")
+    def _have_one_length(self) -> LastLoadStep:
+        if not len(self.lane) == len(self.mhz) == len(self.work_s) == len(self.full_s):
+            raise ValueError("lane, mhz, work_s and full_s have different lengths")
+        return self
+
+
+class LoadsKnown(BaseModel):
+    """What is known of clocks from loads; times, energies and shares are relative. None: not known yet.
+
+    Attributes:
+        text: The same in words.
+        problem: Why clocks stay at their default in some or all steps, if something should be changed in training.
+        steps: Number of steps that were learned from.
+        lowered: Number of steps with a lower clock.
+        explained: The share of the variance of the ranks' times that loads explain.
+        residual: What they leave unexplained of a rank's time.
+        margin: By how much before the last rank the others end.
+        saved, saved_error: Energy saved, and its standard error.
+        late, late_error: Time that the clocks cost, and its standard error.
+        balanced: By how much shorter steps would be with batches of equal work.
+        time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
+        last: The last step of which all ranks have told the end.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    text: Text = ""
+    problem: Text = ""
+    steps: Count = 0
+    lowered: Count = 0
+    explained: Annotated[float, Field(ge=0, le=1)] | None = None
+    residual: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    margin: Annotated[float, Field(ge=-1, le=1e6)] = 0.0
+    saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
+    saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    late: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    late_error: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    balanced: Annotated[float, Field(ge=0, le=1)] = 0.0
+    time_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    energy_j: Annotated[float, Field(ge=0, le=1e18)] = 0.0
+    last: LastLoadStep | None = None
