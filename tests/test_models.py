@@ -19,7 +19,7 @@ from pfo_fs.models import (
     is_safe_job_id,
 )
 from pfo_fs.settings import PFOSettings, load_settings
-from pfo_fs.store import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
+from pfo_fs.store import load_dump, save_dump
 
 
 def job(**fields: object) -> JobInfo:
@@ -70,21 +70,25 @@ def test_dumps_are_read_as_they_were_written(tmp_path: Path) -> None:
     results = [ProfilingResult(rank=0, iter_time=[1.0], iter_energy=[2.0], time_breakdown={"forward": [[0.5]]})]
     schedules = [FrequencySchedule(rank=0, frequencies=[("forward", 1410)])]
     ranks = [RankInfo(rank=0, dp_rank=0, pp_rank=0, tp_rank=0, available_frequencies=[1410])]
-    save_prof(results, tmp_path, 3)
-    save_sched(schedules, tmp_path, 3)
-    save_ranks(ranks, tmp_path)
+    save_dump(ProfilingResult, results, tmp_path, 3)
+    save_dump(FrequencySchedule, schedules, tmp_path, 3)
+    save_dump(RankInfo, ranks, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.prof.json", "3.sched.json", "ranks.json"]
-    assert (load_prof(tmp_path, 3), load_sched(tmp_path, 3), load_ranks(tmp_path)) == (results, schedules, ranks)
+    assert (
+        load_dump(ProfilingResult, tmp_path, 3),
+        load_dump(FrequencySchedule, tmp_path, 3),
+        load_dump(RankInfo, tmp_path),
+    ) == (results, schedules, ranks)
 
 
 def test_a_dump_of_zeus_is_read(tmp_path: Path) -> None:
     (tmp_path / "0.sched.json").write_text('[{"rank": 0, "frequencies": [["forward", 1410], ["backward", 1200]]}]')
-    assert load_sched(tmp_path, 0)[0].frequencies == [("forward", 1410), ("backward", 1200)]
+    assert load_dump(FrequencySchedule, tmp_path, 0)[0].frequencies == [("forward", 1410), ("backward", 1200)]
 
 
 def test_a_missing_dump_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="is not there"):
-        load_prof(tmp_path, 0)
+        load_dump(ProfilingResult, tmp_path, 0)
 
 
 def test_settings_come_from_the_environment_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:

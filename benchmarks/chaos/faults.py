@@ -9,7 +9,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 CHANGES = frozenset(("write", "fsync", "fchmod", "replace", "rename", "link", "unlink", "mkdir", "rmdir"))
 ERRORS = (

@@ -14,10 +14,10 @@ from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.replay import keep_in_force, replay, tell
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, StoreError
-from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs
+from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, bodies, layout, save_prof, save_ranks
+from pfo_fs.store import JobFolder, bodies, layout, save_dump
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class PolicyRunner:
         self.scheduler, self.trouble = scheduler, ""
         self.ask()
         if self.dump_folder is not None:
-            save_ranks(self.ranks.infos, self.dump_folder)
+            save_dump(RankInfo, self.ranks.infos, self.dump_folder)
         if scheduler.done:
             self.close()
 
@@ -177,7 +177,7 @@ class PolicyRunner:
         assert self.scheduler is not None
         results = self._hand_over(self.scheduler, number)
         if self.dump_folder is not None:
-            save_prof(results, self.dump_folder, number)
+            save_dump(ProfilingResult, results, self.dump_folder, number)
         self.ask()
         self._keep_profile(self.scheduler.export_profile())
         model = self.scheduler.model()

@@ -19,7 +19,7 @@ from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
-from pfo_fs.store import JobFolder, bodies, layout, save_sched
+from pfo_fs.store import JobFolder, bodies, layout, save_dump
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class Reconciler:
         if wanted.source.kind == "yaml":
             self.override.report_published(publication.number, start_step, in_force=False)
         if self.runner.dump_folder is not None:
-            save_sched(wanted.schedules, self.runner.dump_folder, publication.number)
+            save_dump(FrequencySchedule, wanted.schedules, self.runner.dump_folder, publication.number)
         return True
 
     def _look_for_lost_results(self, now: float) -> bool:

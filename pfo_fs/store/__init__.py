@@ -3,16 +3,15 @@
 from pfo_fs.store import layout
 from pfo_fs.store.directory import SharedDirectory
 from pfo_fs.store.file_reader import TEMP_PREFIX
+from pfo_fs.store.file_systems import LOCAL_TYPES, NO_HARD_LINKS, Mount, filesystem_type, is_local, mount_of
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.locks import CourtesyLock
-from pfo_fs.store.mounts import LOCAL_TYPES, Mount, filesystem_type, is_local, mount_of
 from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
 from pfo_fs.store.presence import Presence
 from pfo_fs.store.records import Header, RecordFolder, decode, encode
-from pfo_fs.store.system_calls import NO_HARD_LINKS
 from pfo_fs.store.watch import Watcher
-from pfo_fs.store.zeus_dump import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
+from pfo_fs.store.zeus_dump import load_dump, save_dump
 
 __all__ = [
     "LOCAL_TYPES",
@@ -34,11 +33,7 @@ __all__ = [
     "filesystem_type",
     "is_local",
     "layout",
-    "load_prof",
-    "load_ranks",
-    "load_sched",
+    "load_dump",
     "mount_of",
-    "save_prof",
-    "save_ranks",
-    "save_sched",
+    "save_dump",
 ]

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pfo_fs.errors import StoreError, StoreUnavailable
-from pfo_fs.store.mounts import is_local
-from pfo_fs.store.system_calls import OPERATOR, TRANSIENT, SystemCalls
+from pfo_fs.store.file_systems import OPERATOR, TRANSIENT, SystemCalls, is_local
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
-from pfo_fs.store.system_calls import FULL, NO_HARD_LINKS, NO_MODES, SystemCalls
+from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES, SystemCalls
 
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
 _MOST_FILES_TRIED, _MOST_OF_A_FOLDER = 1000, 20

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from pfo_fs.errors import RecordError
 from pfo_fs.store import layout
 from pfo_fs.store.directory import SharedDirectory
+from pfo_fs.store.file_systems import mount_of
 from pfo_fs.store.fs import Files
-from pfo_fs.store.mounts import mount_of
 
 
 class _Place(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.store.mounts import is_local
+from pfo_fs.store.file_systems import is_local
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent

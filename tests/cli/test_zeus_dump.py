@@ -10,7 +10,7 @@ from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.planner.profile import parse_profile
-from pfo_fs.store import save_prof, save_ranks, save_sched
+from pfo_fs.store import save_dump
 
 CLOCKS = [1400, 1000]
 ENERGY_J = {"forward": {1400: 300.0, 1000: 250.0}, "backward": {1400: 700.0, 1000: 550.0}}
@@ -20,11 +20,14 @@ TIME_S = {"forward": {1400: 1.0, 1000: 1.3}, "backward": {1400: 2.0, 1000: 2.5}}
 def dump(folder: Path, *, short: bool = False) -> Path:
     """Two stages, in each of two schedules one clock; two iterations of two micro-batches, off by 10 % up and down."""
     ranks = [RankInfo(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, available_frequencies=CLOCKS) for r in range(2)]
-    save_ranks(ranks, folder)
+    save_dump(RankInfo, ranks, folder)
     for number, mhz in enumerate(CLOCKS):
         names = ["forward", "backward"] * 2
-        save_sched(
-            [FrequencySchedule(rank=r, frequencies=[(name, mhz) for name in names]) for r in range(2)], folder, number
+        save_dump(
+            FrequencySchedule,
+            [FrequencySchedule(rank=r, frequencies=[(name, mhz) for name in names]) for r in range(2)],
+            folder,
+            number,
         )
 
         def of(table: dict[str, dict[int, float]], rank: int, mhz: int = mhz) -> dict[str, list[list[float]]]:
@@ -43,7 +46,7 @@ def dump(folder: Path, *, short: bool = False) -> Path:
             )
             for r in range(2)
         ]
-        save_prof(results, folder, number)
+        save_dump(ProfilingResult, results, folder, number)
     return folder
 
 

@@ -25,10 +25,10 @@ from schedulers import ThreeSteps
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, bodies, layout, load_prof, load_ranks, load_sched
+from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, bodies, layout, load_dump
 from pfo_fs.store.records import Header, encode
 
 
@@ -297,9 +297,9 @@ def test_dumps_are_in_zeus_format(tmp_path: Path, clock: Clock) -> None:
     write_results(folder, 0, infos)
     poll(coordinator, clock, 2)
     dump = tmp_path / "dump" / folder.job_id
-    assert load_ranks(dump) == infos
-    assert load_sched(dump, 0)[0].frequencies[0] == ("forward", 1410)
-    assert set(load_prof(dump, 0)[0].iter_time) == {1.0}
+    assert load_dump(RankInfo, dump) == infos
+    assert load_dump(FrequencySchedule, dump, 0)[0].frequencies[0] == ("forward", 1410)
+    assert set(load_dump(ProfilingResult, dump, 0)[0].iter_time) == {1.0}
 
 
 # ---- a person's YAML

@@ -24,8 +24,8 @@ from jobs import rank_infos
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
 from pfo_fs.store import Files, JobFolder, RecordFolder, SharedDirectory, bodies, layout
-from pfo_fs.store.leaders import Leaders
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.directory import Leaders
+from pfo_fs.store.file_systems import SystemCalls
 
 CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
 NEED_SPACE = {"open", "write", "fsync", "replace", "rename", "link", "mkdir"}

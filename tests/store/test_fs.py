@@ -240,7 +240,7 @@ def test_the_directory_is_made_only_when_asked(tmp_path: Path) -> None:
 RACER = """
 import errno, sys
 from pfo_fs.store.fs import Files
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 class NoLinks(SystemCalls):
     def link(self, *args, **kwargs): raise OSError(errno.EOPNOTSUPP, "no")

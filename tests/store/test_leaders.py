@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pfo_fs.store import Files, SharedDirectory, bodies
+from pfo_fs.store.file_systems import SystemCalls
 from pfo_fs.store.records import Header, encode
-from pfo_fs.store.system_calls import SystemCalls
 
 
 @pytest.fixture

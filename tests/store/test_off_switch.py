@@ -12,7 +12,7 @@ from jobs import make_job, rank_infos, register
 
 from pfo_fs.errors import StoreError
 from pfo_fs.store import Files, OffSwitch, SharedDirectory
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from jobs import make_job
 
 from pfo_fs.store import Files, Presence
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 
 class Calls(SystemCalls):
@@ -147,7 +147,7 @@ def test_where_the_directory_is_itself_the_mount_point_its_absence_is_no_removal
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pfo_fs.store import presence as module
-    from pfo_fs.store.mounts import Mount
+    from pfo_fs.store.file_systems import Mount
 
     root.parent.mkdir(parents=True)
     job_id = make_job(root, 1).job_id

@@ -13,7 +13,7 @@ from jobs import make_job, rank_infos, results_by_rank
 
 from pfo_fs.models import ProfilingResult
 from pfo_fs.store import Files, JobFolder, bodies
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 
 def ranks(count: int, nonce: str = "n") -> list[bodies.RankBody]:

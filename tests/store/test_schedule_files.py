@@ -15,7 +15,7 @@ from running import Gluster
 from pfo_fs.errors import RecordError
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.store.system_calls import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 SOURCE = bodies.Source(kind="scheduler", index=0)
 

@@ -34,7 +34,7 @@ if "pfo_fs.helper.process" in sys.orig_argv:
     if ahead := float(os.environ.get("PFO_TEST_CLOCK_S", "0")):
         wall_clock = time.time
         time.time = lambda: wall_clock() + ahead
-    from pfo_fs.store.system_calls import SystemCalls
+    from pfo_fs.store.file_systems import SystemCalls
 
     for each in [name for name in vars(SystemCalls) if not name.startswith("_")]:
         setattr(SystemCalls, each, staticmethod(with_faults(each, getattr(SystemCalls, each))))
