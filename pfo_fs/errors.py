@@ -47,7 +47,6 @@ def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) ->
     Args:
         text: A text from another process, user or file.
         max_chars: A longer text is cut to this length, and ends in `...`.
-        keep_lines: Whether line feeds stay.
     """
     if len(text) > max_chars:
         text = text[: max(0, max_chars - 3)] + "..."

@@ -34,11 +34,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class WarnOnce:
-    """Logs a warning once for each key, until the key is forgotten.
-
-    Args:
-        level: The level of the warnings.
-    """
+    """Logs a warning once for each key, until the key is forgotten."""
 
     def __init__(self, level: int = logging.WARNING) -> None:
         self._level = level

@@ -39,9 +39,7 @@ class HelperClient:
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
-        shared_dir: The shared directory.
         token: The job's secret; the helper accepts only clients that send it.
-        rank: Global rank of this process.
         settings: The settings for the helper that are not defaults.
         deadline_s: The longest time until a helper listens.
         sigterm_trace: See `ipc.sigterm_trace`; -1 if this process has none.

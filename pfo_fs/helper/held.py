@@ -40,9 +40,6 @@ class DirectoryHealth:
 
     Logs once when the directory cannot be read or written any more, and once when it can again. Reading may work where
     writing does not, as on a full disk.
-
-    Args:
-        monotonic: Returns the time, in seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -135,8 +132,6 @@ class SwitchWatch:
 
         Args:
             found: A `SwitchFound`; otherwise the directory gives no answer, and everything stays as it is.
-            now_s: Monotonic time.
-            local_mount: Whether all changes in the directory are made by this host.
             highest_rank: Of this host: the hosts of a large job look more rarely.
             asked_s: The coordinator asks for no more than one poll in this time.
         """

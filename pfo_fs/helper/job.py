@@ -41,11 +41,7 @@ class Client:
 
 
 class Clients(dict[int, Client]):
-    """The connections that began with the job's token, by number.
-
-    Args:
-        token: The job's secret.
-    """
+    """The connections that began with the job's token, by number."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -84,7 +80,6 @@ class CoordinationChoice:
 
     Args:
         mode: The mode that the job requests; `auto`: a daemon if one runs; `none`: no process schedules it.
-        now_s: Monotonic time.
 
     Attributes:
         chosen: `daemon`, `local` or `none`, once that is known.

@@ -30,8 +30,6 @@ class HelperLink:
     """What training uses of its helper, whether there is one or not.
 
     Args:
-        warn: Logs warnings.
-        monotonic: Returns the time, in seconds.
         log_line: Logs a line (level, text) of the helper, which has no output of its own.
 
     Attributes:

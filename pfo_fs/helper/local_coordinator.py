@@ -25,13 +25,7 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class CoordinatorThread:
-    """Runs one coordinator after the other: a new one when all ranks are known.
-
-    Args:
-        operations: Gives the job's folder.
-        settings: The settings of the scheduler.
-        post: Sends events to the helper's state.
-    """
+    """Runs one coordinator after the other: a new one when all ranks are known."""
 
     def __init__(self, operations: DirectoryOperations, settings: PFOSettings, post: Callable[[e.Event], None]) -> None:
         self._operations = operations

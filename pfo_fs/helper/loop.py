@@ -40,8 +40,6 @@ class HelperLoop:
     """See the module's docstring.
 
     Args:
-        state: Decides what to do.
-        operations: Reads and writes the files.
         coordinator: Makes the coordinator of a job without a daemon, which posts events by its argument.
         prepare_resets, reset: As for `Resets`.
         output: What this process writes to its standard error, for training's log.

@@ -150,7 +150,6 @@ class DirectoryOperations:
     """Carries operations out, one after the other; every call may block for as long as the file system does.
 
     Args:
-        root: The shared directory.
         writer: The name of this process in its records: `node17:4242`.
         default_scheduler: The policy that schedules the job if neither the job nor a daemon names one.
     """
@@ -163,7 +162,6 @@ class DirectoryOperations:
         self._folder: JobFolder | None = None
         self._presence: Presence | None = None
         self._was_away = True
-        self._directory_id = ""
 
     @property
     def shared(self) -> SharedDirectory:
@@ -244,7 +242,7 @@ class DirectoryOperations:
             self.shared.check_same(registration.directory_id, registration.job_id, registration.attempt)
         folder = self.shared.job(registration.job_id)
         folder.attempt = registration.attempt
-        self._folder, self._directory_id = folder, registration.directory_id
+        self._folder = folder
 
     def _look_for_root(self, *, may_come_back: bool) -> None:
         """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer.
@@ -267,8 +265,7 @@ class DirectoryOperations:
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        self._directory_id = self.shared.directory_id()
-        return CreatedJob(self._folder.job_id, self._directory_id, self._is_off())
+        return CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
 
     def _is_off(self) -> bool:
         """Whether this job starts switched off; if that cannot be read now, the first look at the switch tells."""
@@ -297,9 +294,6 @@ class DirectoryOperations:
                 self._presence.remember()
                 self._was_away = False
         gone = self._presence.why_gone(job_id) if thorough or not found.is_there else ""
-        if thorough and not gone:
-            with suppress(StoreError):
-                self.shared.keep_id(self._directory_id, job_id, self.folder.attempt or "")
         return SwitchFound(found.covers(job_id), gone)
 
     def _scheduler_of_daemon(self, coordination: str) -> str:

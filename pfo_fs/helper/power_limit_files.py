@@ -57,11 +57,6 @@ def read_file(path: Path, limit: int) -> bytes | None:
 def write_file(path: Path, content: bytes, *, replace: bool) -> None:
     """Writes a file, complete or not at all.
 
-    Args:
-        path: The file.
-        content: Its bytes.
-        replace: Whether to replace a file that is there.
-
     Raises:
         OSError: The file cannot be written, or a file is there that must not be replaced; the old file stays.
     """

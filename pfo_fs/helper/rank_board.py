@@ -58,9 +58,7 @@ class RankBoard:
         """Adds a rank; returns the name of this host's progress record.
 
         Args:
-            info: The rank.
             name: The record's name under an earlier helper that has died; None for the first helper.
-            clock_backend: The way in which the rank's clocks are set.
         """
         self.infos[info.rank] = info
         known = self._progress.get(info.rank, bodies.RankProgress(rank=info.rank))

@@ -39,9 +39,6 @@ class _ClockProcess:
 class OwedResets:
     """Which GPUs of this host are still to be reset, as the job's status tells: arithmetic only.
 
-    Args:
-        board: The progress of the ranks.
-
     Attributes:
         under_way: How many attempts have not ended.
     """

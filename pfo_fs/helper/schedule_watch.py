@@ -30,7 +30,6 @@ class ScheduleWatch:
     Args:
         interval_s: Seconds between two polls; None: by the kind of file system.
         jitter: Spreads the polls of many hosts.
-        now_s: Monotonic time.
     """
 
     def __init__(self, interval_s: float | None, jitter: random.Random, now_s: float) -> None:

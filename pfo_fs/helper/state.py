@@ -39,7 +39,6 @@ class HelperState:
     Args:
         token: The job's secret, which clients must send first.
         poll_interval_s: Seconds between two polls of the directory; None: by the kind of file system.
-        now_s: Monotonic time.
         seed: The seed of the random pauses that spread the calls of many hosts.
     """
 
@@ -75,7 +74,6 @@ class HelperState:
         """Handles an event; returns what to do, in this order.
 
         Args:
-            event: What has happened.
             now_s: Monotonic time, never less than before.
         """
         self._now_s = max(self._now_s, now_s)

@@ -65,7 +65,6 @@ class WriteQueue:
         """Returns the record to write now; None while one is being written, or in the pause after an error.
 
         Args:
-            now_s: Monotonic time.
             is_complete: Whether a record need not wait for those of other ranks any more.
         """
         if self._in_flight is not None or now_s < self._not_before_s:
@@ -82,11 +81,6 @@ class WriteQueue:
 
         A new try does not help if another process owns the name, the record is not valid, or the directory is another
         one than that of rank 0.
-
-        Args:
-            error: The error, if there was one.
-            now_s: Monotonic time.
-            again: Whether this record may be tried again.
         """
         write, self._in_flight = self._in_flight, None
         if error is None:

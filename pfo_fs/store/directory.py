@@ -117,8 +117,6 @@ class SharedDirectory(RecordFolder):
         """Opens the directory at `root`.
 
         Args:
-            root: The directory's path.
-            writer: The name of this process in its records.
             create: Make a missing directory: for a daemon and for the host of rank 0, never for a host that joins.
 
         Raises:
@@ -138,7 +136,7 @@ class SharedDirectory(RecordFolder):
             if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
         if layout.DIRECTORY not in present:
-            self._claim_id(secrets.token_hex(16))
+            self.write(b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname()))
 
     @property
     def is_in_use(self) -> bool:
@@ -180,18 +178,6 @@ class SharedDirectory(RecordFolder):
         if not found:
             raise StoreUnavailable(errno.ENOENT, f"{text} ({layout.DIRECTORY} is not there)")
         raise NotShared(errno.ESTALE, f"{text} ({layout.DIRECTORY} has another id)")
-
-    def keep_id(self, directory_id: str, job_id: str, attempt: str) -> None:
-        """Puts the id back if it was removed, and this surely is the directory: that job is in it.
-
-        Raises:
-            StoreError: The directory cannot be read or written.
-        """
-        if directory_id and layout.DIRECTORY not in self.files.names() and self._has_job(job_id, attempt):
-            self._claim_id(directory_id)
-
-    def _claim_id(self, directory_id: str) -> None:
-        self.write(b.DirectoryBody(directory_id=directory_id, host=socket.gethostname()))
 
     def _has_job(self, job_id: str, attempt: str) -> bool:
         try:

@@ -81,7 +81,6 @@ def mount_of(real_path: str, mountinfo: str | None = None) -> Mount:
 
     Args:
         real_path: An absolute path without symbolic links; it need not exist.
-        mountinfo: Content of `/proc/self/mountinfo`, for tests.
     """
     if mountinfo is None:
         try:
@@ -103,12 +102,7 @@ def mount_of(real_path: str, mountinfo: str | None = None) -> Mount:
 
 
 def filesystem_type(path: str | os.PathLike[str], mountinfo: str | None = None) -> str:
-    """Returns the type of the file system that holds `path`, as the kernel names it (`nfs4`, `lustre`, `ext4`).
-
-    Args:
-        path: Any path; it need not exist.
-        mountinfo: Content of `/proc/self/mountinfo`, for tests.
-    """
+    """Returns the type of the file system that holds `path`, as the kernel names it (`nfs4`, `lustre`, `ext4`)."""
     return mount_of(os.path.realpath(path), mountinfo).kind
 
 

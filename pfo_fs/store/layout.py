@@ -3,8 +3,7 @@
 `RECORDS` says the same of the records to programs.
 
 <shared_dir>/
-  directory.json                  the process that made the directory, once: a random id that hosts compare; a helper
-                                  puts it back if it was removed
+  directory.json                  the process that made the directory, once: a random id that hosts compare
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks

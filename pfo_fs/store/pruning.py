@@ -56,9 +56,6 @@ class Left:
 class Pruning:
     """Finds and removes old things of one directory.
 
-    Args:
-        shared: The directory.
-
     Attributes:
         problems: What could not be looked at or removed, as text.
         running: Number of jobs that have not ended.

@@ -75,8 +75,6 @@ def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
     """Returns the record's bytes.
 
     Args:
-        header: The header, without length and checksum.
-        body: The content.
         readable: One line for each key, and for each item of a list of lists.
     """
     payload = _readable(body) if readable else body.model_dump_json().encode()
@@ -106,9 +104,6 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
     """Returns header and validated body.
 
     Args:
-        data: The whole file.
-        kind: The kind that the record must have.
-        model: The type that the body must have.
         attempt: The training attempt that the record must belong to; None: any.
 
     Raises:
@@ -184,7 +179,6 @@ class RecordFolder:
         """Reads a record of this folder's attempt; None if the file is not there now.
 
         Args:
-            model: The type of its body.
             place: The numbers in its path, by their names in `layout.RECORDS`.
 
         Raises:
@@ -215,7 +209,6 @@ class RecordFolder:
         """Writes a record; returns False if it is to be written once, and is there with another content.
 
         Args:
-            body: Its body.
             place: The numbers in its path that are not in the body.
         """
         path = self.path_of(type(body), **body.__dict__ | place)

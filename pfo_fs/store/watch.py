@@ -30,11 +30,6 @@ class Watcher:
 
     On a network file system another host's change makes no event here, although the observer seems to work. So events
     are used on local file systems only (`watch="auto"`); even there, a missed one costs at most one polling interval.
-
-    Args:
-        root: The shared directory.
-        folder: The folder in it to watch.
-        watch: `auto`, `poll` or `events`.
     """
 
     def __init__(self, root: Path, folder: str, watch: str = "auto") -> None:

@@ -17,7 +17,7 @@ from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m
-from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory
+from pfo_fs.store import Files, JobFolder, OffSwitch
 
 Wait = Callable[..., Any]
 
@@ -116,15 +116,6 @@ def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest
         wait_for(lambda: len(tries) >= 2, what="looks that fail")
     (host.root / "off" / "all").touch()
     hears(client, "off", wait_for)  # and nothing else before
-
-
-@pytest.mark.slow
-def test_a_helper_puts_back_the_directorys_id_that_a_purge_has_taken(host: Host, wait_for: Wait) -> None:
-    joined(host, "local")
-    shared = SharedDirectory(Files(host.root))
-    directory_id = shared.directory_id()
-    (host.root / "directory.json").unlink()
-    wait_for(lambda: shared.directory_id() == directory_id, "the id")
 
 
 @pytest.mark.slow

@@ -219,10 +219,6 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "SharedDirectory.make_folders": Operation(lambda shared: shared.make_folders()),
     "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
-    "SharedDirectory.keep_id": Operation(
-        lambda shared: shared.keep_id("0123", "job", "a"),
-        lambda shared: (make(shared), (shared.files.root / "directory.json").unlink()),
-    ),
     "SharedDirectory.archive": Operation(lambda shared: "job" in shared.job_ids() and shared.archive("job"), make),
     "SharedDirectory.remove_stale_temporaries": Operation(
         lambda shared: shared.remove_stale_temporaries(),

@@ -109,19 +109,6 @@ def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
         shared.check_same(directory_id, job.job_id, "another")
 
 
-def test_the_id_is_put_back_only_where_the_job_is(tmp_path: Path) -> None:
-    job, elsewhere = make_job(tmp_path / "pfo", 1, attempt="mine"), tmp_path / "not-mounted"
-    shared = SharedDirectory(Files(tmp_path / "pfo"))
-    directory_id = shared.directory_id()
-    (tmp_path / "pfo" / "directory.json").unlink()
-    shared.keep_id(directory_id, job.job_id, "another")
-    assert shared.directory_id() == ""
-    shared.keep_id(directory_id, job.job_id, "mine")
-    assert shared.directory_id() == directory_id
-    SharedDirectory(Files(elsewhere, create=True)).keep_id(directory_id, job.job_id, "mine")
-    assert not list(elsewhere.iterdir())
-
-
 def test_a_damaged_directory_id_is_a_record_error(tmp_path: Path) -> None:
     shared = SharedDirectory.open(tmp_path / "pfo", create=True)
     (tmp_path / "pfo" / "directory.json").write_text("junk")
