@@ -69,7 +69,7 @@ class LoadsKnown(BaseModel):
     steps: Count = 0
     lowered: Count = 0
     explained: Annotated[float, Field(ge=0, le=1)] | None = None
-    residual: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    residual: Annotated[float, Field(ge=0, le=1e6)] | None = None
     margin: Annotated[float, Field(ge=-1, le=1e6)] = 0.0
     saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
     saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None

@@ -264,7 +264,7 @@ class LoadCoordinator:
             steps=choice.steps,
             lowered=self._lowered,
             explained=explained,
-            residual=choice.durations.residual,
+            residual=choice.durations.residual if math.isfinite(choice.durations.residual) else None,
             margin=choice.margin,
             saved=None if saving is None else saving.share,
             saved_error=None if saving is None else saving.error,
