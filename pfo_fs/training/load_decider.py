@@ -14,7 +14,6 @@ import socket
 import time
 from collections import OrderedDict, deque
 from contextlib import suppress
-from dataclasses import replace
 from hmac import compare_digest
 from typing import Any
 
@@ -119,7 +118,7 @@ class Decider:
         except ValueError as error:
             known: LoadsKnown = self._coordinator.state
             problem = f"the process that decides clocks has stopped: {error}"
-            self._write(replace(known, text=f"{problem}. {known.text}", problem=problem))
+            self._write(known.model_copy(update={"text": f"{problem}. {known.text}", "problem": problem}))
         finally:
             for key in list(self._ready.get_map().values()):
                 if isinstance(key.data, _Rank):
