@@ -161,7 +161,7 @@ def load(root: Path, place: Place) -> dict[str, Any]:
     if path.exists():
         document: dict[str, Any] = json.loads(path.read_text())
         return document
-    head = {"schema": SCHEMA, "kind": place.kind, "attempt": ATTEMPT, "writer": "w", "sequence": 0}
+    head = {"schema": SCHEMA, "kind": place.kind, "attempt": ATTEMPT, "writer": "w"}
     return {**head, "body": dict(_ENDS[place.kind])}
 
 

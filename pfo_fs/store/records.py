@@ -43,13 +43,11 @@ class Header:
         kind: The kind of the body: `job`, `ranks`, `schedule`, ...
         attempt: Random id of the training attempt of the record; empty outside jobs.
         writer: The process that wrote the record, for messages: `rank-3@node17:4242`.
-        sequence: Counts a writer's replacements of its files.
     """
 
     kind: str
     attempt: str
     writer: str
-    sequence: int = 0
 
 
 class _HeaderOnDisk(BaseModel):
@@ -60,7 +58,6 @@ class _HeaderOnDisk(BaseModel):
     kind: ShortText
     attempt: Annotated[str, Field(max_length=_MAX_HEADER_BYTES)]
     writer: Text
-    sequence: Count
     length: Count
     sha256: Annotated[str, Field(max_length=64)]
 
@@ -83,7 +80,6 @@ def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
         "kind": header.kind,
         "attempt": header.attempt,
         "writer": header.writer[:200],
-        "sequence": header.sequence,
         "length": len(payload),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
@@ -140,7 +136,7 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
         raise RecordError(f"the record's content is not valid: {_first_problem(error)}") from None
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise RecordError(f"the record cannot be read: {plain_text(str(error), 300)}") from None
-    return Header(head.kind, head.attempt, head.writer, head.sequence), body
+    return Header(head.kind, head.attempt, head.writer), body
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -168,7 +164,6 @@ class RecordFolder:
     writer: str
     attempt: str | None = None
     reads: int = 3
-    _sequence: int = 0
 
     @property
     def location(self) -> Path:
@@ -214,15 +209,13 @@ class RecordFolder:
         path = self.path_of(type(body), **body.__dict__ | place)
         if layout.RECORDS[type(body)].once:
             return self.files.claim(path, self.encoded(body))
-        self._sequence += 1
         self.files.publish(path, self.encoded(body))
         return True
 
     def encoded(self, body: BaseModel) -> bytes:
         """Returns a record's bytes."""
         form = layout.RECORDS[type(body)]
-        header = Header(form.kind, self.attempt or "", self.writer, 0 if form.once else self._sequence)
-        return encode(header, body, readable=form.readable)
+        return encode(Header(form.kind, self.attempt or "", self.writer), body, readable=form.readable)
 
     def numbers(self, model: type[BaseModel], **place: int) -> list[int]:
         """Returns the numbers after which records of this type are named, ascending; `place`: those of their folder."""

@@ -492,7 +492,7 @@ def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_lis
 
 
 def forged(generation: int, number: int) -> bytes:
-    header = Header("current", "attempt", "another user", 10**6)
+    header = Header("current", "attempt", "another user")
     return encode(header, bodies.CurrentBody(generation=generation, number=number, state="running"))
 
 

@@ -38,7 +38,7 @@ def plant(shared: SharedDirectory, name: str, data: bytes = b"") -> None:
 
 
 def record(generation: int) -> bytes:
-    return encode(Header("leader", "", "w", generation), leader(generation))
+    return encode(Header("leader", "", "w"), leader(generation))
 
 
 def test_generations_count_up(shared: SharedDirectory) -> None:

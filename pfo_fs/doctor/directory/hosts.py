@@ -128,7 +128,7 @@ class Hosts:
         """Replaces this host's file."""
         self.mine.counter += 1
         self.mine.written_s = time.time()
-        header = Header("doctor", "", f"doctor@{self.mine.host}:{os.getpid()}", self.mine.counter)
+        header = Header("doctor", "", f"doctor@{self.mine.host}:{os.getpid()}")
         self._files.publish(f"{layout.DOCTOR}/{self.me}.json", encode(header, self.mine))
         self._replaced_s = time.monotonic()
 
