@@ -29,7 +29,7 @@ class _Waiting:
 
 
 class WriteQueue:
-    """The records that wait; one that finds too many of them is dropped, and its measurements are made again."""
+    """The records that wait; a record that comes when too many wait is dropped, and measured again."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()
@@ -43,18 +43,18 @@ class WriteQueue:
 
     def holds(self, kind: type[Write]) -> bool:
         """Whether a record of this kind waits or is being written."""
-        return isinstance(self._in_flight, kind) or any(isinstance(one.write, kind) for one in self._waiting)
+        return isinstance(self._in_flight, kind) or any(isinstance(waits.write, kind) for waits in self._waiting)
 
     def gathers(self, kind: type[Write]) -> bool:
         """Whether a record of this kind waits for those of other ranks."""
-        return any(isinstance(one.write, kind) and one.until_s > 0 for one in self._waiting)
+        return any(isinstance(waits.write, kind) and waits.until_s > 0 for waits in self._waiting)
 
     def add(self, write: Write, now_s: float) -> None:
         """Adds a record, or joins it to one that waits for it; the queue drops it when `MAX_WAITING` wait already."""
-        for one in self._waiting:
-            joined = _joined(one.write, write) if one.until_s > 0 else None
+        for waits in self._waiting:
+            joined = _joined(waits.write, write) if waits.until_s > 0 else None
             if joined is not None:
-                one.write = joined
+                waits.write = joined
                 return
         if len(self._waiting) >= MAX_WAITING:
             return
@@ -69,10 +69,10 @@ class WriteQueue:
         """
         if self._in_flight is not None or now_s < self._not_before_s:
             return None
-        for place, one in enumerate(self._waiting):
-            if now_s >= one.until_s or is_complete(one.write):
+        for place, waits in enumerate(self._waiting):
+            if now_s >= waits.until_s or is_complete(waits.write):
                 del self._waiting[place]
-                self._in_flight = one.write
+                self._in_flight = waits.write
                 break
         return self._in_flight
 
@@ -101,17 +101,17 @@ class WriteQueue:
         """Returns when the next record can be written; None while none waits or one is being written."""
         if not self._waiting or self._in_flight is not None:
             return None
-        return max(self._not_before_s, min(one.until_s for one in self._waiting))
+        return max(self._not_before_s, min(waits.until_s for waits in self._waiting))
 
 
-def _joined(one: Write, other: Write) -> Write | None:
+def _joined(first: Write, second: Write) -> Write | None:
     """Returns one record in place of two; None if they cannot be written to one file."""
-    if isinstance(one, RegisterRanks) and isinstance(other, RegisterRanks):
-        ranks = [body.rank_info.rank for body in one.ranks + other.ranks]
-        is_one_job = replace(one, ranks=()) == replace(other, ranks=())
+    if isinstance(first, RegisterRanks) and isinstance(second, RegisterRanks):
+        ranks = [body.rank_info.rank for body in first.ranks + second.ranks]
+        is_one_job = replace(first, ranks=()) == replace(second, ranks=())
         if is_one_job and len(set(ranks)) == len(ranks) <= MOST_NAMES_PER_FILE:
-            return replace(one, ranks=one.ranks + other.ranks)
-    if isinstance(one, WriteResults) and isinstance(other, WriteResults) and one.number == other.number:
-        of_ranks = {body.result.rank: body for body in one.results + other.results}
-        return replace(one, results=tuple(of_ranks.values()))
+            return replace(first, ranks=first.ranks + second.ranks)
+    if isinstance(first, WriteResults) and isinstance(second, WriteResults) and first.number == second.number:
+        of_ranks = {body.result.rank: body for body in first.results + second.results}
+        return replace(first, results=tuple(of_ranks.values()))
     return None

@@ -169,14 +169,14 @@ def _groups(
     groups: list[tuple[str, list[int], FrequencySchedule]] = []
     for stage in sorted(stages):
         ranks = sorted(stages[stage])
-        found = [by_rank.get(rank) for rank in ranks]
-        first = found[0]
-        if first is not None and all(_same(first, other) for other in found):
+        of_ranks = [by_rank.get(rank) for rank in ranks]
+        first = of_ranks[0]
+        if first is not None and all(_same(first, other) for other in of_ranks):
             groups.append((f"stage:{stage}", ranks, first))
         else:
-            groups.extend((f"rank:{one.rank}", [one.rank], one) for one in found if one is not None)
+            groups.extend((f"rank:{own.rank}", [own.rank], own) for own in of_ranks if own is not None)
     return groups
 
 
-def _same(one: FrequencySchedule, other: FrequencySchedule | None) -> bool:
-    return other is not None and one.frequencies == other.frequencies and one.stages == other.stages
+def _same(first: FrequencySchedule, other: FrequencySchedule | None) -> bool:
+    return other is not None and first.frequencies == other.frequencies and first.stages == other.stages

@@ -9,13 +9,13 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.store.file_systems import is_local
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
-    from watchdog.observers.api import ObservedWatch
+    from watchdog.observers.api import BaseObserver, ObservedWatch
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Watcher:
         self._wanted = watch == "events" or (watch == "auto" and is_local(root))
         # Not a threading.Event: setting one in a signal handler deadlocks if the signal came inside its `wait`.
         self._changed: SimpleQueue[str | None] = SimpleQueue()
-        self._observer: Any = None
+        self._observer: BaseObserver | None = None
         self._not_before = -math.inf  # when `start` tries again
         self._followed: dict[str, ObservedWatch] = {}
 
@@ -60,7 +60,7 @@ class Watcher:
 
         # watchdog warns that it adds a folder twice if the folder is made and filled at once, which does no harm.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
-        observer: Any = None
+        observer: BaseObserver | None = None
         try:
             observer = Observer()  # from watchdog 7 on, it has a thread and three descriptors from here on
             self._schedule(observer, self._path, recursive=False)
@@ -89,7 +89,7 @@ class Watcher:
             with suppress(KeyError, OSError, RuntimeError):
                 self._observer.unschedule(watch)
 
-    def _schedule(self, observer: Any, path: Path, *, recursive: bool) -> ObservedWatch:
+    def _schedule(self, observer: BaseObserver, path: Path, *, recursive: bool) -> ObservedWatch:
         from watchdog.events import (
             DirCreatedEvent,
             FileClosedEvent,

@@ -167,18 +167,8 @@ def daemon(counter: int) -> bodies.DaemonBody:
     )
 
 
-def model() -> bodies.ModelBody:
-    """All numbers 1."""
-    needed = [name for name, field in bodies.ModelBody.model_fields.items() if field.is_required()]
-    return bodies.ModelBody.model_validate(dict.fromkeys(needed, 1))
-
-
 def result(time_s: float, rank: int = 0) -> bodies.ResultBody:
     return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
-
-
-def progress(step: int) -> bodies.ProgressBody:
-    return bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, step=step)])
 
 
 def claim_of(kind: Any, nonce: str) -> bodies.ClaimBody:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replaced_calls import Calls, creates, refuses
 
 from pfo_fs.errors import AlreadyClaimed, StoreError, StoreUnavailable
 from pfo_fs.store.fs import TEMP_PREFIX, Files, SystemCalls
@@ -83,28 +84,21 @@ def test_an_error_of_close_is_an_error_of_the_publication(tmp_path: Path) -> Non
     """Write-behind clients report a full disk at close; renaming after that leaves an empty file."""
     Files(tmp_path).publish("a.json", b"old")
 
-    class Full(SystemCalls):
-        @staticmethod
-        def close(fd: int) -> None:
-            writable = os.readlink(f"/proc/self/fd/{fd}").endswith(".tmp")
-            os.close(fd)
-            if writable:
-                raise OSError(errno.ENOSPC, "full")
+    def close(fd: int) -> None:
+        writable = os.readlink(f"/proc/self/fd/{fd}").endswith(".tmp")
+        os.close(fd)
+        if writable:
+            raise OSError(errno.ENOSPC, "full")
 
     with pytest.raises(StoreError, match="full"):
-        Files(tmp_path, calls=Full()).publish("a.json", b"new")
+        Files(tmp_path, calls=Calls(close=close)).publish("a.json", b"new")
     assert (tmp_path / "a.json").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
 def test_a_groups_directory_is_used_where_modes_cannot_be_changed(tmp_path: Path, number: int) -> None:
-    class NoModes(SystemCalls):
-        @staticmethod
-        def fchmod(fd: int, mode: int) -> None:
-            raise OSError(number, os.strerror(number))
-
     tmp_path.chmod(0o2770)
-    files = Files(tmp_path, calls=NoModes())
+    files = Files(tmp_path, calls=Calls(fchmod=refuses(number)))
     before = os.umask(0o007)
     try:
         files.publish("a.json", b"new")
@@ -117,12 +111,7 @@ def test_a_groups_directory_is_used_where_modes_cannot_be_changed(tmp_path: Path
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
-    class Short(SystemCalls):
-        @staticmethod
-        def write(fd: int, data: Any) -> int:
-            return os.write(fd, data[:3])
-
-    Files(tmp_path, calls=Short()).publish("a.json", b"0123456789")
+    Files(tmp_path, calls=Calls(write=lambda fd, data: os.write(fd, data[:3]))).publish("a.json", b"0123456789")
     assert (tmp_path / "a.json").read_bytes() == b"0123456789"
 
 
@@ -240,12 +229,11 @@ def test_the_directory_is_made_only_when_asked(tmp_path: Path) -> None:
 RACER = """
 import errno, sys
 from pfo_fs.store.fs import Files
-from pfo_fs.store.file_systems import SystemCalls
 
-class NoLinks(SystemCalls):
-    def link(self, *args, **kwargs): raise OSError(errno.EOPNOTSUPP, "no")
-
-files = Files(sys.argv[1], calls=NoLinks() if sys.argv[3] == "without links" else SystemCalls())
+files = Files(sys.argv[1])
+if sys.argv[3] == "without links":
+    def no_link(*args, **kwargs): raise OSError(errno.EOPNOTSUPP, "no")
+    files.calls.link = no_link
 print(sum(files.claim(f"{n}.json", sys.argv[2].encode()) for n in range(80)))
 """
 
@@ -281,13 +269,8 @@ def test_readers_never_see_a_replaced_file_empty_or_torn(tmp_path: Path) -> None
 def test_a_torn_read_is_tried_again(tmp_path: Path) -> None:
     Files(tmp_path).publish("a", b"complete")
     lies = [b"", b"compl"]
-
-    class Torn(SystemCalls):
-        @staticmethod
-        def read(fd: int, size: int) -> bytes:
-            return lies.pop() if lies else os.read(fd, size)
-
-    assert Files(tmp_path, calls=Torn()).read("a", 100) == b"complete"
+    torn = Calls(read=lambda fd, size: lies.pop() if lies else os.read(fd, size))
+    assert Files(tmp_path, calls=torn).read("a", 100) == b"complete"
 
 
 def test_what_is_not_there_is_none_and_not_an_error(tmp_path: Path) -> None:
@@ -393,13 +376,7 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
 
 
 def test_where_no_file_can_be_made_another_one_tells_the_file_systems_time(tmp_path: Path) -> None:
-    class NoInodes(SystemCalls):
-        def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
-            if flags & os.O_CREAT:
-                raise OSError(errno.ENOSPC, "full")
-            return os.open(path, flags, *args, **options)
-
-    files = Files(tmp_path, calls=NoInodes())
+    files = Files(tmp_path, calls=Calls(open=refuses(errno.ENOSPC, os.open, creates)))
     with pytest.raises(StoreError, match="full"):
         files.now_s()
     (tmp_path / "folder").mkdir()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from jobs import make_job, rank_infos, register
+from replaced_calls import Calls, creates, refuses
 
 from pfo_fs.errors import StoreError
 from pfo_fs.store import Files, OffSwitch, SharedDirectory
-from pfo_fs.store.file_systems import SystemCalls
 
 
 @pytest.fixture
@@ -81,19 +81,12 @@ def test_something_else_in_the_place_of_the_folder_switches_everything_off(
     assert OffSwitch(Files(root)).read().covers("job")
 
 
-class _Refuses(SystemCalls):
-    def __init__(self, number: int, *names: str) -> None:
-        self._number = number
-        self._names = names or ("off",)
-
-    def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
-        if path in self._names:
-            raise OSError(self._number, os.strerror(self._number))
-        return os.open(path, flags, *args, **options)
+def refuses_to_open(number: int, *names: str) -> Calls:
+    return Calls(open=refuses(number, os.open, lambda path, *_, **__: path in names))
 
 
 def test_a_folder_that_this_user_may_not_read_switches_everything_off(root: Path) -> None:
-    assert OffSwitch(Files(root, calls=_Refuses(errno.EACCES))).read().covers("job")
+    assert OffSwitch(Files(root, calls=refuses_to_open(errno.EACCES, "off"))).read().covers("job")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EKEYEXPIRED], ids=errno.errorcode.get)
@@ -102,43 +95,24 @@ def test_a_directory_that_refuses_around_the_switch_too_switches_nothing(root: P
     """As a network file system does once the user's ticket has expired; it may still answer for some folders."""
     names = ("off", str(root) if around == "root" else around)
     with pytest.raises(StoreError):
-        OffSwitch(Files(root, calls=_Refuses(number, *names))).read()
+        OffSwitch(Files(root, calls=refuses_to_open(number, *names))).read()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
 def test_trouble_of_the_file_system_switches_nothing(root: Path, number: int) -> None:
     with pytest.raises(StoreError):
-        OffSwitch(Files(root, calls=_Refuses(number))).read()
-
-
-class _Full(SystemCalls):
-    """No room for content; `inodes`: nor for another file; `names`: nor for another name, as on tmpfs."""
-
-    def __init__(self, number: int, *, inodes: bool, names: bool) -> None:
-        self._number, self._inodes, self._names = number, inodes, names
-
-    def link(self, *args: str, **options: int) -> None:  # type: ignore[override]
-        if self._names:
-            raise OSError(self._number, os.strerror(self._number))
-        os.link(*args, **options)
-
-    def write(self, *_: object) -> int:  # type: ignore[override]
-        raise OSError(self._number, os.strerror(self._number))
-
-    def mkdir(self, *_: object, **__: object) -> None:  # type: ignore[override]
-        raise OSError(self._number, os.strerror(self._number))
-
-    def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
-        if self._inodes and flags & os.O_CREAT:
-            raise OSError(self._number, os.strerror(self._number))
-        return os.open(path, flags, *args, **options)
+        OffSwitch(Files(root, calls=refuses_to_open(number, "off"))).read()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
 @pytest.mark.parametrize("left", ["names and files", "names", "nothing"])
 def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, left: str) -> None:
     register(make_job(root, 1), rank_infos(1))
-    full = _Full(number, inodes=left != "names and files", names=left == "nothing")
+    full = Calls(write=refuses(number), mkdir=refuses(number))  # no room for content
+    if left != "names and files":
+        full.open = refuses(number, os.open, creates)  # type: ignore[method-assign]
+    if left == "nothing":  # as on tmpfs
+        full.link = refuses(number)  # type: ignore[method-assign]
     switch = OffSwitch(Files(root, calls=full))
     records = {path for path in root.rglob("*") if path.suffix != ".lock"}
     switch.turn_off("all", "a checkpoint has filled the quota")

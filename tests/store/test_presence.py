@@ -7,17 +7,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import make_job
+from replaced_calls import Calls, refuses
 
 from pfo_fs.store import Files, Presence
-from pfo_fs.store.file_systems import SystemCalls
-
-
-class Calls(SystemCalls):
-    """Real calls, until a test replaces one."""
 
 
 @pytest.fixture
@@ -68,13 +63,8 @@ def test_a_directory_that_is_moved_back_is_there_again(root: Path, seen: tuple[P
     assert not presence.why_gone(job_id)
 
 
-TROUBLE = [
-    errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES,
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["stat", "listdir", "open"])
-@pytest.mark.parametrize("number", TROUBLE, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("gone", [False, True])
 def test_an_error_of_the_file_system_is_no_removal(
     root: Path, seen: tuple[Presence, str, Calls], name: str, number: int, gone: bool
@@ -83,10 +73,7 @@ def test_an_error_of_the_file_system_is_no_removal(
     if gone:
         shutil.rmtree(root)
 
-    def fails(*_: object, **__: object) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    setattr(calls, name, fails)
+    setattr(calls, name, refuses(number))
     assert presence.why_gone(job_id) == ""
 
 
@@ -163,12 +150,10 @@ def test_where_the_directory_is_itself_the_mount_point_its_absence_is_no_removal
 def test_a_name_that_a_listing_still_has_is_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
     presence, job_id, calls = seen
 
-    def not_found(path: str, **_: object) -> os.stat_result:
-        if path == str(root):
-            raise FileNotFoundError(errno.ENOENT, "a name that this client remembers as missing")
-        return os.stat(path)
-
-    calls.stat = not_found  # type: ignore[method-assign]
+    remembered = refuses(
+        errno.ENOENT, os.stat, lambda path, **_: path == str(root)
+    )  # a name that the client has cached
+    calls.stat = remembered  # type: ignore[method-assign]
     assert presence.why_gone(job_id) == ""
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 from jobs import make_job, rank_infos, results_by_rank
+from replaced_calls import Calls, refuses
 
 from pfo_fs.models import ProfilingResult
 from pfo_fs.store import Files, JobFolder, bodies
-from pfo_fs.store.file_systems import SystemCalls
 
 
 def ranks(count: int, nonce: str = "n") -> list[bodies.RankBody]:
@@ -44,13 +44,8 @@ def test_a_rank_of_another_process_is_refused_and_those_beside_it_are_not(tmp_pa
 
 
 def test_without_hard_links_every_rank_gets_a_copy(tmp_path: Path) -> None:
-    class NoLinks(SystemCalls):
-        @staticmethod
-        def link(*_: object, **__: object) -> None:
-            raise OSError(errno.EOPNOTSUPP, "no hard links")
-
-    job = make_job(tmp_path, 3)
-    folder = JobFolder(Files(tmp_path, calls=NoLinks()), job.path, "test", job.attempt, job_id=job.job_id)
+    job, calls = make_job(tmp_path, 3), Calls(link=refuses(errno.EOPNOTSUPP))
+    folder = JobFolder(Files(tmp_path, calls=calls), job.path, "test", job.attempt, job_id=job.job_id)
     assert folder.register_ranks(ranks(3)) == {}
     assert [body.nonce for body in job.each_rank()] == ["n0", "n1", "n2"]
 
@@ -62,18 +57,16 @@ def test_a_ranks_lock_is_held_while_its_file_is_written_whatever_ranks_register_
     """After a helper has died, the ranks of its host may register in other groups."""
     locked = []
 
-    class Written(SystemCalls):
-        @staticmethod
-        def link(source: str, name: str, **where: Any) -> None:
-            try:
-                with FileLock(folder.location / f"ranks/.{name.partition('.')[0]}.lock", timeout=0):
-                    pass
-            except Timeout:
-                locked.append(name)
-            os.link(source, name, **where)
+    def link(source: str, name: str, **where: Any) -> None:
+        try:
+            with FileLock(folder.location / f"ranks/.{name.partition('.')[0]}.lock", timeout=0):
+                pass
+        except Timeout:
+            locked.append(name)
+        os.link(source, name, **where)
 
     job = make_job(tmp_path, 6)
-    folder = JobFolder(Files(tmp_path, calls=Written()), job.path, "test", job.attempt, job_id=job.job_id)
+    folder = JobFolder(Files(tmp_path, calls=Calls(link=link)), job.path, "test", job.attempt, job_id=job.job_id)
     assert folder.register_ranks([ranks(6)[rank] for rank in together]) == {}
     assert locked == [f"{rank}.json" for rank in together]
 

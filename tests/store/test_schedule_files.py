@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from jobs import index_of, make_job, rank_infos, register
+from replaced_calls import Calls, refuses
 from running import Gluster
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.store.file_systems import SystemCalls
 
 SOURCE = bodies.Source(kind="scheduler", index=0)
 
@@ -89,15 +89,12 @@ def test_no_file_gets_more_names_than_every_file_system_takes(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("error", "most"), [(errno.EMLINK, 3), (errno.ENOSPC, 3), (errno.EOPNOTSUPP, 0)])
 def test_a_file_system_that_takes_few_links_or_none_gets_copies(tmp_path: Path, error: int, most: int) -> None:
-    class FewLinks(SystemCalls):
-        @staticmethod
-        def link(source: str, target: str, *, src_dir_fd: int, **kwargs: Any) -> None:
-            if os.stat(source, dir_fd=src_dir_fd).st_nlink >= most:
-                raise OSError(error, "no more links")
-            os.link(source, target, src_dir_fd=src_dir_fd, **kwargs)
+    def has_most(source: str, _: str, *, src_dir_fd: int, **__: Any) -> bool:
+        return os.stat(source, dir_fd=src_dir_fd).st_nlink >= most
 
+    calls = Calls(link=refuses(error, os.link, has_most))
     job, infos = make_job(tmp_path, 1, dp=9), rank_infos(1, dp=9)
-    folder = SharedDirectory(Files(tmp_path, calls=FewLinks())).job(job.job_id)
+    folder = SharedDirectory(Files(tmp_path, calls=calls)).job(job.job_id)
     folder.read_job()
     write(folder, infos)
     assert all(rank_file(tmp_path, folder, rank)["body"]["ranks"] == list(range(9)) for rank in range(9))

@@ -1,0 +1,35 @@
+"""System calls of the store of which a test replaces some."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pfo_fs.store.file_systems import SystemCalls
+
+
+class Calls(SystemCalls):
+    """Real calls but for those given; a test may replace others later."""
+
+    def __init__(self, **instead: Callable[..., Any]) -> None:
+        for name, call in instead.items():
+            setattr(self, name, call)
+
+
+def refuses(
+    number: int, real: Callable[..., Any] = lambda *_, **__: None, when: Callable[..., Any] = lambda *_, **__: True
+) -> Callable[..., Any]:
+    """A call that fails where `when` says so, and is the real one otherwise."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        if when(*args, **options):
+            raise OSError(number, os.strerror(number))
+        return real(*args, **options)
+
+    return call
+
+
+def creates(_: str, flags: int, *__: Any, **___: Any) -> int:
+    """Whether a call of `open` makes a file."""
+    return flags & os.O_CREAT
