@@ -110,7 +110,6 @@ class ClockLoop:
             gpu,
             words,
             clock_was_set,
-            min_dwell_ms=options.min_dwell_ms or 0.0,
             why_clocks_stay=why_clocks_stay,
             driver=self._driver,
         )
@@ -291,8 +290,8 @@ class ClockLoop:
                     break
             words[shared_page.SLEEPING] = 1
             requested = 0 if self._measuring.held else words[shared_page.TARGET]
-            dwells = setter.not_before_ns > now_ns
-            has_come = requested != target and not (dwells and requested)  # a reset does not wait for the dwell time
+            pauses = setter.not_before_ns > now_ns
+            has_come = requested != target and not (pauses and requested)  # a reset does not wait for the pause
         if has_come:
             words[shared_page.SLEEPING] = 0
         return not has_come

@@ -287,9 +287,7 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
     assert backend.why_not() == ""
     with NvmlGpuThrough(backend) as gpu:
         words = SharedPage.create().words
-        setter = ClockSetter(
-            gpu, words, lambda *change: None, min_dwell_ms=0, why_clocks_stay="", driver=HostDriver("")
-        )
+        setter = ClockSetter(gpu, words, lambda *change: None, why_clocks_stay="", driver=HostDriver(""))
         ended = threading.Event()
 
         def follow() -> None:
