@@ -254,13 +254,7 @@ class LatencyModel:
     # ---- what happens
 
     def clock_was_set(self, returned_ns: int, mhz: int, waited_ns: int = 0) -> None:
-        """Notes that a call that sets this clock has returned.
-
-        Args:
-            returned_ns: When it has returned.
-            mhz: The clock; 0 is the default clock.
-            waited_ns: How long it waited before for calls of other GPUs.
-        """
+        """Notes that a call that sets this clock has returned."""
         mhz, last = mhz or self._top_mhz, self._timeline[-1]
         others_ns = (min(self._tp_degree, max(1, self.calls.gpus)) - 1) * self.calls.call_ns
         waited_ns = min(others_ns, waited_ns)

@@ -132,9 +132,6 @@ class EnergyCurve:
 class WindowTicks:
     """Collects the ticks within the steps of a window, and gives them to the fit of powers.
 
-    Args:
-        powers: The fit.
-
     Attributes:
         since_ns: The time of the last tick, from which on the next step needs the curve's points and the clocks.
     """
@@ -154,11 +151,6 @@ class WindowTicks:
 
     def add(self, ended: EndedStep, named: Sequence[_Named], curve: EnergyCurve) -> Iterator[None]:
         """Adds a step.
-
-        Args:
-            ended: The step.
-            named: Its instructions: (name, begin, end in ns), ordered by begin.
-            curve: The energy curve; it still has the last tick of the step before.
 
         Yields:
             None in between, so that the caller can do more urgent work.

@@ -81,12 +81,7 @@ class Measured(NamedTuple):
     powers: list[Power]
 
     def report(self, rank: int, switching: SwitchingReport | None = None) -> MeasurementReport:
-        """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i.
-
-        Args:
-            rank: The rank that was measured.
-            switching: How its clocks are switched, if they are, with the latency of each clock.
-        """
+        """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i."""
         names = sorted({name for step in self.steps for name in step.times})
         result: dict[str, Any] = {
             "rank": rank,
