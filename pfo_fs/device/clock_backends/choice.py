@@ -189,7 +189,7 @@ class SlurmStepBackend(MeasuresOnly):
         # Such as `medium,memory=high,verbose`.
         self.requested = next((part for part in asked if part and "=" not in part and part != "verbose"), "")
         super().__init__(
-            f"clocks cannot change during the Slurm step: this stage runs at --gpu-freq={self.requested} until it ends; "
+            f"clocks cannot change during the Slurm step: this stage runs at --gpu-freq={self.requested} till its end; "
             "run each stage as a step with its own --gpu-freq"
             if self.requested
             else "this process is not in a Slurm step that was started with --gpu-freq"
