@@ -136,37 +136,37 @@ class Hosts:
         time.sleep(_POLL_S)
         if time.monotonic() - self._replaced_s > _REPLACE_EVERY_S:
             self.replace()
-        for one in ids:
-            new_s = self.mine.seen.setdefault(one, Seen()).new_s
+        for member in ids:
+            new_s = self.mine.seen.setdefault(member, Seen()).new_s
             # A client may remember for long that a name was not there.
             if (
                 self.mine.phase < _COMPLETE
                 and len(new_s) < _RELEASED
-                and os.path.exists(self._path(f"phase-{len(new_s) + 1}", one))
+                and os.path.exists(self._path(f"phase-{len(new_s) + 1}", member))
             ):
                 new_s.append(time.time())
             with suppress(RecordError, StoreError):
-                data = self._files.read(f"{layout.DOCTOR}/{one}.json", _LIMIT)
+                data = self._files.read(f"{layout.DOCTOR}/{member}.json", _LIMIT)
                 if data is not None:
-                    self._saw(one, decode(data, "doctor", Report)[1])
+                    self._saw(member, decode(data, "doctor", Report)[1])
 
-    def _saw(self, one: str, report: Report) -> None:
-        now_s, before = time.time(), self.others.get(one)
+    def _saw(self, member: str, report: Report) -> None:
+        now_s, before = time.time(), self.others.get(member)
         if before is None:
-            self._first[one] = report.counter
+            self._first[member] = report.counter
         elif report.counter > before.counter and self.mine.phase < _COMPLETE:  # then all must read the same
-            seen = self.mine.seen[one]
+            seen = self.mine.seen[member]
             late_s = now_s - report.written_s
             seen.least_s = late_s if seen.least_s is None else min(seen.least_s, late_s)
             follows = report.counter == before.counter + 1
             newer_s = report.written_s if follows else before.written_s + _REPLACE_EVERY_S
-            seen.most_s = max(seen.most_s, self._looked_s[one] - newer_s)
+            seen.most_s = max(seen.most_s, self._looked_s[member] - newer_s)
         if before is None or report.counter != before.counter:
-            self._changed_s[one] = time.monotonic()
-        self.others[one], self._looked_s[one] = report, now_s
+            self._changed_s[member] = time.monotonic()
+        self.others[member], self._looked_s[member] = report, now_s
 
-    def _is_there(self, one: str) -> bool:
-        return self.others[one].counter > self._first[one]
+    def _is_there(self, member: str) -> bool:
+        return self.others[member].counter > self._first[member]
 
     def leave(self) -> None:
         """Removes the files of this host, and of runs that were killed."""
@@ -192,10 +192,10 @@ class Hosts:
         deadline = time.monotonic() + within_s
         while True:
             names = [name[:-5] for name in self._files.names(layout.DOCTOR) if _FILE.fullmatch(name)]
-            self.look([one for one in names if one != self.me][:_MOST_FILES])
+            self.look([member for member in names if member != self.me][:_MOST_FILES])
             there = sorted([self.me, *filter(self._is_there, self.others)])
             self.mine.members = there if len(there) == hosts else []
-            found = {one: self.others[one] for one in there if one != self.me}
+            found = {member: self.others[member] for member in there if member != self.me}
             self._ended = [*(self.others.keys() - found.keys())]
             if self.mine.members and all(report.members == there for report in found.values()):
                 self.others = found
@@ -216,20 +216,20 @@ class Hosts:
         write_new(self._path(f"phase-{phase}"), b"")
         self.replace()
         began_s = time.monotonic()
-        while slower := [one for one in self.others if not self._has_reached(one, phase, began_s)]:
-            silent = [one for one in slower if time.monotonic() - self._changed_s[one] > self._silent_s]
+        while slower := [member for member in self.others if not self._has_reached(member, phase, began_s)]:
+            silent = [member for member in slower if time.monotonic() - self._changed_s[member] > self._silent_s]
             if silent:
-                names = ", ".join(self.others[one].host for one in silent)
+                names = ", ".join(self.others[member].host for member in silent)
                 raise HostsMissing("lost", f"nothing new from {names} for {self._silent_s:g} s")
             self.look(list(self.others))
 
-    def _has_reached(self, one: str, phase: int, began_s: float) -> bool:
+    def _has_reached(self, member: str, phase: int, began_s: float) -> bool:
         """Returns whether a host has done something: its file says so, and its name was seen, or was not in time."""
-        if phase == _COMPARED and f"{one}.json" not in self._files.names(layout.DOCTOR):
+        if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
             return True  # it has removed its files
-        new_s = self.mine.seen.get(one, Seen()).new_s
+        new_s = self.mine.seen.get(member, Seen()).new_s
         seen = len(new_s) >= min(phase, _RELEASED) or time.monotonic() - began_s > _SEEN_WITHIN_S
-        return self.others[one].phase >= phase and seen
+        return self.others[member].phase >= phase and seen
 
     def reports(self) -> dict[str, Report]:
         """Tests everything between the hosts; returns what all of them have written.
@@ -269,9 +269,9 @@ class Hosts:
         """Requests the locks of all other hosts, again for `within_s` until they are granted; returns all answers."""
         found: dict[str, set[str]] = {name: set() for name in LOCK_CALLS}
         deadline = time.monotonic() + within_s
-        for one in self.others:
+        for member in self.others:
             while True:
-                fds, answers = self._lock_all(one)
+                fds, answers = self._lock_all(member)
                 for fd in fds.values():
                     os.close(fd)
                 if set(answers.values()) == {"granted"} or time.monotonic() >= deadline:
@@ -290,25 +290,25 @@ def judge(reports: Mapping[str, Report]) -> list[Check]:
     first = min(reports)
     names = [report.host for report in reports.values()]
     labels = {
-        one: report.host if names.count(report.host) == 1 else f"{report.host} ({one[:4]})"
-        for one, report in reports.items()
+        member: report.host if names.count(report.host) == 1 else f"{report.host} ({member[:4]})"
+        for member, report in reports.items()
     }
     others = sorted({*reports} - {first})
     return [
-        line("other hosts", "found", ", ".join(labels[one] for one in sorted(reports))),
+        line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
         _judge_locks(list(reports.values())),
-        _judge_delay({labels[one]: _delay_s(reports, one) for one in sorted(reports)}),
-        _judge_clocks({labels[one]: _ahead_s(reports, first, one) for one in others}),
+        _judge_delay({labels[member]: _delay_s(reports, member) for member in sorted(reports)}),
+        _judge_clocks({labels[member]: _ahead_s(reports, first, member) for member in others}),
     ]
 
 
-def _ahead_s(reports: Mapping[str, Report], one: str, other: str) -> tuple[float, float]:
+def _ahead_s(reports: Mapping[str, Report], member: str, other: str) -> tuple[float, float]:
     """Returns how far the clock of a host is ahead of another one's, in s, and how unsure that is.
 
     As in NTP: files are taken to travel as fast in both directions.
     """
-    there_s = reports[other].seen.get(one, Seen()).least_s
-    back_s = reports[one].seen.get(other, Seen()).least_s
+    there_s = reports[other].seen.get(member, Seen()).least_s
+    back_s = reports[member].seen.get(other, Seen()).least_s
     if there_s is None or back_s is None:
         return 0.0, _SEEN_WITHIN_S
     return (there_s - back_s) / 2, max(0.1, (there_s + back_s) / 2)
