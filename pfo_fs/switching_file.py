@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfo_fs.errors import PlanError, first_problem
-from pfo_fs.models import Megahertz
+from pfo_fs.models import Megahertz, ShortText
 from pfo_fs.user_files import read_user_file
 
 VARIABLE = "PFO_FS_SWITCHING_FILE"
@@ -39,6 +39,8 @@ class MeasuredSwitching(BaseModel):
         latency_s: For each clock in MHz, the time in s from the return of a call until the clock acts.
         gpus: Number of GPUs of the node; None: not known.
         max_calls_per_s: The most calls per second that jobs may make, for all GPUs of the node; None: not known.
+        gpu, clock_backend, date, pfo_fs: On what, in which way, when and by which release it was measured.
+        not_measured: Why it is not known when clocks act; empty if it is.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,6 +49,11 @@ class MeasuredSwitching(BaseModel):
     latency_s: dict[Megahertz, _ShortSeconds] = Field(default={}, max_length=_MAX_CLOCKS)
     gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     max_calls_per_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    gpu: ShortText = ""
+    clock_backend: ShortText = ""
+    date: ShortText = ""
+    pfo_fs: ShortText = ""
+    not_measured: ShortText = ""
 
 
 def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -29,6 +28,7 @@ from pfo_fs.errors import plain_text
 
 if TYPE_CHECKING:
     from pfo_fs.doctor.lines import Check
+    from pfo_fs.switching_file import MeasuredSwitching
 
 
 def doctor(
@@ -129,13 +129,13 @@ def _switching(most: int | None, output: Path, yes: bool, json_: bool) -> None:
     with held_gpus(specs) as gpus, err.status("starting ...") as line:
         found = measure_switching(gpus, line.update)
     with output_file(output) as file:
-        file.write(json.dumps(found, indent=2) + "\n")
+        file.write(found.model_dump_json(indent=2) + "\n")
     if json_:
-        print_json(found)
+        print_json(found.model_dump(mode="json"))
         return
     show(_found_table(found))
-    if found["not_measured"]:
-        say(("when clocks act was not measured: ", "yellow"), found["not_measured"])
+    if found.not_measured:
+        say(("when clocks act was not measured: ", "yellow"), found.not_measured)
     say("all clocks are reset; written: ", str(output))
 
 
@@ -150,14 +150,13 @@ def _ask(count: int, yes: bool) -> None:
         fail("nothing was measured")
 
 
-def _found_table(found: dict[str, Any]) -> Table:
-    title = f"{found['gpu']}, {found['gpus']} GPU(s), clocks set by {found['clock_backend']}"
+def _found_table(found: MeasuredSwitching) -> Table:
+    title = f"{found.gpu}, {found.gpus} GPU(s), clocks set by {found.clock_backend}"
     shown = table("", "", title=plain_text(title))
     shown.show_header = False
-    call = found["call_s"]
-    shown.add_row("a call takes", f"{call['median'] * 1e3:.1f} ms (99 %: {call['p99'] * 1e3:.1f} ms)")
-    shown.add_row("jobs should make at most", f"{found['max_calls_per_s']:g} calls/s on this node")
-    if found["latency_s"]:
-        few = ", ".join(f"{mhz} MHz {latency_s * 1e3:.1f}" for mhz, latency_s in found["latency_s"].items())
+    shown.add_row("a call takes", f"{found.call_s.median * 1e3:.1f} ms (99 %: {found.call_s.p99 * 1e3:.1f} ms)")
+    shown.add_row("jobs should make at most", f"{found.max_calls_per_s:g} calls/s on this node")
+    if found.latency_s:
+        few = ", ".join(f"{mhz} MHz {latency_s * 1e3:.1f}" for mhz, latency_s in found.latency_s.items())
         shown.add_row("a clock acts after", f"{few} (ms after the call)")
     return shown

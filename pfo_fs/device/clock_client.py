@@ -313,11 +313,9 @@ class ClockProcess:
 
 def _completed(options: ClockOptions, measured: MeasuredSwitching | None) -> ClockOptions:
     """Returns the options with what environment variables say, and what was measured of clock changes."""
-    dwell_ms, most = options.min_dwell_ms, options.max_clock_calls_per_s
     options = options._replace(
-        min_dwell_ms=_number("PFO_FS_MIN_DWELL_MS") if dwell_ms is None else dwell_ms,
         clock_backend=options.clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
-        max_clock_calls_per_s=most or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
+        max_clock_calls_per_s=options.max_clock_calls_per_s or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
     )
     if measured is None:
         return options

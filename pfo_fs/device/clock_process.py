@@ -67,18 +67,7 @@ _GLANCES = 50
 
 
 class ClockLoop:
-    """The loop of the clock process.
-
-    Args:
-        gpu: The GPU whose clocks are set.
-        shared: The page that is shared with training.
-        doorbell: The descriptor that becomes readable when training rings.
-        trainer: The socket that closes when the trainer ends.
-        reporter: Sends results and progress to the helper.
-        options: What training has told at the start.
-        why_clocks_stay: Why clocks cannot be set; empty if they can.
-        output: What this process writes to its standard error, for training's log.
-    """
+    """The loop of the clock process."""
 
     def __init__(
         self,
@@ -110,7 +99,6 @@ class ClockLoop:
             gpu,
             words,
             clock_was_set,
-            min_dwell_ms=options.min_dwell_ms or 0.0,
             why_clocks_stay=why_clocks_stay,
             driver=self._driver,
         )
@@ -131,12 +119,7 @@ class ClockLoop:
         self._parent = -1
 
     def watch_process(self, pid: int, lifeline: int) -> None:
-        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds.
-
-        Args:
-            pid: The trainer's id.
-            lifeline: The reading end of a pipe of which the trainer has the other end.
-        """
+        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds."""
         self._stops.watch(pid, lifeline)
         with suppress(AttributeError, OSError):
             self._parent = os.pidfd_open(pid)
@@ -291,8 +274,8 @@ class ClockLoop:
                     break
             words[shared_page.SLEEPING] = 1
             requested = 0 if self._measuring.held else words[shared_page.TARGET]
-            dwells = setter.not_before_ns > now_ns
-            has_come = requested != target and not (dwells and requested)  # a reset does not wait for the dwell time
+            pauses = setter.not_before_ns > now_ns
+            has_come = requested != target and not (pauses and requested)  # a reset does not wait for the pause
         if has_come:
             words[shared_page.SLEEPING] = 0
         return not has_come

@@ -17,8 +17,6 @@ class ClockOptions(NamedTuple):
         token: The helper accepts only clients that send it.
         profile_steps: Complete steps that make one result.
         profile_s: More steps make a result until they have lasted for this time, in s; but at most 8 times as many.
-        min_dwell_ms: Least time between two changes of the clock, resets excepted; `PFO_FS_MIN_DWELL_MS`, or 0, if
-            None.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
         tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
         clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if empty.
@@ -34,7 +32,6 @@ class ClockOptions(NamedTuple):
     token: str = ""
     profile_steps: int = 5
     profile_s: float = 0.0
-    min_dwell_ms: float | None = None
     leave_clocks: bool = False
     tries_only: bool = False
     clock_backend: str = ""

@@ -208,13 +208,7 @@ def last_change(words: memoryview) -> tuple[int, int]:
 
 
 def mean_clock_mhz(words: memoryview, begin_ns: int, end_ns: int, top_mhz: int) -> float:
-    """Returns the mean of the clock that was set between two monotonic times, in MHz; NaN if it is not known any more.
-
-    Args:
-        words: The page.
-        begin_ns, end_ns: The times.
-        top_mhz: The highest clock, which the default counts as.
-    """
+    """Returns the mean of the clock that was set between two monotonic times, in MHz; NaN if not known any more."""
     count, sum_mhz_ns, until_ns = words[_CHANGES], 0, end_ns
     for number in range(count - 1, max(-1, count - _CHANGE_SLOTS), -1):
         at = _CHANGES + 1 + 2 * (number % _CHANGE_SLOTS)

@@ -1,7 +1,4 @@
-"""The lines that `pfo-fs doctor` prints: what each one looks at, and what each of its results means.
-
-`lines.yaml` holds the texts.
-"""
+"""The lines that `pfo-fs doctor` prints; `lines.yaml` holds their texts."""
 
 from __future__ import annotations
 
@@ -32,14 +29,9 @@ class Check(NamedTuple):
 
 
 @cache
-def texts() -> dict[str, Any]:
-    """Returns what the file holds: the begin of the page, and the lines of a `directory` and of a `node`."""
+def lines() -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns, for each line and each of its outcomes: `ok`, the `meaning`, and what there is `todo`."""
     return dict(yaml.safe_load(files("pfo_fs.doctor").joinpath("lines.yaml").read_text("utf-8")))
-
-
-def lines() -> dict[str, dict[str, Any]]:
-    """Returns what the file says of each line: what it `looks_at`, and its `outcomes` (`ok`, `meaning`, `todo`)."""
-    return {**texts()["directory"], **texts()["node"]}
 
 
 def line(name: str, outcome: str, found: str) -> Check:
@@ -50,5 +42,5 @@ def line(name: str, outcome: str, found: str) -> Check:
         outcome: One of its outcomes in the file.
         found: What was found, with numbers.
     """
-    result = lines()[name]["outcomes"][outcome]
+    result = lines()[name][outcome]
     return Check(name, result["ok"], found, result.get("todo", ""), result["meaning"])

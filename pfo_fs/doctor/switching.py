@@ -22,6 +22,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.driver_calls import BUSY_SHARE, HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import SETTLED_NS, LatencyModel
 from pfo_fs.errors import DeviceError
+from pfo_fs.switching_file import CallTime, MeasuredSwitching
 
 if TYPE_CHECKING:
     import torch
@@ -76,15 +77,14 @@ def _end(gpus: Sequence[ClockProcess]) -> None:
         gpu.close()
 
 
-def measure_switching(gpus: Sequence[ClockProcess], say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def measure_switching(
+    gpus: Sequence[ClockProcess], say: Callable[[str], None] = lambda text: None
+) -> MeasuredSwitching:
     """Measures; the clocks are left as the last call has set them.
 
     Args:
         gpus: The clock processes of the GPUs of this node.
         say: Called with a text when a part begins.
-
-    Returns:
-        The content of the file. Where latencies could not be measured, `not_measured` says why.
 
     Raises:
         DeviceError: The GPUs have fewer than two clocks in common, or a clock cannot be set.
@@ -104,17 +104,17 @@ def measure_switching(gpus: Sequence[ClockProcess], say: Callable[[str], None] =
         not_measured = str(error)
         calls_s += [_set(gpus[0], clocks_mhz[-(count % 2)], lambda: None) for count in range(_CALLS)]
     ordered = sorted(calls_s)
-    return {
-        "call_s": {"median": round(median(ordered), 6), "p99": round(ordered[len(ordered) * 99 // 100], 6)},
-        "max_calls_per_s": float(f"{BUSY_SHARE / median(ordered):.3g}"),
-        "latency_s": {str(mhz): latency for mhz, latency in sorted(latency_s.items())},
-        "not_measured": not_measured,
-        "gpus": len(gpus),
-        "gpu": gpus[0].info.gpu_name,
-        "clock_backend": gpus[0].info.clock_backend,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "pfo_fs": pfo_fs.__version__,
-    }
+    return MeasuredSwitching(
+        call_s=CallTime(median=round(median(ordered), 6), p99=round(ordered[len(ordered) * 99 // 100], 6)),
+        max_calls_per_s=float(f"{BUSY_SHARE / median(ordered):.3g}"),
+        latency_s=dict(sorted(latency_s.items())),
+        not_measured=not_measured,
+        gpus=len(gpus),
+        gpu=gpus[0].info.gpu_name,
+        clock_backend=gpus[0].info.clock_backend,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        pfo_fs=pfo_fs.__version__,
+    )
 
 
 def _measure_latencies(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.doctor import switching
 from pfo_fs.doctor.checks import check_clocks, check_marks
 from pfo_fs.doctor.switching import order_of_changes
-from pfo_fs.switching_file import MeasuredSwitching, read_switching
+from pfo_fs.switching_file import read_switching
 
 COMMAND = [sys.executable, "-m", "pfo_fs", "doctor"]
 WaitFor = Callable[..., Any]
@@ -98,10 +99,54 @@ def test_where_no_work_can_run_the_calls_are_measured_and_the_file_says_why_late
     monkeypatch.setattr(switching, "_work_on", refuse)
     with switching.held_gpus(["simulated:a", "simulated:b"]) as gpus:
         found = switching.measure_switching(gpus)
-    assert found["not_measured"] == "torch cannot be imported"
-    assert found["latency_s"] == {}
-    assert MeasuredSwitching.model_validate(found).call_s.median > 0
+    assert (found.not_measured, found.latency_s) == ("torch cannot be imported", {})
+    assert found.call_s.median > 0
     assert {log[-1] for log in actions(sim_dir).values()} == {"reset"}
+
+
+def fake_torch(*, cuda: bool = True) -> tuple[SimpleNamespace, list[str]]:
+    """A torch with one GPU, and what it does."""
+    does: list[str] = []
+    torch = SimpleNamespace(
+        randn=lambda *size, device: object(),
+        empty_like=lambda tensor: object(),
+        mm=lambda *factors, out: does.append("product"),
+        device=lambda kind, index: f"{kind}:{index}",
+        cuda=SimpleNamespace(
+            is_available=lambda: cuda,
+            device_count=lambda: 1,
+            get_device_properties=lambda index: SimpleNamespace(uuid="bbbb"),
+            synchronize=lambda device: does.append(f"waits for {device}"),
+        ),
+    )
+    return torch, does
+
+
+def test_a_piece_of_work_ends_when_the_device_has_done_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, does = fake_torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with switching._work_on("nvml:GPU-bbbb") as work:
+        does.clear()
+        began_ns, ended_ns = work()
+    assert began_ns <= ended_ns
+    assert does == ["product"] * (len(does) - 1) + ["waits for cuda:0"]
+    assert len(does) > 1
+
+
+@pytest.mark.parametrize(
+    ("torch", "says"),
+    [
+        (None, "pip install torch"),
+        (fake_torch(cuda=False)[0], "no CUDA device"),
+        (fake_torch()[0], "torch does not see the GPU nvml:GPU-aaaa"),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_gets_no_work(
+    monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace | None, says: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(switching.NoWork, match=says), switching._work_on("nvml:GPU-aaaa"):
+        pass
 
 
 @pytest.mark.slow

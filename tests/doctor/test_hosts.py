@@ -1,4 +1,4 @@
-"""`pfo-fs doctor --peer`: hosts find each other, whatever else lies in the directory, and compare what they have seen."""
+"""`pfo-fs doctor --peer`: hosts find each other beside whatever lies in the directory, and compare what they see."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def reports(
     ahead_s: float = 0.0, late_s: float = 0.01, old_s: float = 0.0, held: str = "held", later: str = "granted"
 ) -> dict[str, Report]:
     """Two hosts, of which b's clock is ahead; changes are seen after `late_s`, replaced files after `old_s` at most."""
-    made = {"a": [1.0, 2.0, 3.0, 4.0], "b": [ahead_s + s for s in (1.5, 2.5, 3.5, 4.5)]}
+    made = {"a": [1.0, 2.0, 3.0], "b": [ahead_s + s for s in (1.5, 2.5, 3.5)]}
     behind = {"a": -ahead_s, "b": ahead_s}  # seen by it, less the time that the other one writes
     return {
         one: Report(
@@ -110,7 +110,7 @@ def test_delays_do_not_depend_on_how_far_apart_the_clocks_are(ahead_s: float, la
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
-    [(Seen(least_s=0.1, new_s=[1.0, 2.0]), "broken"), (Seen(new_s=[1.0, 2.0, 3.0, 4.0]), "broken"), (None, "broken")],
+    [(Seen(least_s=0.1, new_s=[1.0, 2.0]), "broken"), (Seen(new_s=[1.0, 2.0, 3.0]), "broken"), (None, "broken")],
 )
 def test_what_was_never_seen_is_told(seen: Seen | None, expected: str) -> None:
     told = reports()

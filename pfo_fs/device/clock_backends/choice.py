@@ -5,6 +5,7 @@ A further way is a module beside this one with a `ClockBackend`, and an entry in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace, MeasuresOnly
@@ -28,7 +29,7 @@ def _sudo(place: GpuPlace, asked: bool) -> ClockBackend:
 _OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo}
 """Ways that go through another program: each is opened for a GPU, and told whether the user has asked for it by name.
 Its module is imported only then, because the clock process must start fast."""
-MODULES = (*_OPENED_BY, "slurm_step")
+MODULES = tuple(_OPENED_BY)
 """The modules beside this one that are imported only when they are needed."""
 NAMES = ("auto", "nvml", *_OPENED_BY, "slurm-step", "none")
 """What a user can ask for; `auto` tries the others in this order."""
@@ -132,9 +133,7 @@ class BackedGpu(ReadThrough):
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
         if way == "slurm-step":
-            from pfo_fs.device.clock_backends.slurm_step import SlurmStepBackend
-
-            step = SlurmStepBackend(self._gpu.supported_clocks_mhz())
+            step = SlurmStepBackend()
             if step.requested:
                 self.clock_backend = way
             return step
@@ -170,3 +169,28 @@ def _no_way(reasons: dict[str, str]) -> str:
         return next(iter(reasons.values()))
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
     return f"no way to set clocks works here, so they stay at their default. Tried: {tried}"
+
+
+# ---- Slurm's clock
+
+
+class SlurmStepBackend(MeasuresOnly):
+    """Recognises the clock of this Slurm step (`srun --gpu-freq`), and leaves it alone.
+
+    Slurm sets one clock as root for the whole step and resets it at the step's end: nothing can be changed meanwhile.
+    A user who runs each stage as a step of its own gives each stage its clock.
+
+    Attributes:
+        requested: The `--gpu-freq` of this step, for the graphics clock; empty if it has none.
+    """
+
+    def __init__(self) -> None:
+        asked = os.environ.get("SLURM_GPU_FREQ", "")[:200].split(",") if "SLURM_STEP_ID" in os.environ else []
+        # Such as `medium,memory=high,verbose`.
+        self.requested = next((part for part in asked if part and "=" not in part and part != "verbose"), "")
+        super().__init__(
+            f"clocks cannot change during the Slurm step: this stage runs at --gpu-freq={self.requested} till its end; "
+            "run each stage as a step with its own --gpu-freq"
+            if self.requested
+            else "this process is not in a Slurm step that was started with --gpu-freq"
+        )

@@ -64,11 +64,7 @@ class ClockBackend(Settable, Protocol):
 
 
 class MeasuresOnly:
-    """A way that sets nothing, and says why.
-
-    Args:
-        reason: Why nothing is set.
-    """
+    """A way that sets nothing, and says why."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -46,9 +46,6 @@ _CALL_SPREAD = 8
 class ClockFollower:
     """Follows the device through its steps.
 
-    Args:
-        latencies: How long changes of the clock take on this GPU; it learns from what the follower sees.
-
     Attributes:
         due_ns: When `wanted` may return another clock without new progress.
     """

@@ -15,12 +15,7 @@ _LOOK_NS = 2_000_000
 
 
 class ClockRequests:
-    """Reads the requests of training from the page.
-
-    Args:
-        words: The page that is shared with training.
-        latencies: How long changes of the clock take on this GPU.
-    """
+    """Reads the requests of training from the page."""
 
     def __init__(self, words: memoryview, latencies: LatencyModel) -> None:
         self._words = words

@@ -1,4 +1,4 @@
-"""Sets the clock that is requested: chooses one that the GPU offers, limits how often it changes, and undoes it."""
+"""Sets the clock that is requested: chooses one that the GPU offers, waits after errors, and undoes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class ClockSetter:
         words: The page that is shared with training.
         clock_was_set: Called after each change with the time in ns, the clock in MHz (0: the driver's default), and how
             long the call waited for those of other GPUs, in ns.
-        min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
         driver: This process's place at the driver.
 
@@ -51,7 +50,6 @@ class ClockSetter:
         words: memoryview,
         clock_was_set: Callable[[int, int, int], None],
         *,
-        min_dwell_ms: float,
         why_clocks_stay: str,
         driver: HostDriver,
     ) -> None:
@@ -60,7 +58,6 @@ class ClockSetter:
         self._words = words
         self._clock_was_set = clock_was_set
         self._supported = sorted(gpu.supported_clocks_mhz())
-        self._dwell_ns = round(min_dwell_ms * 1e6)
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._why_not = why_clocks_stay
         self._not_before_ns = 0
@@ -118,8 +115,6 @@ class ClockSetter:
             self._why_not = ""
         self.target, self.clock_mhz = target, clock_mhz
         self._words[shared_page.CLOCK_MHZ] = clock_mhz
-        if self._dwell_ns:
-            self._not_before_ns = ended_ns + self._dwell_ns
 
     def _call(self, clock_mhz: int) -> None:
         if clock_mhz:

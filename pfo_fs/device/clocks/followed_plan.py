@@ -78,13 +78,7 @@ class FollowedPlan:
         return 0 if code == START else min(code + 1, self.last)
 
     def learn_pause(self, pause_ns: int, step_ns: int, *, held: bool) -> None:
-        """Learns the time from the end of a step to the begin of the next one with the same plan.
-
-        Args:
-            pause_ns: This time.
-            step_ns: The duration of the step.
-            held: Whether the clock stayed.
-        """
+        """Learns the time from the end of a step to the begin of the next one with the same plan."""
         (self._held_pauses_ns if held else self._pauses_ns).append(max(0, pause_ns))
         self._step_ns = step_ns
         held_ns, usual_ns = self._held_pauses_ns, self._pauses_ns

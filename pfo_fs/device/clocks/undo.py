@@ -101,13 +101,7 @@ class Undo:
         return self.due_ns == NEVER
 
     def will_set(self, value: float, before: float, *, renew: bool = False) -> None:
-        """Notes that `value` is about to be set in place of `before`.
-
-        Args:
-            value: What is about to be set.
-            before: What to put back.
-            renew: Write the note again if only the value has changed.
-        """
+        """Notes that `value` is about to be set in place of `before`."""
         earlier, self.before, self.value = self.value, before, value
         self.owed, self.problem, self.due_ns = False, "", NEVER
         if self._noted is None or (renew and self._noted != (before, value)):

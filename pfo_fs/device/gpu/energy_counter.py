@@ -23,9 +23,6 @@ class EnergyCounter:
     When the counter begins at 0 again, jumps, or cannot be read for a while, what was consumed then is not known:
     `breaks` is counted up, and the sum goes on from where it was.
 
-    Args:
-        handle: NVML's handle of the GPU.
-
     Attributes:
         breaks: How often it was not known what was consumed between two readings.
         why_power: Why power is integrated; empty while the counter is used.

@@ -57,11 +57,7 @@ class Gpu(Settable, Protocol):
 
 
 class NoGpu(MeasuresOnly):
-    """Takes the place of a missing GPU: only time can be measured.
-
-    Args:
-        reason: Why the GPU is missing.
-    """
+    """Takes the place of a missing GPU: only time can be measured."""
 
     name = "none"
     uuid = ""

@@ -56,11 +56,6 @@ def pynvml() -> Any:
 def call(what: str, name: str, *args: Any) -> Any:
     """Calls NVML.
 
-    Args:
-        what: What is done, for the message of an error.
-        name: The function.
-        args: Its arguments.
-
     Raises:
         NotOffered: GPU, driver or package do not have it.
         DevicePermissionError: This user may not do so.

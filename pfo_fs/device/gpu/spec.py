@@ -78,9 +78,6 @@ def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu,
 def gpu_settings_now(spec: str) -> GpuSettings:
     """Reads clock and power limit of a GPU.
 
-    Args:
-        spec: The GPU, as `open_gpu` takes it.
-
     Raises:
         DeviceError: There is no such GPU, or it does not say.
     """

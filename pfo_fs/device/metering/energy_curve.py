@@ -1,9 +1,20 @@
-"""Readings of a GPU's energy counter, which ticks every 20 to 100 ms, as a curve with a value at any time."""
+"""Readings of a GPU's energy counter, which ticks every 20 to 100 ms, as a curve with a value at any time.
+
+A tick gives the energy since the tick before. Where ticks are farther apart than steps, the first tick of a window also
+counts what ran before it, perhaps at other clocks: only what lies between two ticks of the window is known.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pfo_fs.device.metering.instruction_power import PowerFit
+
+if TYPE_CHECKING:
+    from pfo_fs.device.metering.meter import EndedStep
 
 _MAX_READINGS = 4096
 _TICK_NS = 1_200_000_000
@@ -12,6 +23,14 @@ _EARLY_NS, _OFTEN_NS, _RARELY_NS = 3_000_000, 2_000_000, 20_000_000
 """Readings are rare until shortly before the next tick is due, and frequent from then on until it has come."""
 _PERIODS = 9
 """The period of the ticks is the median gap between this many points."""
+_ENOUGH_TICKS = 5
+_FEWER_TICKS, _MANY_STEPS = 3, 20
+"""Three ticks are enough if they lie so far apart that 20 steps were collected: little depends on the moment of an
+iteration at which the counter ticks."""
+_LONGEST_S = 5.0
+"""More ticks are waited for, if there was one, while the steps last no longer than this together."""
+
+_Named = tuple[str, int, int]
 
 
 class EnergyCurve:
@@ -108,3 +127,65 @@ class EnergyCurve:
         """Whether `at(t_ns)` is final: a point lies after it, or there is no reading now."""
         waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
         return self.over or not waits
+
+
+class WindowTicks:
+    """Collects the ticks within the steps of a window, and gives them to the fit of powers.
+
+    Attributes:
+        since_ns: The time of the last tick, from which on the next step needs the curve's points and the clocks.
+    """
+
+    def __init__(self, powers: PowerFit) -> None:
+        self._powers = powers
+        self.clear()
+
+    def clear(self) -> None:
+        """Drops all steps and ticks."""
+        self._powers.clear()
+        self._ticks: list[tuple[int, float]] = []
+        self._steps = self._lasts_ns = 0
+        self._last_step = -1
+        self.since_ns = 0
+        self._carried: list[_Named] = []
+
+    def add(self, ended: EndedStep, named: Sequence[_Named], curve: EnergyCurve) -> Iterator[None]:
+        """Adds a step.
+
+        Yields:
+            None in between, so that the caller can do more urgent work.
+        """
+        follows = self._steps > 0 and ended.step == self._last_step + 1
+        running = [*self._carried, *named] if follows else list(named)
+        ticks = curve.within(self.since_ns if follows else ended.begin_ns, ended.end_ns)
+        yield from self._powers.add(running, ticks)
+        self._ticks += [tick for tick in ticks if not self._ticks or tick[0] > self._ticks[-1][0]]
+        self._steps += 1
+        self._lasts_ns += ended.end_ns - ended.begin_ns
+        self._last_step = ended.step
+        self.since_ns = ticks[-1][0] if ticks else (self.since_ns if follows else ended.begin_ns)
+        self._carried = [instruction for instruction in running if instruction[2] > self.since_ns]
+
+    @property
+    def lasts_s(self) -> float:
+        """How long the steps last together, in s."""
+        return self._lasts_ns / 1e9
+
+    def enough(self, curve: EnergyCurve) -> bool:
+        """Whether the energy of the steps is known well, or will not be known better soon."""
+        count = len(self._ticks)
+        if curve.over or not count or count >= _ENOUGH_TICKS or (count >= _FEWER_TICKS and self._steps >= _MANY_STEPS):
+            return True
+        return self.lasts_s > _LONGEST_S
+
+    def mean_power_w(self) -> float | None:
+        """Returns the mean power between the first and the last tick; None where each step has ticks enough of its own.
+
+        That is where ticks are at most half a step apart.
+        """
+        if len(self._ticks) < 2:
+            return None
+        (first_ns, first_j), (last_ns, last_j) = self._ticks[0], self._ticks[-1]
+        if 2 * (last_ns - first_ns) / (len(self._ticks) - 1) < self._lasts_ns / self._steps:
+            return None
+        return 1e9 * (last_j - first_j) / (last_ns - first_ns)

@@ -95,12 +95,7 @@ class Measuring:
         self._meter.lost()
 
     def poll(self, now_ns: int, *, everything: bool = False) -> None:
-        """Measures and reports; after an error nothing is measured for a while, but clocks are still set.
-
-        Args:
-            now_ns: The monotonic time.
-            everything: Read all marks and compute all steps, since training has stopped writing.
-        """
+        """Measures and reports; after an error nothing is measured for a while, but clocks are still set."""
         try:
             if now_ns >= self._pauses.due_ns:
                 self._measure(now_ns, everything)
@@ -142,13 +137,7 @@ class Measuring:
     def _progress(
         self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
     ) -> ProgressReport:
-        """Returns how it is now.
-
-        Args:
-            message: What is wrong, if this object does not know it.
-            iteration_times: Of the steps since the last report.
-            throttled: What holds the GPU's clocks back.
-        """
+        """Returns how it is now."""
         step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
         return ProgressReport(
             step=-1 if step is None else step.step,

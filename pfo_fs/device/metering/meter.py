@@ -15,17 +15,37 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.metering.energy_curve import EnergyCurve
+from pfo_fs.device.metering.energy_curve import EnergyCurve, WindowTicks
 from pfo_fs.device.metering.instruction_power import Power, PowerFit
-from pfo_fs.device.metering.marked_steps import EndedStep, MarkedSteps
-from pfo_fs.device.metering.window_ticks import WindowTicks
 from pfo_fs.ipc.messages import MeasurementReport, SwitchingReport
 
-_INSTRUCTIONS_BETWEEN_YIELDS = 16
+_INSTRUCTIONS_BETWEEN_YIELDS, _MARKS_BETWEEN_YIELDS = 16, 32
 """Some 50 us of work."""
+_MAX_INSTRUCTIONS_OF_A_STEP = 65_535
 _MAX_PACE = 64
 _MOST_TIMES = 8
 """A result covers at most eight times as many steps as were asked for."""
+
+
+class EndedStep(NamedTuple):
+    """A step whose marks are complete, and whose energy may not be known yet.
+
+    Attributes:
+        step: The step's number.
+        number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
+        begin_ns, end_ns: When the step began and ended, in monotonic ns.
+        last_end_ns: When the step's last instruction ended.
+        usable: Whether the step ran as scheduled and its instructions were marked.
+        instructions: (place in the name table, begin in ns, end in ns), ordered by end.
+    """
+
+    step: int
+    number: int
+    begin_ns: int
+    end_ns: int
+    last_end_ns: int
+    usable: bool
+    instructions: list[tuple[int, int, int]]
 
 
 class Step(NamedTuple):
@@ -61,12 +81,7 @@ class Measured(NamedTuple):
     powers: list[Power]
 
     def report(self, rank: int, switching: SwitchingReport | None = None) -> MeasurementReport:
-        """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i.
-
-        Args:
-            rank: The rank that was measured.
-            switching: How its clocks are switched, if they are, with the latency of each clock.
-        """
+        """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i."""
         names = sorted({name for step in self.steps for name in step.times})
         result: dict[str, Any] = {
             "rank": rank,
@@ -92,12 +107,79 @@ def _shorts(values: list[float]) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
+class MarkedSteps:
+    """Collects the steps of one rank from its marks.
+
+    Attributes:
+        ended: Complete steps, oldest first; the reader removes them.
+    """
+
+    def __init__(self) -> None:
+        self.ended: deque[EndedStep] = deque()
+        self._number = shared_page.NO_NUMBER
+        self._step = -1
+        self._begin_ns = -1  # -1: between steps
+        self._last_end_ns = 0
+        self._open: list[tuple[int, int]] = []
+        self._instructions: list[tuple[int, int, int]] = []
+
+    def take(self, marks: list[tuple[int, int]]) -> Iterator[None]:
+        """Adds the next marks, (first word, code) each.
+
+        Yields:
+            None every 32 marks, so that the caller can do more urgent work.
+        """
+        for position, (first, code) in enumerate(marks):
+            if position % _MARKS_BETWEEN_YIELDS == 0:
+                yield None
+            kind, value = code & 0xFF, code >> 8
+            if kind == shared_page.BEGIN:
+                if len(self._open) < _MAX_INSTRUCTIONS_OF_A_STEP:
+                    self._open.append((value, first))
+            elif kind == shared_page.END:
+                self._end_instruction(value, first)
+            elif kind == shared_page.STEP_BEGIN:
+                self._step, self._begin_ns, self._last_end_ns = value, first, 0
+                self._drop_instructions()
+            elif kind == shared_page.NUMBER:
+                self._number = first
+            elif kind == shared_page.LAST_END:
+                self._last_end_ns = first
+            elif kind == shared_page.STEP_END and self._begin_ns >= 0:
+                self._end_step(first, usable=value == 0)
+
+    def lost(self) -> None:
+        """Drops the step whose marks are being read: marks were lost, so it cannot be complete."""
+        self._begin_ns = -1
+        self._drop_instructions()
+
+    def _drop_instructions(self) -> None:
+        self._open.clear()
+        self._instructions = []
+
+    def _end_instruction(self, place: int, t_ns: int) -> None:
+        """Pairs an instruction's end with the last open begin of the same name; an end without one is ignored."""
+        for position in range(len(self._open) - 1, -1, -1):
+            if self._open[position][0] == place:
+                _, begin_ns = self._open.pop(position)
+                if len(self._instructions) < _MAX_INSTRUCTIONS_OF_A_STEP:
+                    self._instructions.append((place, begin_ns, t_ns))
+                return
+
+    def _end_step(self, end_ns: int, *, usable: bool) -> None:
+        last_end_ns = self._last_end_ns or end_ns
+        self.ended.append(
+            EndedStep(self._step, self._number, self._begin_ns, end_ns, last_end_ns, usable, self._instructions)
+        )
+        self._begin_ns = -1
+
+
 class StepMeter:
     """Computes steps from marks, and collects `profile_steps` of them for each schedule number.
 
     The first complete step after a change of the schedule is left out: caches are cold, and clocks may still change.
     Where the energy counter ticks so slowly that the steps cover few ticks, more steps are collected
-    (`window_ticks.py`).
+    (`WindowTicks`).
 
     Args:
         profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.

@@ -56,12 +56,7 @@ class Reporter:
         self._address, self._rank, self._token, self._again_after_s = address, rank, token, _SIGN_OF_LIFE_S
 
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
-        """Queues a result; leaves out its later iterations if it does not fit into one packet.
-
-        Args:
-            measured: The result.
-            switching: How clocks are switched, if they are, with the latency of each clock.
-        """
+        """Queues a result; leaves out its later iterations if it does not fit into one packet."""
         steps = measured.steps
         while steps:
             packet = transport.encode(measured._replace(steps=steps).report(self._rank, switching))

@@ -30,8 +30,6 @@ _FILE = re.compile(r"[0-9a-f]{16}\.json")
 _LIMIT = 64 << 10
 _MOST_HOSTS, _MOST_FILES = 64, 200
 _POLL_S, _REPLACE_EVERY_S = 0.02, 0.3
-_NEW, _NEW_EVERY_S = 4, 0.5
-"""Each host makes this many names for the others to see."""
 _SEEN_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
 _GRANTED_WITHIN_S = 5.0
@@ -40,10 +38,10 @@ _SLOW_S, _BROKEN_S = 2.0, 65.0
 _CLOCK_OFF_S = 5.0
 _HOLDS, _TRIED, _RELEASED, _COMPLETE, _COMPARED = range(1, 6)
 """What a host has done: it holds its locks; it has requested those of the others; it has released its own; everything;
-it has compared the files."""
+it has compared the files. It says so in its file and by a new name."""
 
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
-_Times = Annotated[list[_Seconds], Field(max_length=_NEW)]
+_Times = Annotated[list[_Seconds], Field(max_length=_COMPARED)]
 _Answers = Annotated[dict[ShortText, ShortText], Field(max_length=4)]
 
 
@@ -71,7 +69,7 @@ class Report(BaseModel):
         members: The ids of all hosts, once it has found as many as it expects.
         phase: What it has done.
         held, later: The answers to its requests for the locks of the others, by kind: while they were held, and later.
-        made_s: When it has made each new name.
+        made_s: When it has made the new name for each phase.
         seen: What it has seen of each other host.
     """
 
@@ -138,29 +136,37 @@ class Hosts:
         time.sleep(_POLL_S)
         if time.monotonic() - self._replaced_s > _REPLACE_EVERY_S:
             self.replace()
-        for one in ids:
+        for member in ids:
+            new_s = self.mine.seen.setdefault(member, Seen()).new_s
+            # A client may remember for long that a name was not there.
+            if (
+                self.mine.phase < _COMPLETE
+                and len(new_s) < _RELEASED
+                and os.path.exists(self._path(f"phase-{len(new_s) + 1}", member))
+            ):
+                new_s.append(time.time())
             with suppress(RecordError, StoreError):
-                data = self._files.read(f"{layout.DOCTOR}/{one}.json", _LIMIT)
+                data = self._files.read(f"{layout.DOCTOR}/{member}.json", _LIMIT)
                 if data is not None:
-                    self._saw(one, decode(data, "doctor", Report)[1])
+                    self._saw(member, decode(data, "doctor", Report)[1])
 
-    def _saw(self, one: str, report: Report) -> None:
-        now_s, before = time.time(), self.others.get(one)
+    def _saw(self, member: str, report: Report) -> None:
+        now_s, before = time.time(), self.others.get(member)
         if before is None:
-            self._first[one] = report.counter
-        elif report.counter > before.counter:
-            seen = self.mine.seen.setdefault(one, Seen())
+            self._first[member] = report.counter
+        elif report.counter > before.counter and self.mine.phase < _COMPLETE:  # then all must read the same
+            seen = self.mine.seen[member]
             late_s = now_s - report.written_s
             seen.least_s = late_s if seen.least_s is None else min(seen.least_s, late_s)
             follows = report.counter == before.counter + 1
             newer_s = report.written_s if follows else before.written_s + _REPLACE_EVERY_S
-            seen.most_s = max(seen.most_s, self._looked_s[one] - newer_s)
+            seen.most_s = max(seen.most_s, self._looked_s[member] - newer_s)
         if before is None or report.counter != before.counter:
-            self._changed_s[one] = time.monotonic()
-        self.others[one], self._looked_s[one] = report, now_s
+            self._changed_s[member] = time.monotonic()
+        self.others[member], self._looked_s[member] = report, now_s
 
-    def _is_there(self, one: str) -> bool:
-        return self.others[one].counter > self._first[one]
+    def _is_there(self, member: str) -> bool:
+        return self.others[member].counter > self._first[member]
 
     def leave(self) -> None:
         """Removes the files of this host, and of runs that were killed."""
@@ -186,10 +192,10 @@ class Hosts:
         deadline = time.monotonic() + within_s
         while True:
             names = [name[:-5] for name in self._files.names(layout.DOCTOR) if _FILE.fullmatch(name)]
-            self.look([one for one in names if one != self.me][:_MOST_FILES])
+            self.look([member for member in names if member != self.me][:_MOST_FILES])
             there = sorted([self.me, *filter(self._is_there, self.others)])
             self.mine.members = there if len(there) == hosts else []
-            found = {one: self.others[one] for one in there if one != self.me}
+            found = {member: self.others[member] for member in there if member != self.me}
             self._ended = [*(self.others.keys() - found.keys())]
             if self.mine.members and all(report.members == there for report in found.values()):
                 self.others = found
@@ -206,17 +212,24 @@ class Hosts:
             HostsMissing: A host has stopped.
         """
         self.mine.phase = phase
+        self.mine.made_s.append(time.time())
+        write_new(self._path(f"phase-{phase}"), b"")
         self.replace()
-        while slower := [one for one in self.others if self.others[one].phase < phase and not self._left(one, phase)]:
-            silent = [one for one in slower if time.monotonic() - self._changed_s[one] > self._silent_s]
+        began_s = time.monotonic()
+        while slower := [member for member in self.others if not self._has_reached(member, phase, began_s)]:
+            silent = [member for member in slower if time.monotonic() - self._changed_s[member] > self._silent_s]
             if silent:
-                names = ", ".join(self.others[one].host for one in silent)
+                names = ", ".join(self.others[member].host for member in silent)
                 raise HostsMissing("lost", f"nothing new from {names} for {self._silent_s:g} s")
             self.look(list(self.others))
 
-    def _left(self, one: str, phase: int) -> bool:
-        """Returns whether a host has removed its file, as it may after the comparison."""
-        return phase == _COMPARED and f"{one}.json" not in self._files.names(layout.DOCTOR)
+    def _has_reached(self, member: str, phase: int, began_s: float) -> bool:
+        """Returns whether a host has done something: its file says so, and its name was seen, or was not in time."""
+        if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
+            return True  # it has removed its files
+        new_s = self.mine.seen.get(member, Seen()).new_s
+        seen = len(new_s) >= min(phase, _RELEASED) or time.monotonic() - began_s > _SEEN_WITHIN_S
+        return self.others[member].phase >= phase and seen
 
     def reports(self) -> dict[str, Report]:
         """Tests everything between the hosts; returns what all of them have written.
@@ -232,7 +245,6 @@ class Hosts:
             self._reach(_TRIED)
         self._reach(_RELEASED)
         self.mine.later = self._lock_others(within_s=_GRANTED_WITHIN_S)
-        self._see_new_names()
         self._reach(_COMPLETE)
         found = {self.me: self.mine.model_copy(deep=True), **self.others}
         self._silent_s = 10.0
@@ -257,9 +269,9 @@ class Hosts:
         """Requests the locks of all other hosts, again for `within_s` until they are granted; returns all answers."""
         found: dict[str, set[str]] = {name: set() for name in LOCK_CALLS}
         deadline = time.monotonic() + within_s
-        for one in self.others:
+        for member in self.others:
             while True:
-                fds, answers = self._lock_all(one)
+                fds, answers = self._lock_all(member)
                 for fd in fds.values():
                     os.close(fd)
                 if set(answers.values()) == {"granted"} or time.monotonic() >= deadline:
@@ -268,23 +280,6 @@ class Hosts:
             for name, answer in answers.items():
                 found[name].add(answer)
         return {name: "/".join(sorted(answers)) for name, answers in found.items()}
-
-    def _see_new_names(self) -> None:
-        """Makes names, and notes when those of the others are there."""
-        began_s = time.monotonic()
-        missing = True
-        while missing and time.monotonic() - began_s < _SEEN_WITHIN_S:
-            made_s = self.mine.made_s
-            if len(made_s) < _NEW and time.monotonic() - began_s >= len(made_s) * _NEW_EVERY_S:
-                made_s.append(time.time())
-                write_new(self._path(f"new-{len(made_s)}"), b"")
-            missing = len(made_s) < _NEW
-            for one in self.others:  # a client may remember for long that a name was not there
-                new_s = self.mine.seen.setdefault(one, Seen()).new_s
-                if len(new_s) < _NEW and os.path.exists(self._path(f"new-{len(new_s) + 1}", one)):
-                    new_s.append(time.time())
-                missing |= len(new_s) < _NEW
-            self.look(list(self.others))
 
 
 # ---- what all files say together
@@ -295,25 +290,25 @@ def judge(reports: Mapping[str, Report]) -> list[Check]:
     first = min(reports)
     names = [report.host for report in reports.values()]
     labels = {
-        one: report.host if names.count(report.host) == 1 else f"{report.host} ({one[:4]})"
-        for one, report in reports.items()
+        member: report.host if names.count(report.host) == 1 else f"{report.host} ({member[:4]})"
+        for member, report in reports.items()
     }
     others = sorted({*reports} - {first})
     return [
-        line("other hosts", "found", ", ".join(labels[one] for one in sorted(reports))),
+        line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
         _judge_locks(list(reports.values())),
-        _judge_delay({labels[one]: _delay_s(reports, one) for one in sorted(reports)}),
-        _judge_clocks({labels[one]: _ahead_s(reports, first, one) for one in others}),
+        _judge_delay({labels[member]: _delay_s(reports, member) for member in sorted(reports)}),
+        _judge_clocks({labels[member]: _ahead_s(reports, first, member) for member in others}),
     ]
 
 
-def _ahead_s(reports: Mapping[str, Report], one: str, other: str) -> tuple[float, float]:
+def _ahead_s(reports: Mapping[str, Report], member: str, other: str) -> tuple[float, float]:
     """Returns how far the clock of a host is ahead of another one's, in s, and how unsure that is.
 
     As in NTP: files are taken to travel as fast in both directions.
     """
-    there_s = reports[other].seen.get(one, Seen()).least_s
-    back_s = reports[one].seen.get(other, Seen()).least_s
+    there_s = reports[other].seen.get(member, Seen()).least_s
+    back_s = reports[member].seen.get(other, Seen()).least_s
     if there_s is None or back_s is None:
         return 0.0, _SEEN_WITHIN_S
     return (there_s - back_s) / 2, max(0.1, (there_s + back_s) / 2)
@@ -327,7 +322,7 @@ def _delay_s(reports: Mapping[str, Report], host: str) -> dict[str, float]:
             seen, ahead_s = reports[host].seen.get(other, Seen()), _ahead_s(reports, other, host)[0]
             late_s = [at_s - made_s - ahead_s for at_s, made_s in zip(seen.new_s, report.made_s, strict=False)]
             replaced_s = max(seen.most_s - ahead_s, 0.0) if seen.least_s is not None else _SEEN_WITHIN_S
-            new_s = max(late_s) if len(late_s) == _NEW else _SEEN_WITHIN_S
+            new_s = max(late_s) if len(late_s) == _RELEASED else _SEEN_WITHIN_S
             found = {
                 "replaced file": max(found["replaced file"], replaced_s),
                 "new name": max(found["new name"], new_s),

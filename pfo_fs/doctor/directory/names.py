@@ -139,44 +139,34 @@ def check_links(root: Path) -> Check:
 
 def check_rename(root: Path) -> Check:
     """Replaces a file again and again while a thread reads it."""
-    stop = threading.Event()
+    stop, counts = threading.Event(), Counter[str]()
     with own_name(root) as path:
-        write_new(path, content(0))
-        reads = Counter[str]()
-        reader = threading.Thread(target=lambda: reads.update(read_until(path, stop.is_set)))
+        write_new(path, _content(0))
+        reader = threading.Thread(target=_read_until, args=(path, stop, counts))
         reader.start()
         try:
             end_s = time.monotonic() + _REPLACE_FOR_S
             for number in range(1, _REPLACEMENTS + 1):
-                replace(path, content(number))
+                with own_name(root) as temporary:
+                    write_new(temporary, _content(number))
+                    os.replace(temporary, path)
                 if time.monotonic() > end_s:  # a slow file system
                     break
         finally:
             stop.set()
             reader.join()
-    return line("replace by rename", judge_reads(reads), shown_reads(reads))
+    return judge_reads(counts)
 
 
-# ---- reading a file while it is replaced, here or on another host
-
-
-def content(number: int) -> bytes:
+def _content(number: int) -> bytes:
     """Returns a content that proves itself: its length and its bytes follow from its first line."""
     size = 200 + number % 7 * 3000
     return f"{size:05}\n".encode() + bytes([65 + number % 26]) * size
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replaces a file in one step."""
-    with own_name(path.parent) as temporary:
-        write_new(temporary, data)
-        os.replace(temporary, path)
-
-
-def read_until(path: Path, done: Callable[[], bool]) -> Counter[str]:
-    """Reads until `done()`; counts reads, those that had to be repeated, and those that failed every time."""
-    counts = Counter[str]()
-    while not done():
+def _read_until(path: Path, stop: threading.Event, counts: Counter[str]) -> None:
+    """Counts reads, those that had to be repeated, by the reason, and those that failed every time."""
+    while not stop.is_set():
         problem = ""
         for _ in range(READS_TRIED):
             problem = _read_problem(path)
@@ -184,7 +174,6 @@ def read_until(path: Path, done: Callable[[], bool]) -> Counter[str]:
                 break
             counts[problem] += 1
         counts["failed" if problem else "reads"] += 1
-    return counts
 
 
 def _read_problem(path: Path) -> str:
@@ -198,17 +187,13 @@ def _read_problem(path: Path) -> str:
     return "" if head.isdigit() and len(rest) == int(head) and len(set(rest)) == 1 else "incomplete"
 
 
-def judge_reads(counts: Counter[str]) -> str:
-    """Returns the outcome of reads while a file was replaced."""
-    if counts["failed"] or not counts["reads"]:
-        return "broken"
-    return "retried" if len(+counts) > 1 else "ok"
-
-
-def shown_reads(counts: Counter[str]) -> str:
-    """Returns the counts as text."""
+def judge_reads(counts: Counter[str]) -> Check:
+    """Returns the line about reads while a file was replaced."""
     more = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()) if what != "reads" and count)
-    return f"{counts['reads']} reads" + (f", {more}" if more else "")
+    text = f"{counts['reads']} reads" + (f", {more}" if more else "")
+    if counts["failed"] or not counts["reads"]:
+        return line("replace by rename", "broken", text)
+    return line("replace by rename", "retried" if more else "ok", text)
 
 
 # ---- locks

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from clock_stand_ins import Sudo, Zeusd, most_at_once
@@ -32,46 +31,8 @@ GPU = 1  # NVML's index of the GPU whose clocks are set
 PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", GPU, len(UUIDS), f"0000:{GPU + 0x3B:02x}:00.0")
 
 
-class Bench(ABC):
-    """One way to set clocks, and the means to look behind it."""
-
-    name: str
-
-    @abstractmethod
-    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
-        """Returns the way, for calls of at most `within_s` seconds."""
-
-    @abstractmethod
-    def clock_changes(self) -> list[int]:
-        """Returns the clocks that were set so far, in MHz; 0 for a reset."""
-
-    @abstractmethod
-    def limit_w(self) -> float:
-        """Returns the power limit that was set last, in watts."""
-
-    @abstractmethod
-    def refuse(self) -> None:
-        """Takes the permission for changes away."""
-
-    @abstractmethod
-    def hang(self, hangs: bool) -> None:
-        """Has the driver accept the next call and not end it; or lets it go on."""
-
-    @abstractmethod
-    def calls_begun(self) -> int:
-        """Returns how many changes have reached the driver, ended or not."""
-
-    @abstractmethod
-    def most_at_once(self) -> int:
-        """Returns how many changes were under way at most."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the stand-in."""
-
-
-class NvmlBench(Bench):
-    name = "nvml"
+class NvmlBench:
+    """NVML, and the means to look behind it: the same of each way to set clocks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fake = FakeNvml()
@@ -107,6 +68,7 @@ class NvmlBench(Bench):
             self.fake.fails[f"nvmlDevice{what}"] = 4
 
     def hang(self, hangs: bool) -> None:
+        """Has the driver accept the next call and not end it; or lets it go on."""
         (self.runs.clear if hangs else self.runs.set)()
 
     def calls_begun(self) -> int:
@@ -119,9 +81,7 @@ class NvmlBench(Bench):
         self.hang(False)
 
 
-class ZeusdBench(Bench):
-    name = "zeusd"
-
+class ZeusdBench:
     def __init__(self, folder: Path) -> None:
         self.zeusd = Zeusd(folder / "zeusd.sock")
 
@@ -151,9 +111,7 @@ class ZeusdBench(Bench):
         self.zeusd.close()
 
 
-class SudoBench(Bench):
-    name = "sudo"
-
+class SudoBench:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sudo = Sudo(folder)
         monkeypatch.setenv("PATH", self.sudo.path)
@@ -189,6 +147,9 @@ class SudoBench(Bench):
         self.hang(False)
 
 
+Bench: TypeAlias = NvmlBench | ZeusdBench | SudoBench
+
+
 def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     folder.mkdir()
     if name == "nvml":
@@ -214,13 +175,6 @@ def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 # ---- the contract
-
-
-def test_discovery_finds_that_the_way_works_and_changes_nothing(bench: Bench) -> None:
-    backend = bench.backend()
-    assert backend.why_not() == ""
-    assert bench.calls_begun() == 0
-    backend.close()
 
 
 def test_clocks_are_set_and_reset_on_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
@@ -256,8 +210,9 @@ def test_a_change_that_is_refused_is_a_device_error_that_names_gpu_and_clock(ben
     backend.close()
 
 
-def test_close_can_be_called_twice_and_before_any_use(bench: Bench) -> None:
+def test_discovery_and_closing_change_nothing(bench: Bench) -> None:
     backend = bench.backend()
+    assert backend.why_not() == ""
     backend.close()
     backend.close()
     assert bench.calls_begun() == 0
@@ -287,9 +242,7 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
     assert backend.why_not() == ""
     with NvmlGpuThrough(backend) as gpu:
         words = SharedPage.create().words
-        setter = ClockSetter(
-            gpu, words, lambda *change: None, min_dwell_ms=0, why_clocks_stay="", driver=HostDriver("")
-        )
+        setter = ClockSetter(gpu, words, lambda *change: None, why_clocks_stay="", driver=HostDriver(""))
         ended = threading.Event()
 
         def follow() -> None:
@@ -461,16 +414,7 @@ def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_
 
 @pytest.mark.parametrize(
     ("requested", "runs"),
-    [
-        ("1395", "at 1395 MHz"),
-        ("1000,verbose", "at 1395 MHz"),
-        ("high,memory=high", "at 1410 MHz"),
-        ("memory=high,highm1", "at 1395 MHz"),
-        ("low", "at 210 MHz"),
-        ("medium", "at 1395 MHz"),
-        ("5000", "at 1410 MHz"),
-        ("turbo", "at --gpu-freq=turbo"),
-    ],
+    [("1395", "1395"), ("1000,verbose", "1000"), ("high,memory=high", "high"), ("memory=high,highm1", "highm1")],
 )
 def test_a_slurm_step_with_a_clock_of_its_own_is_named_and_left_alone(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, requested: str, runs: str
@@ -479,7 +423,7 @@ def test_a_slurm_step_with_a_clock_of_its_own_is_named_and_left_alone(
     monkeypatch.setenv("SLURM_GPU_FREQ", requested)
     for choice in ("auto", "slurm-step"):
         gpu = gpu_with(choice)
-        assert f"cannot change during the Slurm step: this stage runs {runs}" in gpu.try_reset()
+        assert f"cannot change during the Slurm step: this stage runs at --gpu-freq={runs} " in gpu.try_reset()
         assert gpu.clock_backend == "slurm-step"
         gpu.close()
     assert nvml.locked == []

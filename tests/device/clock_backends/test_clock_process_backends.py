@@ -106,20 +106,6 @@ def test_auto_finds_zeusd_and_the_clock_process_says_so(
     assert changes(zeusd) == [0, 210, 0]
 
 
-def test_a_reset_that_zeusd_refuses_at_the_end_of_training_is_made_as_soon_as_it_does_not(
-    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor, tmp_path: Path
-) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    request(clocks, 1395)
-    wait_for(lambda: changes(zeusd) == [0, 1395], what="the clock")
-    zeusd.status = 500
-    clocks.close(0.1)
-    assert changes(zeusd) == [0, 1395]
-    zeusd.status = 200
-    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
-
-
 def test_the_environment_variable_decides_where_the_argument_does_not(
     start: Callable[..., ClockProcess], zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,22 +192,6 @@ def test_a_power_limit_is_set_and_restored_through_the_same_way_and_clocks_are_l
     clocks.close(20)
     assert [call for _, call, _ in zeusd.done] == ["set_power_limit"] * 3
     assert [values["power_limit_mw"] for _, _, values in zeusd.done] == [400_000, 250_000, 400_000]
-
-
-def test_a_zeusd_that_ends_is_a_message_and_no_error_of_training(
-    start: Callable[..., ClockProcess], zeusd: Zeusd, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
-) -> None:
-    clocks = start()
-    assert clocks.message == ""
-    zeusd.close()
-    request(clocks, 210)
-
-    def says() -> bool:
-        clocks.check()
-        return "zeusd does not run" in caplog.text
-
-    wait_for(says, what="the message")
-    assert clocks.alive()
 
 
 def test_the_reset_reaches_sudo_when_the_trainer_is_killed(

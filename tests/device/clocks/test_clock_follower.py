@@ -369,23 +369,6 @@ def test_a_device_that_stands_still_is_looked_at_rarely(known: bool) -> None:
     assert bench.looks - before < 20_000
 
 
-def test_instructions_that_last_minutes_are_looked_at_rarely_until_their_end_is_near() -> None:
-    bench, plan = Bench(), plan_of([900, 1200])
-    works = [lasting(120_000 * MS)] * 2
-    bench.step(plan, works)
-    bench.step(plan, works)
-    before = bench.looks
-    bench.step(plan, works)
-    assert bench.looks - before < 20_000
-
-
-def test_steps_of_very_short_instructions_end_at_the_default_clock() -> None:
-    bench, plan = Bench(), plan_of([900, TOP_MHZ] * 50)
-    for _ in range(5):
-        bench.step(plan, [lasting(MS // 10)] * 100)
-        assert bench.in_force[-1][1] == 0
-
-
 def test_a_long_plan_is_not_added_up_at_each_look() -> None:
     plan = plan_of([900] * 65_535, [0] * 65_535)
     plan.gap_ns = [100 * MS] * (plan.last + 1)
@@ -441,16 +424,6 @@ def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
     turn = bench.turn
     up_ns = bench.raised_at(TOP_MHZ, turn)
     assert -10 * MS < up_ns - bench.time_of(turn, 1) <= 0
-
-
-def test_after_a_slow_first_step_the_third_one_is_predicted_well() -> None:
-    bench, plan = Bench(), plan_of([900, TOP_MHZ])
-    works = [lasting(100 * MS)] * 2
-    bench.step(plan, [pause(5_000 * MS), pause(5_000 * MS)])
-    bench.steps(3, plan, works)
-    turn = bench.turn
-    up_ns = bench.raised_at(TOP_MHZ, turn)
-    assert -30 * MS < up_ns - bench.time_of(turn, 1) <= 0
 
 
 def test_instructions_that_get_slower_for_good_are_learned_anew() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from fake_nvml import UUIDS, FakeNvml
@@ -14,38 +14,13 @@ from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
-class Bench(ABC):
-    """One kind of GPU, and the means to look behind its interface."""
+class NvmlBench:
+    """A GPU through NVML, and the means to look behind the interface."""
 
-    spec: str
-    missing_spec: str
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.monkeypatch = monkeypatch
-
-    @abstractmethod
-    def refuse_all_changes(self) -> None:
-        """Takes the permission to set clocks and power limits away."""
-
-    @abstractmethod
-    def fail_next_lock(self) -> None:
-        """Has the driver refuse the next clock."""
-
-    @abstractmethod
-    def clock_changes(self) -> list[int]:
-        """Returns the clocks that were set so far, in MHz; 0 for a reset."""
-
-    @abstractmethod
-    def left_open(self) -> int:
-        """Returns how many uses of the driver have not been ended."""
-
-
-class NvmlBench(Bench):
     spec = f"nvml:{UUIDS[1]}"
     missing_spec = "nvml:GPU-cccc"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(monkeypatch)
         self.fake = FakeNvml()
         monkeypatch.setitem(sys.modules, "pynvml", self.fake)
 
@@ -64,12 +39,14 @@ class NvmlBench(Bench):
         return self.fake.open
 
 
-class SimulatedBench(Bench):
+class SimulatedBench:
+    """The same for a simulated GPU."""
+
     spec = "simulated:a"
     missing_spec = "simulated:no/such/name"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        super().__init__(monkeypatch)
+        self.monkeypatch = monkeypatch
         self.folder = folder
         monkeypatch.setenv("PFO_FS_SIM_DIR", str(folder))
 
@@ -88,6 +65,9 @@ class SimulatedBench(Bench):
         return maps.count(f"{self.folder}/a.state")
 
 
+Bench: TypeAlias = NvmlBench | SimulatedBench
+
+
 @pytest.fixture(params=["simulated", "nvml"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     for variable in ("PFO_FS_DRY_RUN", "PFO_FS_SIM_FAULT", "PFO_FS_SIM_MODEL"):
@@ -95,27 +75,17 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     return NvmlBench(monkeypatch) if request.param == "nvml" else SimulatedBench(monkeypatch, tmp_path)
 
 
-def test_a_gpu_has_a_name_and_a_uuid(bench: Bench) -> None:
+def test_a_gpu_says_what_it_is_and_which_clocks_it_offers(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
     assert gpu.name
     assert gpu.uuid
-    gpu.close()
-
-
-def test_supported_clocks_are_positive_and_sorted_highest_first_without_repetition(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
+    assert gpu.throttled() == "", "it is idle"
     clocks = gpu.supported_clocks_mhz()
     assert clocks == sorted(set(clocks), reverse=True)
     assert clocks[-1] > 0
     assert bench.spec != NvmlBench.spec or clocks == [1410, 1395, 210], "those of the highest memory clock"
-    gpu.close()
-
-
-def test_the_caller_may_change_the_list_of_clocks_that_it_got(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
-    before = gpu.supported_clocks_mhz()
     gpu.supported_clocks_mhz().clear()
-    assert gpu.supported_clocks_mhz() == before
+    assert gpu.supported_clocks_mhz() == clocks, "the caller may change its list"
     gpu.close()
 
 
@@ -132,18 +102,12 @@ def test_clocks_are_set_and_reset_in_the_order_of_the_calls(bench: Bench) -> Non
 
 def test_opening_and_closing_a_gpu_changes_no_clock(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
+    assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(gpu.supported_clocks_mhz()[0])
     before = bench.clock_changes()
-    other = open_gpu(bench.spec)
-    other.close()
+    open_gpu(bench.spec).close()
     gpu.close()
     assert bench.clock_changes() == before
-
-
-def test_why_clocks_stay_is_empty_with_permission(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
-    assert gpu.try_reset() == ""
-    gpu.close()
 
 
 def test_without_permission_why_clocks_stay_returns_the_reason_and_changes_raise(bench: Bench) -> None:
@@ -183,17 +147,10 @@ def test_the_energy_counter_never_decreases(bench: Bench) -> None:
     gpu.close()
 
 
-def test_the_power_limit_in_force_lies_within_the_range(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
-    lowest_w, highest_w = gpu.power_limit_range_w()
-    assert 0 < lowest_w < highest_w
-    assert lowest_w <= gpu.power_limit_w() <= highest_w
-    gpu.close()
-
-
 def test_a_power_limit_stays_until_another_one_is_set(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
     lowest_w, highest_w = gpu.power_limit_range_w()
+    assert 0 < lowest_w < gpu.power_limit_w() <= highest_w
     middle_w = (lowest_w + highest_w) / 2
     for limit_w in (lowest_w, middle_w, highest_w, middle_w):
         gpu.set_power_limit_w(limit_w)
@@ -213,12 +170,6 @@ def test_a_power_limit_outside_of_the_range_is_a_device_error_and_changes_nothin
         with pytest.raises(DeviceError, match=f"{limit_w:g} W"):
             gpu.set_power_limit_w(limit_w)
     assert gpu.power_limit_w() == before_w
-    gpu.close()
-
-
-def test_an_idle_gpu_is_not_throttled(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
-    assert gpu.throttled() == ""
     gpu.close()
 
 
