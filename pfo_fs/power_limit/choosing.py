@@ -14,8 +14,7 @@ from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
-from pfo_fs.power_limit.search import Search
-from pfo_fs.power_limit.selectors import OptimumSelector
+from pfo_fs.power_limit.selectors import OptimumSelector, Search
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +26,6 @@ class Decision(NamedTuple):
     """What all ranks do next. One of `next_level`, `optimal`, `problem` and `error` is set.
 
     Attributes:
-        measurements: All measurements.
-        next_level: The level to measure next.
-        optimal: The best level.
         problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
         wait_steps: Steps at the highest level before the next one is measured.
@@ -49,12 +45,7 @@ class Chooser:
     """Keeps the measurements, and decides.
 
     Args:
-        files: The profile.
-        selector: Chooses the best level.
-        search: Chooses the level to measure next.
-        agreed: The levels to choose from.
         profile_steps: Measurements are scaled to this number of steps.
-        knob: What is set.
     """
 
     def __init__(
@@ -109,12 +100,7 @@ class Chooser:
         return Decision(found, optimal=optimal)
 
     def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
-        """Decides after a level was measured.
-
-        Args:
-            level: The level.
-            windows: The measurement of each rank, by rank.
-        """
+        """Decides after a level was measured."""
         for rank, window in enumerate(windows):
             if window.problem:
                 return Decision([], problem=f"rank {rank}: {window.problem}")
@@ -173,11 +159,7 @@ class Chooser:
             self.files.save(decision.measurements)
 
     def unfinished(self, level_steps: int) -> str:
-        """Returns, as text, how far the measurements are and how they can be completed.
-
-        Args:
-            level_steps: Number of steps that each level takes.
-        """
+        """Returns, as text, how far the measurements are and how they can be completed."""
         return (
             f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none was chosen, and "
             f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps "

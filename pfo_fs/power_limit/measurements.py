@@ -35,8 +35,6 @@ class KnobMeasurement(BaseModel):
     """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
 
     Attributes:
-        knob: What was set.
-        unit: The unit of a level.
         energy: The energy in J, summed over the GPUs.
         time: The time of the slowest GPU, in s.
     """
@@ -87,10 +85,6 @@ class _Clocks(BaseModel):
 
 def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
     """Returns the measurements of a profile, in the order of the file.
-
-    Args:
-        text: The JSON.
-        name: The file's name in errors.
 
     Raises:
         PlanError: The text is too large, not JSON, or not a profile; the message names the place.

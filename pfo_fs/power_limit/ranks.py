@@ -97,7 +97,6 @@ class LevelAgreement:
 
     Attributes:
         levels: The levels to choose from, highest first; empty if there is a problem.
-        gpu_names: Product name and UUID of each GPU of the job.
         bounds: The lowest and the highest level that the GPUs accept.
         problem: Why levels cannot be set on all ranks; empty if they can.
     """
@@ -112,10 +111,7 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
     """Exchanges the ranges of all ranks' GPUs; a collective call (all ranks must make it).
 
     Args:
-        ranks: The ranks of the job.
-        gpus: The GPUs of this rank.
         step: Distance of two levels; with clocks, the least one.
-        unit: W or MHz.
 
     Raises:
         ConfigError: The GPUs accept different levels; on all ranks.

@@ -121,8 +121,6 @@ class _Window(NamedTuple):
     Attributes:
         loads: Loads of the ranks that may have most work, (steps, some ranks, features).
         means: The mean load of each rank, (ranks, features).
-        times_s: The time of each step, in s.
-        energies_j: The energy of each rank, in J.
     """
 
     loads: Array

@@ -67,7 +67,6 @@ class Played(NamedTuple):
 
     Attributes:
         starts_s, ends_s: When each instruction begins and ends, from the begin of the iteration.
-        powers_w: Mean power of each instruction.
         spans_s: For each pipeline, time from the begin of the iteration to the end of its last instruction.
         time_s: Time until the next iteration begins, the same for all pipelines.
         energy_j: Energy of all GPUs over that time, waiting included.
@@ -100,15 +99,6 @@ class Cluster:
     """Pipelines of equal GPUs in data parallelism.
 
     Attributes:
-        pipeline: The instructions that each pipeline runs.
-        truth: Time and energy of instructions.
-        nuisances: Noise and delays.
-        pipelines: Number of pipelines.
-        episodes: The stragglers.
-        seed: Seed of all noise.
-        now_s: Virtual time, in s.
-        iteration: The number of the next iteration.
-        energy_j: Energy of all iterations so far, in J.
         nodes: The nodes, if changes of the clock behave as on real ones; then `nuisances.switch_s` does not count.
         knows_latencies: Whether the clock processes know from the start when clocks act.
         variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
@@ -187,7 +177,6 @@ class Cluster:
         """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
 
         Args:
-            clocks: From `clocks_of`.
             steps: For each iteration, the factor of its durations; an array of (nodes, pipelines) if they differ.
         """
         for factors in islice(cycle(steps), _UNTIL_STEADY if self._nodes else 0):
@@ -214,7 +203,6 @@ class Cluster:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
 
         Args:
-            clocks: From `clocks_of`.
             slowdowns: Factors of durations: one, or one per pipeline, or an array of (nodes, pipelines).
         """
         return self._iterate(clocks, self._draw(slowdowns, clocks.shape))

@@ -35,12 +35,8 @@ class SimulatedJob:
     """A job for the simulator.
 
     Attributes:
-        name: What tells it apart from others.
         pipeline: The instructions that each pipeline runs, without delays.
-        truth: Time and energy of instructions.
-        nuisances: Noise and delays.
         nodes: The nodes; None: a clock acts `nuisances.switch_s` after the instruction has begun.
-        pipelines: Number of pipelines.
         variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
     """
 
@@ -57,7 +53,6 @@ class SimulatedJob:
 
         Args:
             seed: Seed of the noise, and of what the variation draws.
-            episodes: The stragglers.
         """
         return Cluster(
             self.pipeline,
@@ -76,12 +71,10 @@ class GeneratedTruth(OfModel):
     """The truth of a job whose stages may differ in length and kind.
 
     Attributes:
-        stages: Each stage's GPU with its work.
         floors: For each stage, the highest clock that still makes its instructions faster, relative to the highest.
         droop: By how much the real clock of a board at its power limit falls, per MHz that the set clock lies above it.
         roughness: Standard deviation of the time of an instruction at a clock around its smooth curve, relative. Power
             scatters by twice as much. It is the same in all iterations.
-        seed: Seed of the roughness.
     """
 
     stages: Sequence[GpuModel]

@@ -33,14 +33,12 @@ class LoadSummary:
     """A run whose clocks came from loads; everything relative to max clocks on the same data.
 
     Attributes:
-        iterations: Number of steps.
         run_saved, run_late: Energy saved and time lost over the whole run.
         plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
         worst_step_late: By how much longer the latest of these steps took.
         balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative; workers that
             are slow for good stay slow.
         begins_at: The first step with a lower clock; None: there was none.
-        margin: The margin at the end.
         status_text: What was known at the end.
     """
 
@@ -92,11 +90,9 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     """Returns the load of each micro-batch: (steps, micro-batches, pipelines, features).
 
     Args:
-        trace: The trace.
         source: "trace": one number per micro-batch, the first principal component of its durations; "shuffled": the
             same in another order, so that it says nothing; else the path of a CSV file with columns step, dp_rank,
             micro_batch, load.
-        seed: Seed of the order.
 
     Raises:
         PlanError: The file cannot be read, or lacks a micro-batch of the trace.
@@ -141,7 +137,6 @@ class LoadPlay:
     """Plays a trace with clocks from loads.
 
     Args:
-        trace: The trace.
         cluster: Its cluster (`trace.job(...).cluster(seed)`).
         loads: `loads_of` the trace.
         seed: That of the cluster.
@@ -160,7 +155,6 @@ class LoadPlay:
         """Plays the first `iterations` steps, and then all steps of the trace with what is known at the end.
 
         Args:
-            iterations: Number of steps.
             steps: From their number to the steps, such as with a bar that shows progress.
         """
         played, begins_at = [], None

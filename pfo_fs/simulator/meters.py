@@ -21,12 +21,8 @@ class PlayedStep(NamedTuple):
     """One iteration as the ranks run it.
 
     Attributes:
-        step: The iteration's number.
-        number: The number of the schedule in force.
         measured_number: The number of the schedule that the measurement counts for; negative if the iteration is not to
             be measured.
-        begin_s: The virtual time of the iteration's begin.
-        played: The iteration as the cluster computed it.
     """
 
     step: int
@@ -44,7 +40,6 @@ class SimulatedMeters:
 
     Args:
         cluster: The cluster that computes the iterations; its noise jitters the ticks.
-        infos: The ranks.
         settings: They say how many steps make a result.
     """
 

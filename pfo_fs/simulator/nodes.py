@@ -52,7 +52,6 @@ class NodeSettings(NamedTuple):
     """How ranks lie on nodes, and how their clocks are switched.
 
     Attributes:
-        physics: The kind of node.
         gpus_per_rank: Number of GPUs that share a rank's work, all on one node.
         ranks_per_node: Number of ranks of the pipeline on one node.
     """
@@ -103,8 +102,6 @@ class NodeIteration:
         starts_s, ends_s: When each instruction begins and ends, from the begin of the iteration.
         energies_j: The energy of all GPUs of the rank in each instruction.
         wrong_s: GPU time spent in instructions at another clock than the plan's, in s.
-        busy_s: GPU time spent in instructions, in s.
-        calls: Number of calls of the driver.
         changes: For each rank, (time, MHz) of each change of the lowest clock of its GPUs: they compute together, so it
             decides how long an instruction takes.
     """
@@ -122,8 +119,6 @@ class SimulatedNodes:
     """The nodes of one pipeline; what its clock processes have learned is kept from one iteration to the next.
 
     Args:
-        settings: How ranks lie on nodes, and how their clocks are switched.
-        ranks: Number of ranks of the pipeline.
         seed: Seed of the calls' durations.
         top_mhz: The default clock.
         known_mhz: Clocks whose latency is known from the start, as after a long time; others are learned.
@@ -157,7 +152,6 @@ class SimulatedNodes:
         """Simulates one iteration until its last instruction has ended.
 
         Args:
-            work: The instructions.
             clocks_mhz: For each rank, the clock of each instruction; empty for the default clock.
             factors: For each node, by how much it takes longer than in `work`.
         """

@@ -30,15 +30,7 @@ _CLOCKS = 1_000_000
 class SimulatedRanks:
     """All training processes of a job, on one host with one helper.
 
-    Args:
-        cluster: The cluster that the job runs on.
-        root: The shared directory.
-        settings: Settings of the daemon that schedules the job.
-        metadata: The job's metadata.
-        may_set_clocks: Returns whether a rank's clocks can be set.
-
     Attributes:
-        infos: The place and clocks of each rank, as registered.
         schedule: The schedule in force; its number is -1 if there is none.
     """
 

@@ -66,7 +66,6 @@ class TracedStages(OfModel):
 
     Attributes:
         lengths_s: The duration of each (stage, instruction) at the highest clock, in s.
-        model: How time and power follow the clock.
     """
 
     lengths_s: Mapping[tuple[int, str], float]
@@ -86,11 +85,8 @@ class Trace:
 
     Attributes:
         name: The file's name without its endings.
-        pipeline: The instructions that each pipeline runs.
         lengths_s: The mean duration of each (stage, instruction), in s.
         table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
-        steps: The steps, in order.
-        dp_ranks: The pipelines.
         left_out: Pipelines that were left out because they are slow for good.
         incomplete: Number of steps that were left out because an instruction is missing.
     """
@@ -123,7 +119,6 @@ class Trace:
         """Returns the job that runs this trace.
 
         Args:
-            model: The GPUs.
             nodes: The nodes; None: a clock acts only some time after its instruction has begun.
             nuisances: Noise and delays besides the trace's own variation.
         """
@@ -142,7 +137,6 @@ def read_trace(
     """Reads a trace.
 
     Args:
-        path: The CSV file.
         schedule: Order of the instructions of a pipeline.
         num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
         pipelines: Take only this number of pipelines, those of the lowest dp_ranks; None: all.

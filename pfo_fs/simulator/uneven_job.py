@@ -66,11 +66,8 @@ def drawn_steps(
     """Returns steps of packed documents, drawn by their number.
 
     Args:
-        ranks: Number of ranks.
-        micro_batches: Micro-batches of a rank in a step.
         context: Tokens of a micro-batch, which documents fill; the last one is cut.
         median, sigma: Of the log-normal distribution of their lengths.
-        seed: Other documents.
     """
     import math
 
@@ -102,13 +99,10 @@ def play(
     what the job's own status says.
 
     Args:
-        step_of: Returns the step of a number.
-        gpu: The GPUs.
         squares: layers x width / parameters of the model.
         step_s: Time of a mean step of the first ten at the highest clock, in s.
         noise: Relative scatter of a rank's time beyond its work.
         steps: The numbers of the steps to play; at least one.
-        seed: Other noise.
     """
     rng = np.random.default_rng(seed)
     first = [_works(step_of(number), squares) for number in range(_FIRST)]

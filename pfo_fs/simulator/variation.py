@@ -53,10 +53,7 @@ class DrawnVariation:
     """Variation that is drawn at random, in the kinds that production traces show.
 
     Attributes:
-        pipeline: The instructions that each pipeline runs.
-        pipelines: Number of pipelines.
         seed: Seed of what belongs to the job: ranks that differ for good. The rest also follows the run's seed.
-        mixture: What micro-batches hold.
         later_mixture: What they hold from iteration `changes_at` on.
         changes_at: None: the mixture stays.
         per_step: Standard deviation of a factor of a whole iteration.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from power_limit_fakes import limits_set
+from power_limit_fakes import FakeGpu, FakeMonitor, limits_set
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
@@ -21,53 +21,26 @@ from pfo_fs.store import SharedDirectory
 Wait = Callable[..., Any]
 
 
-class RecordingGpu:
-    trouble = ""
-
-    def __init__(self) -> None:
-        self.calls: list[int | None] = []
-
-    def set_level(self, level: int) -> None:
-        self.calls.append(level)
-
-    def restore(self) -> None:
-        self.calls.append(None)
-
-    def settle(self, deadline_s: float) -> None: ...
-
-    def check(self) -> str:
-        return ""
-
-
-class Windows:
-    """A monitor whose windows measure nothing."""
-
-    def begin_window(self, key: str) -> None: ...
-
-    def end_window(self, key: str, *, cancel: bool = False) -> Any:
-        return type("Measured", (), {"time": 1.0, "gpu_energy": {0: 2.0}})
-
-
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, RecordingGpu]:
-    gpu = RecordingGpu()
+def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, FakeGpu]:
+    gpu = FakeGpu()
     monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [gpu])
-    return RankGpus(Windows()), gpu  # type: ignore[arg-type]
+    return RankGpus(FakeMonitor(lambda: (1.0, 2.0))), gpu
 
 
-def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, RecordingGpu]) -> None:
+def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, FakeGpu]) -> None:
     rank, gpu = gpus
     rank.set_level(300)
     rank.hold(True)
     rank.set_level(250)
     rank.hold(True)
-    assert gpu.calls == [300, None]
+    assert (gpu.levels, gpu.given_back) == ([300], 1)
     rank.hold(False)
-    assert gpu.calls == [300, None, 250]
+    assert (gpu.levels, gpu.given_back) == ([300, 250], 1)
 
 
 @pytest.mark.parametrize("held_at", ["before", "in", "after"])
-def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, RecordingGpu], held_at: str) -> None:
+def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, FakeGpu], held_at: str) -> None:
     rank, _ = gpus
     if held_at == "before":
         rank.hold(True)
@@ -116,8 +89,10 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
         assert switch("on", "--all")["held_ranks"] == []
         step_until(lambda: limits_set(sim_dir)[-1] == chosen)
         assert switch("off", job["job_id"])["held_ranks"] == [0]
-    (told,) = collect_status(SharedDirectory.open(tmp_path / "pfo"))["jobs"]
-    assert (told["state"], told["coordination"], told["sets"]) == ("ended", "none", "power_limit")
+    shared = SharedDirectory.open(tmp_path / "pfo")
+    wait_for(lambda: collect_status(shared)["jobs"][0]["state"] == "ended", what="the job's end")
+    (told,) = collect_status(shared)["jobs"]
+    assert (told["coordination"], told["sets"]) == ("none", "power_limit")
     monitor.close()
 
 
