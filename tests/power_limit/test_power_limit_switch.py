@@ -81,6 +81,8 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
         step_until(lambda: isinstance(optimizer.state, Done))
         chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))
         assert chosen < before
+        told = CliRunner().invoke(app, ["target", "latest", "--slowdown", "1.1", "-d", str(tmp_path / "pfo")])
+        assert (told.exit_code, "the job sets one power limit itself" in told.output) == (3, True)
         job = switch("off", "--all")  # no step begins meanwhile: the clock processes follow by themselves
         assert (job["held_ranks"], job["ranks"]) == ([0], 1)
         assert limits_set(sim_dir)[-1] == before
@@ -91,8 +93,8 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
         assert switch("off", job["job_id"])["held_ranks"] == [0]
     shared = SharedDirectory.open(tmp_path / "pfo")
     wait_for(lambda: collect_status(shared)["jobs"][0]["state"] == "ended", what="the job's end")
-    (told,) = collect_status(shared)["jobs"]
-    assert (told["coordination"], told["sets"]) == ("none", "power_limit")
+    (row,) = collect_status(shared)["jobs"]
+    assert (row["coordination"], row["sets"], row["last_error"]) == ("none", "power_limit", "")
     monitor.close()
 
 
