@@ -77,16 +77,16 @@ class Chooser:
         """Decides before the first step: from the profile if there is one."""
         if self.files.profile_error:
             return Decision([], error=self.files.profile_error)
-        found = self.files.profile
-        if found is None:
+        profile = self.files.profile
+        if profile is None:
             return self._decide()
         unit, name = self._measured.unit, self._knob.replace("_", " ")
-        if found[0].knob != self._knob:
-            theirs = found[0].knob.replace("_", " ")
+        if profile[0].knob != self._knob:
+            theirs = profile[0].knob.replace("_", " ")
             text = f"{self.files.profile_path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another"
             return Decision([], error=text)
         try:
-            optimal = int(self._selector.select(found))
+            optimal = int(self._selector.select(profile))
         except PlanError as error:
             return Decision([], error=str(error))
         except Exception as error:  # noqa: BLE001  as in `_decide`
@@ -96,8 +96,8 @@ class Chooser:
             text = f"{self.files.profile_path} makes {optimal} {unit} the best {name}, but this GPU accepts "
             text += f"{lowest:g} to {highest:g} {unit}; is the profile another GPU's?"
             return Decision([], error=text)
-        self._in_file = found
-        return Decision(found, optimal=optimal)
+        self._in_file = profile
+        return Decision(profile, optimal=optimal)
 
     def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
         """Decides after a level was measured."""
@@ -130,11 +130,11 @@ class Chooser:
         """Has the windows count: at the same load where that is known, otherwise as they were measured."""
         self._own, self._errors = dict(self._raw), {}
         try:
-            found = self._windows.find()
-            for level, one in found.items():
+            at_same_load = self._windows.find()
+            for level, window in at_same_load.items():
                 raw = self._raw[level]
-                self._own[level] = type(raw).at(level, energy=raw.energy * one.energy, time=raw.time * one.time)
-            self._errors = {level: (one.time_error, one.energy_error) for level, one in found.items()}
+                self._own[level] = type(raw).at(level, energy=raw.energy * window.energy, time=raw.time * window.time)
+            self._errors = {level: (window.time_error, window.energy_error) for level, window in at_same_load.items()}
         except ValueError as error:
             self._own = dict(self._raw)
             if not self._has_warned:

@@ -125,5 +125,5 @@ def saving(measurements: Sequence[KnobMeasurement], level: int) -> float | None:
 
 def profile_text(measurements: Iterable[KnobMeasurement]) -> str:
     """Returns the profile's JSON; of power limits, byte for byte as Zeus writes it."""
-    found = [{one.knob: one.level, "energy": one.energy, "time": one.time} for one in measurements]
-    return json.dumps({"measurements": found}, indent=4)
+    rows = [{m.knob: m.level, "energy": m.energy, "time": m.time} for m in measurements]
+    return json.dumps({"measurements": rows}, indent=4)

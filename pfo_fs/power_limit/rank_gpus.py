@@ -79,13 +79,13 @@ class RankGpus:
 
     def ranges(self) -> list[GpuRange]:
         """Returns the levels of each GPU on which one can be set."""
-        found = []
+        ranges = []
         for position, gpu in enumerate(self.gpus):
             try:
-                found.append(GpuRange(gpu.name, gpu.bounds(), position))
+                ranges.append(GpuRange(gpu.name, gpu.bounds(), position))
             except Exception as error:  # noqa: BLE001  the other ranks must hear of it
                 self.note(reason_of(error))
-        return found
+        return ranges
 
     def set_level(self, level: int) -> None:
         """Requests a level, unless it is the one that was requested last; does not wait.

@@ -175,16 +175,16 @@ def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[Kno
     log_limits = [math.log(point.level) for point in points]
     log_times = [math.log(point.time) for point in points]
     shares = [point.energy / point.time / point.level for point in points]
-    found = []
+    predicted = []
     for level in levels:
         if level in by_limit:
-            found.append(by_limit[level])
+            predicted.append(by_limit[level])
             continue
         x = math.log(level)
         time_s = math.exp(min(_linear(x, log_limits, log_times, goes_on=True), math.log(MOST_MEASURED)))
         energy_j = min(_linear(x, log_limits, shares, goes_on=False) * level * time_s, MOST_MEASURED)
-        found.append(type(points[0]).at(level, energy=energy_j, time=time_s))
-    return found
+        predicted.append(type(points[0]).at(level, energy=energy_j, time=time_s))
+    return predicted
 
 
 def _linear(x: float, xs: Sequence[float], ys: Sequence[float], *, goes_on: bool) -> float:

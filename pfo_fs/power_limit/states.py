@@ -165,16 +165,16 @@ class ShownOptimizer(ZeusCallbacks):
 
         It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
         """
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         with self.guard:
-            found = self._metrics.since_last()
+            metrics = self._metrics.since_last()
         level = getattr(self.state, "level", None)
         if self.knob == "power_limit":
-            found.pop("pfo_fs/clock_mhz", None)
+            metrics.pop("pfo_fs/clock_mhz", None)
             if level is not None:
-                found["pfo_fs/power_limit_w"] = float(level)
+                metrics["pfo_fs/power_limit_w"] = float(level)
         saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
-        return found if saved is None else {**found, "pfo_fs/saving": saved}
+        return metrics if saved is None else {**metrics, "pfo_fs/saving": saved}
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

@@ -193,11 +193,11 @@ class Cluster:
 
     def slowdowns(self) -> Array:
         """Returns the factors of durations in the next iteration: (pipelines), or (nodes, pipelines) if they vary."""
-        found = [1.0] * self.pipelines
+        factors = [1.0] * self.pipelines
         for slowdown, first, last, pipeline in self.episodes:
             if first <= self.iteration < last and pipeline < self.pipelines:
-                found[pipeline] = max(found[pipeline], slowdown)
-        return found if self.variation is None else self.variation.factors(self.iteration, self.seed) * found
+                factors[pipeline] = max(factors[pipeline], slowdown)
+        return factors if self.variation is None else self.variation.factors(self.iteration, self.seed) * factors
 
     def iterate(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
@@ -252,9 +252,9 @@ class Cluster:
             self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
             for pipeline, nodes in enumerate(self._nodes)
         ]
-        starts = np.array([each.starts_s for each in played]).T
-        ends = np.array([each.ends_s for each in played]).T
-        powers = np.array([each.energies_j for each in played]).T / np.maximum(ends - starts, 1e-12)
+        starts = np.array([pipeline_run.starts_s for pipeline_run in played]).T
+        ends = np.array([pipeline_run.ends_s for pipeline_run in played]).T
+        powers = np.array([pipeline_run.energies_j for pipeline_run in played]).T / np.maximum(ends - starts, 1e-12)
         powers = powers / self.gpus_per_rank * drawn.powers
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
@@ -262,5 +262,5 @@ class Cluster:
             nodes.wait(time_s - float(span_s))
         busy_s, busy_j = float((ends - starts).sum()), float(((ends - starts) * powers).sum())
         energy_j = self._with_waiting(busy_j, busy_s, len(played), time_s)
-        clocks_set = [each.changes for each in played]
+        clocks_set = [pipeline_run.changes for pipeline_run in played]
         return Played(starts, ends, powers, spans, time_s, energy_j, clocks_set)

@@ -102,12 +102,12 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     if source not in ("trace", "shuffled"):
         given = _read_loads(Path(source))
         try:
-            found: Array = np.array(
+            loads: Array = np.array(
                 [[[given[step, dp, m] for dp in trace.dp_ranks] for m in range(count)] for step in trace.steps]
             )
         except KeyError as error:
             raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
-        return found[..., None]
+        return loads[..., None]
     kinds = sorted({(i.stage, i.name) for i in instructions})
     numbers = [kinds.index((i.stage, i.name)) for i in instructions]
     table = by_micro_batch(trace.table, numbers, [i.microbatch for i in instructions])
@@ -121,16 +121,16 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
 
 
 def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
-    found: dict[tuple[int, int, int], tuple[float, int]] = {}
+    given: dict[tuple[int, int, int], tuple[float, int]] = {}
     with csv_table(path, _LOAD_COLUMNS, "a table of loads") as table:
         for *place, load in table:
             step, dp_rank, micro_batch = map(table.whole, _LOAD_COLUMNS, place)
             now = table.number("load", load, 0, _MOST_LOAD), table.line
-            first = found.setdefault((step, dp_rank, micro_batch), now)
+            first = given.setdefault((step, dp_rank, micro_batch), now)
             if first[0] != now[0]:  # a trace with loads has a row for each instruction
                 where = f"micro-batch {micro_batch} of dp_rank {dp_rank} in step {step}"
                 table.wrong("load", load, f"is another load of {where} than that in row {first[1]}")
-    return {key: load for key, (load, _) in found.items()}
+    return {key: load for key, (load, _) in given.items()}
 
 
 class LoadPlay:
@@ -203,7 +203,7 @@ class LoadPlay:
 
     def _clocks(self, mhz: Sequence[int]) -> Array:
         return self._cluster.clocks_of(
-            [{rank: [(name, one) for name in names] for rank, names in enumerate(self._orders)} for one in mhz]
+            [{rank: [(name, clock) for name in names] for rank, names in enumerate(self._orders)} for clock in mhz]
         )
 
 

@@ -161,7 +161,7 @@ class SimulatedNodes:
         self._began_s = began_s = self._now_s
         self._result = NodeIteration([0.0] * nodes, [0.0] * nodes, [0.0] * nodes)
         self._result.changes = [[] for _ in self._ranks]
-        self._missing = [len(each) for each in work.before]
+        self._missing = [len(edges) for edges in work.before]
         self._ready_s = [began_s] * nodes
         self._left = nodes
         self._turn += 1
@@ -335,7 +335,7 @@ class SimulatedNodes:
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
                 rank.latencies.calls.called(round(call_s * 1e9), waited_ns)
                 rank.latencies.clock_was_set(self._now_ns(), mhz, waited_ns)
-            lowest_mhz = min((one.set_mhz for one in rank.gpus if one.set_mhz), default=0)
+            lowest_mhz = min((other.set_mhz for other in rank.gpus if other.set_mhz), default=0)
             if lowest_mhz != rank.lowest_mhz:
                 rank.lowest_mhz = lowest_mhz
                 self._result.changes[gpu.rank].append((self._now_s - self._began_s, lowest_mhz))

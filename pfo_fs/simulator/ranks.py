@@ -160,12 +160,12 @@ class SimulatedRanks:
 
     def by_pipeline(self, schedules: Mapping[int, FrequencySchedule | m.RankPlan | None]) -> RankSchedules:
         """Sorts schedules of ranks by pipeline; a rank whose clocks cannot be set has none."""
-        found: RankSchedules = [{} for _ in range(self._cluster.pipelines)]
+        by_pipeline: RankSchedules = [{} for _ in range(self._cluster.pipelines)]
         for info in self.infos:
             schedule = schedules.get(info.rank)
             if schedule is not None and info.available_frequencies:
-                found[info.dp_rank][info.pp_rank] = schedule.frequencies
-        return found
+                by_pipeline[info.dp_rank][info.pp_rank] = schedule.frequencies
+        return by_pipeline
 
     def report(self, step: int, played: Played, now_s: float) -> None:
         """Reports progress and pace of the iteration that ended at `now_s`; after step 0, also the order."""

@@ -203,8 +203,8 @@ class KernelTables:
 
 def _in_force(requested: Sequence[int]) -> list[int]:
     """Returns the clock at each instruction: a request of 0 MHz leaves the clock as it is."""
-    found, last = [], 0
+    in_force, last = [], 0
     for mhz in requested:
         last = mhz or last
-        found.append(last)
-    return found
+        in_force.append(last)
+    return in_force
