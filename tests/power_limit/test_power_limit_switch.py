@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,8 @@ from power_limit_fakes import FakeGpu, FakeMonitor, limits_set
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
+from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.ipc.messages import ProgressReport
 from pfo_fs.power_limit import Energy, EnergyMonitor, GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.states import Done
@@ -52,6 +55,22 @@ def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, Fak
     if held_at == "after":
         rank.hold(True)
     assert bool(window.dropped) == (held_at != "after")
+
+
+def test_a_clock_process_that_counts_no_steps_gives_a_sign_of_life_or_the_job_would_count_as_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr("pfo_fs.device.metering.reporter.time", SimpleNamespace(monotonic=lambda: now.s))
+    reporter = Reporter("of a scheduled job", 0, "token")
+
+    def takes(at_s: float) -> bool:
+        now.s = at_s
+        return reporter.progress(ProgressReport(step=-1, number=-1))
+
+    assert [takes(at_s) for at_s in (0.0, 100.0)] == [True, False]
+    reporter.start("of a job with a power limit", 0, "token")
+    assert [takes(at_s) for at_s in (110.0, 130.0, 172.0, 173.0)] == [True, False, True, False]
 
 
 @pytest.mark.slow
