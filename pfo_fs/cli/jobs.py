@@ -87,6 +87,8 @@ def tell_written(folder: JobFolder, text: str, document: dict[str, Any], as_json
         problem = "this job is switched off: nothing applies this before `pfo-fs on`"
     elif not applied_by and claim is not None and claim.kind == "local":
         problem = "rank 0, which schedules this job itself, gives no sign of life: nothing applies this"
+    elif (job := folder.read_job()) is not None and job.coordination == "none":
+        problem = f"no process applies this: the job sets one {job.scheduler.replace('_', ' ')} itself"
     elif not applied_by:
         problem = f"no daemon runs: nothing applies this. For default clocks now: `pfo-fs off {folder.job_id}`"
     if as_json:

@@ -134,6 +134,6 @@ def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:
         elif job["off"]:
             done, text = len(held) >= size, held_text(job)
         else:
-            done, text = not held, f"{len(held)} ranks are still held" if held else "schedules are followed"
+            done, text = not held, f"{len(held)} ranks are still held" if held else "nothing is held"
         found.append({"job_id": job_id, "done": done, "held_ranks": held, "ranks": size, "text": text})
     return found

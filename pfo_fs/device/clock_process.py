@@ -108,6 +108,7 @@ class ClockLoop:
         self._measuring = Measuring(
             gpu, words, meter, self._setter, reporter, self._apply, self._switching, readings, self._undo
         )
+        self._measuring.leaves_clocks = options.leave_clocks
         self._asked_events_ns = 0
         self._trainer = trainer
         self._poll = select.epoll()

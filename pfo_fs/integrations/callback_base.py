@@ -16,7 +16,7 @@ from pfo_fs.integrations.pipeline_marks import ObjectWraps
 from pfo_fs.loads import from_batch
 from pfo_fs.power_limit.monitor import EnergyMonitor
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
-from pfo_fs.power_limit.options import check_numbers
+from pfo_fs.power_limit.states import check_numbers
 from pfo_fs.training.load_clocks import LoadClocks
 
 AnyCallback = TypeVar("AnyCallback", bound="FrameworkCallback")

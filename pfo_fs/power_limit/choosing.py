@@ -14,8 +14,7 @@ from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
 from pfo_fs.power_limit.same_load import SameLoad
-from pfo_fs.power_limit.search import Search
-from pfo_fs.power_limit.selectors import OptimumSelector
+from pfo_fs.power_limit.selectors import OptimumSelector, Search
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +26,6 @@ class Decision(NamedTuple):
     """What all ranks do next. One of `next_level`, `optimal`, `problem` and `error` is set.
 
     Attributes:
-        measurements: All measurements.
-        next_level: The level to measure next.
-        optimal: The best level.
         problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
         wait_steps: Steps at the highest level before the next one is measured.
@@ -49,12 +45,7 @@ class Chooser:
     """Keeps the measurements, and decides.
 
     Args:
-        files: The profile.
-        selector: Chooses the best level.
-        search: Chooses the level to measure next.
-        agreed: The levels to choose from.
         profile_steps: Measurements are scaled to this number of steps.
-        knob: What is set.
     """
 
     def __init__(
@@ -86,16 +77,16 @@ class Chooser:
         """Decides before the first step: from the profile if there is one."""
         if self.files.profile_error:
             return Decision([], error=self.files.profile_error)
-        found = self.files.profile
-        if found is None:
+        profile = self.files.profile
+        if profile is None:
             return self._decide()
         unit, name = self._measured.unit, self._knob.replace("_", " ")
-        if found[0].knob != self._knob:
-            theirs = found[0].knob.replace("_", " ")
+        if profile[0].knob != self._knob:
+            theirs = profile[0].knob.replace("_", " ")
             text = f"{self.files.profile_path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another"
             return Decision([], error=text)
         try:
-            optimal = int(self._selector.select(found))
+            optimal = int(self._selector.select(profile))
         except PlanError as error:
             return Decision([], error=str(error))
         except Exception as error:  # noqa: BLE001  as in `_decide`
@@ -105,16 +96,11 @@ class Chooser:
             text = f"{self.files.profile_path} makes {optimal} {unit} the best {name}, but this GPU accepts "
             text += f"{lowest:g} to {highest:g} {unit}; is the profile another GPU's?"
             return Decision([], error=text)
-        self._in_file = found
-        return Decision(found, optimal=optimal)
+        self._in_file = profile
+        return Decision(profile, optimal=optimal)
 
     def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
-        """Decides after a level was measured.
-
-        Args:
-            level: The level.
-            windows: The measurement of each rank, by rank.
-        """
+        """Decides after a level was measured."""
         for rank, window in enumerate(windows):
             if window.problem:
                 return Decision([], problem=f"rank {rank}: {window.problem}")
@@ -144,11 +130,11 @@ class Chooser:
         """Has the windows count: at the same load where that is known, otherwise as they were measured."""
         self._own, self._errors = dict(self._raw), {}
         try:
-            found = self._windows.find()
-            for level, one in found.items():
+            at_same_load = self._windows.find()
+            for level, window in at_same_load.items():
                 raw = self._raw[level]
-                self._own[level] = type(raw).at(level, energy=raw.energy * one.energy, time=raw.time * one.time)
-            self._errors = {level: (one.time_error, one.energy_error) for level, one in found.items()}
+                self._own[level] = type(raw).at(level, energy=raw.energy * window.energy, time=raw.time * window.time)
+            self._errors = {level: (window.time_error, window.energy_error) for level, window in at_same_load.items()}
         except ValueError as error:
             self._own = dict(self._raw)
             if not self._has_warned:
@@ -173,11 +159,7 @@ class Chooser:
             self.files.save(decision.measurements)
 
     def unfinished(self, level_steps: int) -> str:
-        """Returns, as text, how far the measurements are and how they can be completed.
-
-        Args:
-            level_steps: Number of steps that each level takes.
-        """
+        """Returns, as text, how far the measurements are and how they can be completed."""
         return (
             f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none was chosen, and "
             f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps "

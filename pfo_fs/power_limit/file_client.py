@@ -47,11 +47,9 @@ class FileClient:
         profile_path: The profile; None for none, as on all ranks but 0.
         shared_dir: The directory of the job's folder and of the switch; None for none.
         token: The job's secret, the same on all ranks; those of a host share a helper by it.
-        rank: This rank.
         timeout_s: The profile is read in at most this time.
 
     Attributes:
-        profile_path: The profile's path as it was given.
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
         helper: The address of this host's helper; empty if there is none.
@@ -92,12 +90,7 @@ class FileClient:
             self._problem(f"the helper process does not answer: {error}")
 
     def create_job(self, world_size: int, knob: str) -> JobKey | None:
-        """On rank 0: makes the job's folder; returns None, after a warning, if there is none.
-
-        Args:
-            world_size: Number of ranks.
-            knob: What is set; a part of the job's id.
-        """
+        """On rank 0: makes the job's folder; returns None, after a warning, if there is none."""
         client = self._link.client
         if client is None or not self._shared:
             return None

@@ -26,8 +26,6 @@ class Levels(NamedTuple):
     """The levels that a GPU accepts.
 
     Attributes:
-        lowest: The lowest, in W or MHz.
-        highest: The highest.
         offered: All of them, highest first; empty if each whole number in between is accepted.
     """
 
@@ -39,12 +37,7 @@ class Levels(NamedTuple):
 class KnobGpu(ABC):
     """One GPU, driven by a clock process of its own, which restores the level when this process ends, even if killed.
 
-    Args:
-        spec: The GPU, in the form of `find_gpu_spec`.
-        clocks: Its clock process.
-
     Attributes:
-        knob: What is set.
         problem: Why levels are not set, or not any more; empty if they are. `check` updates it.
         trouble: Why the last level could not be set, if setting it again may help; the reader removes it.
     """

@@ -35,8 +35,6 @@ class KnobMeasurement(BaseModel):
     """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
 
     Attributes:
-        knob: What was set.
-        unit: The unit of a level.
         energy: The energy in J, summed over the GPUs.
         time: The time of the slowest GPU, in s.
     """
@@ -88,10 +86,6 @@ class _Clocks(BaseModel):
 def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
     """Returns the measurements of a profile, in the order of the file.
 
-    Args:
-        text: The JSON.
-        name: The file's name in errors.
-
     Raises:
         PlanError: The text is too large, not JSON, or not a profile; the message names the place.
     """
@@ -131,5 +125,5 @@ def saving(measurements: Sequence[KnobMeasurement], level: int) -> float | None:
 
 def profile_text(measurements: Iterable[KnobMeasurement]) -> str:
     """Returns the profile's JSON; of power limits, byte for byte as Zeus writes it."""
-    found = [{one.knob: one.level, "energy": one.energy, "time": one.time} for one in measurements]
-    return json.dumps({"measurements": found}, indent=4)
+    rows = [{m.knob: m.level, "energy": m.energy, "time": m.time} for m in measurements]
+    return json.dumps({"measurements": rows}, indent=4)

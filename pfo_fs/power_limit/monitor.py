@@ -106,8 +106,6 @@ class EnergyMonitor:
         """Ends a window and returns what was measured.
 
         Args:
-            key: The window's name.
-            sync_execution: Wait until the GPUs have finished launched work, so that it counts in the window.
             cancel: Measure nothing; the result is empty.
 
         Raises:

@@ -18,12 +18,21 @@ from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.file_client import FileClient, JobKey
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
-from pfo_fs.power_limit.options import check_numbers, check_others, too_short
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
-from pfo_fs.power_limit.search import Search
-from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, DriftWatch, Off, Profiling, Ready, ShownOptimizer, Warmup
+from pfo_fs.power_limit.selectors import OptimumSelector, Search, ZeusCost
+from pfo_fs.power_limit.states import (
+    Done,
+    DriftWatch,
+    Off,
+    Profiling,
+    Ready,
+    ShownOptimizer,
+    Warmup,
+    check_numbers,
+    check_others,
+    too_short,
+)
 
 log = logging.getLogger("pfo_fs")
 
@@ -66,7 +75,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without
             one, no switch holds it.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
-            (`search.py`).
+            (`selectors.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
         clock_step: With `knob="clock"`: MHz between two clocks, at least.
         reprofile_drift: Measure all levels again when the time of a step differs by this share from that just after

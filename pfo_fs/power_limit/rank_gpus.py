@@ -36,11 +36,8 @@ class WindowReport(NamedTuple):
     """Time and energy of a window on one rank.
 
     Attributes:
-        time_s: The time.
-        energy_j: The energy.
         problem: Why there is no measurement, now and later; empty if there is one.
         dropped: Why there is none, if measuring again may help.
-        steps: Its steps.
     """
 
     time_s: float
@@ -57,10 +54,8 @@ class RankGpus:
 
     Args:
         monitor: Measures time and energy, and names the GPUs; None for an `EnergyMonitor` of the current GPU.
-        knob: What is set.
 
     Attributes:
-        monitor: The monitor.
         problem: Why levels are not set or measured; empty if they are.
     """
 
@@ -84,13 +79,13 @@ class RankGpus:
 
     def ranges(self) -> list[GpuRange]:
         """Returns the levels of each GPU on which one can be set."""
-        found = []
+        ranges = []
         for position, gpu in enumerate(self.gpus):
             try:
-                found.append(GpuRange(gpu.name, gpu.bounds(), position))
+                ranges.append(GpuRange(gpu.name, gpu.bounds(), position))
             except Exception as error:  # noqa: BLE001  the other ranks must hear of it
                 self.note(reason_of(error))
-        return found
+        return ranges
 
     def set_level(self, level: int) -> None:
         """Requests a level, unless it is the one that was requested last; does not wait.

@@ -97,7 +97,6 @@ class LevelAgreement:
 
     Attributes:
         levels: The levels to choose from, highest first; empty if there is a problem.
-        gpu_names: Product name and UUID of each GPU of the job.
         bounds: The lowest and the highest level that the GPUs accept.
         problem: Why levels cannot be set on all ranks; empty if they can.
     """
@@ -112,32 +111,29 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
     """Exchanges the ranges of all ranks' GPUs; a collective call (all ranks must make it).
 
     Args:
-        ranks: The ranks of the job.
-        gpus: The GPUs of this rank.
         step: Distance of two levels; with clocks, the least one.
-        unit: W or MHz.
 
     Raises:
         ConfigError: The GPUs accept different levels; on all ranks.
         RanksGone: A rank does not answer.
     """
     mine = gpus.ranges()
-    found: list[tuple[list[GpuRange], str]] = ranks.all_gather((mine, gpus.problem))
-    for rank, (_, problem) in enumerate(found):
+    of_ranks: list[tuple[list[GpuRange], str]] = ranks.all_gather((mine, gpus.problem))
+    for rank, (_, problem) in enumerate(of_ranks):
         if problem:
-            where = f"rank {rank}: " if len(found) > 1 else ""
+            where = f"rank {rank}: " if len(of_ranks) > 1 else ""
             return LevelAgreement(problem=f"{where}{problem}")
-    of_job = [(rank, gpu) for rank, (of_rank, _) in enumerate(found) for gpu in of_rank]
+    of_job = [(rank, gpu) for rank, (of_rank, _) in enumerate(of_ranks) for gpu in of_rank]
     ranges = {gpu.levels for _, gpu in of_job}
     if len(ranges) > 1:
-        each = "; ".join(
+        named = "; ".join(
             f"{gpu.name} (rank {rank}, GPU {gpu.position}): {gpu.levels.lowest:g} to {gpu.levels.highest:g} {unit}"
             for rank, gpu in of_job[:_MAX_GPUS_NAMED]
         )
         what = "power limit for all needs GPUs with the same range of limits"
         if unit == "MHz":
             what = "clock for all needs GPUs with the same clocks"
-        raise ConfigError(f"one {what}, but there are {each}")
+        raise ConfigError(f"one {what}, but there are {named}")
     names = [gpu.name for _, gpu in of_job]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice and ranks.rank == 0:
@@ -158,8 +154,8 @@ def spaced_clocks(offered: Sequence[int], step: int) -> list[int]:
         offered: The clocks that the GPU offers, highest first.
         step: The least distance of two clocks, in MHz.
     """
-    found = [offered[0]]
+    clocks = [offered[0]]
     for mhz in offered:
-        if found[-1] - mhz >= step and mhz >= offered[0] / 3:
-            found.append(mhz)
-    return found
+        if clocks[-1] - mhz >= step and mhz >= offered[0] / 3:
+            clocks.append(mhz)
+    return clocks

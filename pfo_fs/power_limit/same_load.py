@@ -121,8 +121,6 @@ class _Window(NamedTuple):
     Attributes:
         loads: Loads of the ranks that may have most work, (steps, some ranks, features).
         means: The mean load of each rank, (ranks, features).
-        times_s: The time of each step, in s.
-        energies_j: The energy of each rank, in J.
     """
 
     loads: Array
@@ -168,7 +166,7 @@ class SameLoad:
         windows = [window for window in self._windows.values() if window is not None]
         if len({window.loads.shape for window in windows}) != 1 or len(windows) < len(self._windows):
             raise ValueError("a step of a rank has no load that can be used, or one of another form than others")
-        loads, means, times_s, energies_j = (np.array(each) for each in zip(*windows, strict=True))
+        loads, means, times_s, energies_j = (np.array(column) for column in zip(*windows, strict=True))
         scale = _mean_of(loads)
         loads, means = loads / scale, means / scale
         weights, covariance, scatter = _fit(loads, times_s)
@@ -180,20 +178,22 @@ class SameLoad:
         share, share_error, left = _own_share(energies_j, own)
         beside = own.mean(axis=1) / own.mean() - of_level / mean
         energy_errors = np.sqrt(from_fit + (share_error * beside) ** 2 + left**2)
-        found = zip(
+        at_mean_load = zip(
             mean / of_level,
             1 / (of_level / mean + share * beside),
             np.sqrt(from_fit + of_steps),
             energy_errors,
             strict=True,
         )
-        return {level: AtSameLoad(*map(float, each)) for level, each in zip(self._windows, found, strict=True)}
+        return {
+            level: AtSameLoad(*map(float, values)) for level, values in zip(self._windows, at_mean_load, strict=True)
+        }
 
 
 def _mean_of(loads: Array) -> Array:
     """The mean of each feature; 1 where it is 0."""
-    found = abs(loads).reshape(-1, loads.shape[-1]).mean(axis=0)
-    return found + (found == 0)
+    means = abs(loads).reshape(-1, loads.shape[-1]).mean(axis=0)
+    return means + (means == 0)
 
 
 def _works(loads: Array, weights: Array) -> tuple[Array, Array]:
@@ -231,14 +231,14 @@ def _fit(loads: Array, times_s: Array) -> tuple[Array, Array, float]:
         design, residual = rows[usual][:, :-1], rows[usual][:, -1]
         products = design.T @ design + _SMALL * np.eye(features + 1)
         before: Array = np.append(weights, lag)
-        found = _not_negative(products, design.T @ (residual + design @ before) + _SMALL * before, before)
-        weights, lag = found[:-1], min(1.0, float(found[-1]))
-        if abs(found - before).max() < _CLOSE or not weights.any():
+        fitted = _not_negative(products, design.T @ (residual + design @ before) + _SMALL * before, before)
+        weights, lag = fitted[:-1], min(1.0, float(fitted[-1]))
+        if abs(fitted - before).max() < _CLOSE or not weights.any():
             break
-    left = residual - design @ (found - before)
+    left = residual - design @ (fitted - before)
     scatter = float(np.sqrt(left @ left / max(1, len(left) - features - levels)))
     scatter /= math.hypot(1 - lag, lag)  # what is seen of two steps together scatters less than each
-    free = found > 0
+    free = fitted > 0
     covariance = np.zeros_like(products)
     covariance[np.ix_(free, free)] = scatter**2 * np.linalg.inv(products[np.ix_(free, free)])
     if len(left) <= features + levels + 1 or not (np.isfinite(weights).all() and weights.any()):
@@ -248,14 +248,14 @@ def _fit(loads: Array, times_s: Array) -> tuple[Array, Array, float]:
 
 def _not_negative(products: Array, sums: Array, begin: Array) -> Array:
     """Returns x, no number of it below 0, with least x . products . x / 2 - x . sums, by descent along each in turn."""
-    found = begin.copy()
+    x = begin.copy()
     for _ in range(_DESCENTS):
-        last = found.copy()
-        for place in range(len(found)):
-            found[place] = max(0.0, found[place] + (sums[place] - products[place] @ found) / products[place, place])
-        if abs(found - last).max() < _CLOSE:
+        last = x.copy()
+        for place in range(len(x)):
+            x[place] = max(0.0, x[place] + (sums[place] - products[place] @ x) / products[place, place])
+        if abs(x - last).max() < _CLOSE:
             break
-    return found
+    return x
 
 
 def _own_share(energies_j: Array, works: Array) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""What the power-limit optimizer makes of the steps of training: its states, what it shows of them, and drift.
+"""What users and training see of the power-limit optimizer: its options, its states, metrics, and drift.
 
 States count the steps that begin. A level (`..._power_limit`, as in Zeus)
 is a power limit in W, or a clock in MHz, and `unit` says which.
@@ -11,15 +11,63 @@ If levels cannot be set or measured, the state is `Off`: the optimizer leaves tr
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from statistics import median
+from typing import Any
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
+from pfo_fs.errors import ConfigError, InvalidArgument
 from pfo_fs.guard import Guard, ZeusCallbacks
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
+
+_LEAST = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 1, "pl_step": 1, "clock_step": 1}
+
+
+def check_numbers(given: Mapping[str, Any]) -> None:
+    """Checks the arguments for which Zeus's class raises a ValueError, by name.
+
+    Raises:
+        InvalidArgument: A number is too low.
+    """
+    for name, least in _LEAST.items():
+        value = given.get(name, least)
+        if isinstance(value, Real) and not float(value) >= least:
+            raise InvalidArgument(f"{name} is {value}; give at least {least}")
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Checks the other arguments, by name; what is not given is valid.
+
+    Raises:
+        ConfigError: An argument is not valid.
+    """
+    for name in _LEAST:
+        if not isinstance(given.get(name, 1), Integral):
+            raise ConfigError(f"{name} is {given[name]!r}; give a whole number")
+    if given["knob"] not in KNOBS:
+        raise ConfigError(f"knob is {given['knob']!r}; it can be 'power_limit' or 'clock'")
+    drift, selector = given["reprofile_drift"], given["optimum_selector"]
+    if drift is not None and not (isinstance(drift, Real) and 0 < float(drift) < math.inf):
+        raise ConfigError(f"reprofile_drift is {drift!r}; 0.2 is for steps that take 20 % more or less time")
+    if selector is not None and (isinstance(selector, type) or not hasattr(selector, "select")):
+        raise ConfigError(f"optimum_selector is {selector!r}; give a selector, such as Energy()")
+
+
+def too_short(epoch_steps: int, warmup_steps: int, window_steps: int) -> str:
+    """Returns what to do if no level can be measured within an epoch of this many steps; empty if one can."""
+    needed = 1 + warmup_steps + window_steps
+    if epoch_steps >= needed:
+        return ""
+    return (
+        f"an epoch of {epoch_steps} steps ends before a level is measured, which takes {needed} steps of one epoch (1 "
+        f"+ {warmup_steps} to warm up + {window_steps} to measure), so nothing is measured. Give fewer "
+        "warmup_steps and profile_steps, or call pause_measurement() instead of on_epoch_end()"
+    )
 
 
 @dataclass
@@ -79,10 +127,8 @@ class ShownOptimizer(ZeusCallbacks):
 
     Attributes:
         state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
-        measurements: The measurements so far.
         errors: Relative standard errors of time and energy of each level beside the others, where steps have loads.
         power_limits: The levels to choose from, highest first; empty if `Off` from the start.
-        knob: What is set.
     """
 
     def _show(self, state: State, guard: Guard) -> None:
@@ -119,16 +165,16 @@ class ShownOptimizer(ZeusCallbacks):
 
         It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
         """
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         with self.guard:
-            found = self._metrics.since_last()
+            metrics = self._metrics.since_last()
         level = getattr(self.state, "level", None)
         if self.knob == "power_limit":
-            found.pop("pfo_fs/clock_mhz", None)
+            metrics.pop("pfo_fs/clock_mhz", None)
             if level is not None:
-                found["pfo_fs/power_limit_w"] = float(level)
+                metrics["pfo_fs/power_limit_w"] = float(level)
         saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
-        return found if saved is None else {**found, "pfo_fs/saving": saved}
+        return metrics if saved is None else {**metrics, "pfo_fs/saving": saved}
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -151,8 +197,6 @@ class DriftWatch:
 
     Args:
         threshold: A median may differ by this share, 0.1 for 10 %.
-        left_out_steps: Number of steps that are left out at the start.
-        window_steps: Number of steps in a window.
     """
 
     def __init__(self, threshold: float, left_out_steps: int, window_steps: int) -> None:

@@ -67,7 +67,6 @@ class Played(NamedTuple):
 
     Attributes:
         starts_s, ends_s: When each instruction begins and ends, from the begin of the iteration.
-        powers_w: Mean power of each instruction.
         spans_s: For each pipeline, time from the begin of the iteration to the end of its last instruction.
         time_s: Time until the next iteration begins, the same for all pipelines.
         energy_j: Energy of all GPUs over that time, waiting included.
@@ -100,15 +99,6 @@ class Cluster:
     """Pipelines of equal GPUs in data parallelism.
 
     Attributes:
-        pipeline: The instructions that each pipeline runs.
-        truth: Time and energy of instructions.
-        nuisances: Noise and delays.
-        pipelines: Number of pipelines.
-        episodes: The stragglers.
-        seed: Seed of all noise.
-        now_s: Virtual time, in s.
-        iteration: The number of the next iteration.
-        energy_j: Energy of all iterations so far, in J.
         nodes: The nodes, if changes of the clock behave as on real ones; then `nuisances.switch_s` does not count.
         knows_latencies: Whether the clock processes know from the start when clocks act.
         variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
@@ -187,7 +177,6 @@ class Cluster:
         """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
 
         Args:
-            clocks: From `clocks_of`.
             steps: For each iteration, the factor of its durations; an array of (nodes, pipelines) if they differ.
         """
         for factors in islice(cycle(steps), _UNTIL_STEADY if self._nodes else 0):
@@ -204,17 +193,16 @@ class Cluster:
 
     def slowdowns(self) -> Array:
         """Returns the factors of durations in the next iteration: (pipelines), or (nodes, pipelines) if they vary."""
-        found = [1.0] * self.pipelines
+        factors = [1.0] * self.pipelines
         for slowdown, first, last, pipeline in self.episodes:
             if first <= self.iteration < last and pipeline < self.pipelines:
-                found[pipeline] = max(found[pipeline], slowdown)
-        return found if self.variation is None else self.variation.factors(self.iteration, self.seed) * found
+                factors[pipeline] = max(factors[pipeline], slowdown)
+        return factors if self.variation is None else self.variation.factors(self.iteration, self.seed) * factors
 
     def iterate(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
 
         Args:
-            clocks: From `clocks_of`.
             slowdowns: Factors of durations: one, or one per pipeline, or an array of (nodes, pipelines).
         """
         return self._iterate(clocks, self._draw(slowdowns, clocks.shape))
@@ -264,9 +252,9 @@ class Cluster:
             self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
             for pipeline, nodes in enumerate(self._nodes)
         ]
-        starts = np.array([each.starts_s for each in played]).T
-        ends = np.array([each.ends_s for each in played]).T
-        powers = np.array([each.energies_j for each in played]).T / np.maximum(ends - starts, 1e-12)
+        starts = np.array([pipeline_run.starts_s for pipeline_run in played]).T
+        ends = np.array([pipeline_run.ends_s for pipeline_run in played]).T
+        powers = np.array([pipeline_run.energies_j for pipeline_run in played]).T / np.maximum(ends - starts, 1e-12)
         powers = powers / self.gpus_per_rank * drawn.powers
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
@@ -274,5 +262,5 @@ class Cluster:
             nodes.wait(time_s - float(span_s))
         busy_s, busy_j = float((ends - starts).sum()), float(((ends - starts) * powers).sum())
         energy_j = self._with_waiting(busy_j, busy_s, len(played), time_s)
-        clocks_set = [each.changes for each in played]
+        clocks_set = [pipeline_run.changes for pipeline_run in played]
         return Played(starts, ends, powers, spans, time_s, energy_j, clocks_set)

@@ -35,12 +35,8 @@ class SimulatedJob:
     """A job for the simulator.
 
     Attributes:
-        name: What tells it apart from others.
         pipeline: The instructions that each pipeline runs, without delays.
-        truth: Time and energy of instructions.
-        nuisances: Noise and delays.
         nodes: The nodes; None: a clock acts `nuisances.switch_s` after the instruction has begun.
-        pipelines: Number of pipelines.
         variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
     """
 
@@ -57,7 +53,6 @@ class SimulatedJob:
 
         Args:
             seed: Seed of the noise, and of what the variation draws.
-            episodes: The stragglers.
         """
         return Cluster(
             self.pipeline,
@@ -76,12 +71,10 @@ class GeneratedTruth(OfModel):
     """The truth of a job whose stages may differ in length and kind.
 
     Attributes:
-        stages: Each stage's GPU with its work.
         floors: For each stage, the highest clock that still makes its instructions faster, relative to the highest.
         droop: By how much the real clock of a board at its power limit falls, per MHz that the set clock lies above it.
         roughness: Standard deviation of the time of an instruction at a clock around its smooth curve, relative. Power
             scatters by twice as much. It is the same in all iterations.
-        seed: Seed of the roughness.
     """
 
     stages: Sequence[GpuModel]
@@ -99,10 +92,10 @@ class GeneratedTruth(OfModel):
         """Time and energy of an instruction at a clock."""
         model = self.stages[stage]
         lowest_mhz, limit_w = model.clocks_mhz[-1], model.power_limits_w[1]
-        one = model.coefficients(instruction).within(limit_w, lowest_mhz)
-        real_mhz = mhz if mhz <= one.cap_mhz else max(lowest_mhz, one.cap_mhz - self.droop * (mhz - one.cap_mhz))
-        time_s = one.time_s(min(real_mhz, self.floors[stage] * one.top_mhz))
-        power_w = one.power_w(mhz)  # at most that at the cap
+        curve = model.coefficients(instruction).within(limit_w, lowest_mhz)
+        real_mhz = mhz if mhz <= curve.cap_mhz else max(lowest_mhz, curve.cap_mhz - self.droop * (mhz - curve.cap_mhz))
+        time_s = curve.time_s(min(real_mhz, self.floors[stage] * curve.top_mhz))
+        power_w = curve.power_w(mhz)  # at most that at the cap
         if self.roughness:
             chance = Random(f"{self.seed} {stage} {instruction} {mhz}")
             time_s *= math.exp(chance.gauss(0, self.roughness))
@@ -195,7 +188,7 @@ def _truth(chance: Random, num_stages: int, seed: int) -> GeneratedTruth:
         instructions = {name: own[name]._replace(time_ref_s=time_s) for name, time_s in times_s.items()}
         models.append(GpuModel("generated", clocks_mhz, (100.0, limit_w), 0.0, instructions, instructions))
         floors.append(floor if alike else chance.choice([1.0, chance.uniform(0.65, 1.0)]))
-    least_w = min(one.power_w(clocks_mhz[-1]) for model in models for one in model.instructions.values())
+    least_w = min(curve.power_w(clocks_mhz[-1]) for model in models for curve in model.instructions.values())
     waiting_w = min(least_w, limit_w) * chance.uniform(0.5, 0.95)
     models = [model._replace(blocking_power_w=waiting_w) for model in models]
     droop = chance.choice([0.0, chance.uniform(0.05, 0.4)])
@@ -227,15 +220,15 @@ def _lengths(chance: Random, num_stages: int) -> list[float]:
 def _kernels(chance: Random, top_mhz: int, top_w: float) -> Mapping[str, Coefficients]:
     """How forward and backward follow the clock, for a length of 1 s."""
     follows = chance.choice([chance.uniform(0.15, 0.5), chance.uniform(0.5, 0.8), chance.uniform(0.8, 1.0)])
-    found = {}
+    kernels = {}
     for name in ("forward", "backward"):
         a = min(1.0, max(0.1, follows * chance.uniform(0.8, 1.15)))
         floor, linear = chance.uniform(0.1, 0.25), chance.uniform(0.25, 0.55)
         knee, exponent = chance.uniform(0.55, 0.8), chance.uniform(1.1, 2.0)
         of_kind_w = top_w * chance.uniform(0.85, 1.05)
         steep_w = (1 - floor - linear) * of_kind_w / (1 - knee) ** exponent
-        found[name] = Coefficients(top_mhz, 1.0, a, floor * of_kind_w, linear * of_kind_w, steep_w, knee, exponent)
-    return found
+        kernels[name] = Coefficients(top_mhz, 1.0, a, floor * of_kind_w, linear * of_kind_w, steep_w, knee, exponent)
+    return kernels
 
 
 def _nodes(chance: Random) -> NodeSettings | None:

@@ -33,14 +33,12 @@ class LoadSummary:
     """A run whose clocks came from loads; everything relative to max clocks on the same data.
 
     Attributes:
-        iterations: Number of steps.
         run_saved, run_late: Energy saved and time lost over the whole run.
         plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
         worst_step_late: By how much longer the latest of these steps took.
         balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative; workers that
             are slow for good stay slow.
         begins_at: The first step with a lower clock; None: there was none.
-        margin: The margin at the end.
         status_text: What was known at the end.
     """
 
@@ -92,11 +90,9 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     """Returns the load of each micro-batch: (steps, micro-batches, pipelines, features).
 
     Args:
-        trace: The trace.
         source: "trace": one number per micro-batch, the first principal component of its durations; "shuffled": the
             same in another order, so that it says nothing; else the path of a CSV file with columns step, dp_rank,
             micro_batch, load.
-        seed: Seed of the order.
 
     Raises:
         PlanError: The file cannot be read, or lacks a micro-batch of the trace.
@@ -106,12 +102,12 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     if source not in ("trace", "shuffled"):
         given = _read_loads(Path(source))
         try:
-            found: Array = np.array(
+            loads: Array = np.array(
                 [[[given[step, dp, m] for dp in trace.dp_ranks] for m in range(count)] for step in trace.steps]
             )
         except KeyError as error:
             raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
-        return found[..., None]
+        return loads[..., None]
     kinds = sorted({(i.stage, i.name) for i in instructions})
     numbers = [kinds.index((i.stage, i.name)) for i in instructions]
     table = by_micro_batch(trace.table, numbers, [i.microbatch for i in instructions])
@@ -125,23 +121,22 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
 
 
 def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
-    found: dict[tuple[int, int, int], tuple[float, int]] = {}
+    given: dict[tuple[int, int, int], tuple[float, int]] = {}
     with csv_table(path, _LOAD_COLUMNS, "a table of loads") as table:
         for *place, load in table:
             step, dp_rank, micro_batch = map(table.whole, _LOAD_COLUMNS, place)
             now = table.number("load", load, 0, _MOST_LOAD), table.line
-            first = found.setdefault((step, dp_rank, micro_batch), now)
+            first = given.setdefault((step, dp_rank, micro_batch), now)
             if first[0] != now[0]:  # a trace with loads has a row for each instruction
                 where = f"micro-batch {micro_batch} of dp_rank {dp_rank} in step {step}"
                 table.wrong("load", load, f"is another load of {where} than that in row {first[1]}")
-    return {key: load for key, (load, _) in found.items()}
+    return {key: load for key, (load, _) in given.items()}
 
 
 class LoadPlay:
     """Plays a trace with clocks from loads.
 
     Args:
-        trace: The trace.
         cluster: Its cluster (`trace.job(...).cluster(seed)`).
         loads: `loads_of` the trace.
         seed: That of the cluster.
@@ -160,7 +155,6 @@ class LoadPlay:
         """Plays the first `iterations` steps, and then all steps of the trace with what is known at the end.
 
         Args:
-            iterations: Number of steps.
             steps: From their number to the steps, such as with a bar that shows progress.
         """
         played, begins_at = [], None
@@ -209,7 +203,7 @@ class LoadPlay:
 
     def _clocks(self, mhz: Sequence[int]) -> Array:
         return self._cluster.clocks_of(
-            [{rank: [(name, one) for name in names] for rank, names in enumerate(self._orders)} for one in mhz]
+            [{rank: [(name, clock) for name in names] for rank, names in enumerate(self._orders)} for clock in mhz]
         )
 
 

@@ -21,12 +21,8 @@ class PlayedStep(NamedTuple):
     """One iteration as the ranks run it.
 
     Attributes:
-        step: The iteration's number.
-        number: The number of the schedule in force.
         measured_number: The number of the schedule that the measurement counts for; negative if the iteration is not to
             be measured.
-        begin_s: The virtual time of the iteration's begin.
-        played: The iteration as the cluster computed it.
     """
 
     step: int
@@ -44,7 +40,6 @@ class SimulatedMeters:
 
     Args:
         cluster: The cluster that computes the iterations; its noise jitters the ticks.
-        infos: The ranks.
         settings: They say how many steps make a result.
     """
 
@@ -123,11 +118,11 @@ class SimulatedMeters:
         if plan is None:
             return []
         starts = new.played.starts_s[self._rows(info), info.dp_rank].tolist()
-        found: list[tuple[float, int]] = []
+        changes: list[tuple[float, int]] = []
         for start_s, (_, mhz) in zip(starts, plan.frequencies, strict=True):
-            if mhz and (not found or found[-1][1] != mhz):
-                found.append((start_s, mhz))
-        return [*found, (float(new.played.spans_s.max()), 0)]
+            if mhz and (not changes or changes[-1][1] != mhz):
+                changes.append((start_s, mhz))
+        return [*changes, (float(new.played.spans_s.max()), 0)]
 
     def _marks(self, info: RankInfo, marked: PlayedStep) -> list[tuple[int, int]]:
         """Returns the marks that training writes in an iteration."""

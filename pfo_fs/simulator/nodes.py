@@ -52,7 +52,6 @@ class NodeSettings(NamedTuple):
     """How ranks lie on nodes, and how their clocks are switched.
 
     Attributes:
-        physics: The kind of node.
         gpus_per_rank: Number of GPUs that share a rank's work, all on one node.
         ranks_per_node: Number of ranks of the pipeline on one node.
     """
@@ -103,8 +102,6 @@ class NodeIteration:
         starts_s, ends_s: When each instruction begins and ends, from the begin of the iteration.
         energies_j: The energy of all GPUs of the rank in each instruction.
         wrong_s: GPU time spent in instructions at another clock than the plan's, in s.
-        busy_s: GPU time spent in instructions, in s.
-        calls: Number of calls of the driver.
         changes: For each rank, (time, MHz) of each change of the lowest clock of its GPUs: they compute together, so it
             decides how long an instruction takes.
     """
@@ -122,8 +119,6 @@ class SimulatedNodes:
     """The nodes of one pipeline; what its clock processes have learned is kept from one iteration to the next.
 
     Args:
-        settings: How ranks lie on nodes, and how their clocks are switched.
-        ranks: Number of ranks of the pipeline.
         seed: Seed of the calls' durations.
         top_mhz: The default clock.
         known_mhz: Clocks whose latency is known from the start, as after a long time; others are learned.
@@ -157,7 +152,6 @@ class SimulatedNodes:
         """Simulates one iteration until its last instruction has ended.
 
         Args:
-            work: The instructions.
             clocks_mhz: For each rank, the clock of each instruction; empty for the default clock.
             factors: For each node, by how much it takes longer than in `work`.
         """
@@ -167,7 +161,7 @@ class SimulatedNodes:
         self._began_s = began_s = self._now_s
         self._result = NodeIteration([0.0] * nodes, [0.0] * nodes, [0.0] * nodes)
         self._result.changes = [[] for _ in self._ranks]
-        self._missing = [len(each) for each in work.before]
+        self._missing = [len(edges) for edges in work.before]
         self._ready_s = [began_s] * nodes
         self._left = nodes
         self._turn += 1
@@ -341,7 +335,7 @@ class SimulatedNodes:
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
                 rank.latencies.calls.called(round(call_s * 1e9), waited_ns)
                 rank.latencies.clock_was_set(self._now_ns(), mhz, waited_ns)
-            lowest_mhz = min((one.set_mhz for one in rank.gpus if one.set_mhz), default=0)
+            lowest_mhz = min((other.set_mhz for other in rank.gpus if other.set_mhz), default=0)
             if lowest_mhz != rank.lowest_mhz:
                 rank.lowest_mhz = lowest_mhz
                 self._result.changes[gpu.rank].append((self._now_s - self._began_s, lowest_mhz))

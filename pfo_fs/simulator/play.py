@@ -28,12 +28,7 @@ class Iteration(NamedTuple):
     """One iteration.
 
     Attributes:
-        step: The iteration's number.
-        number: The number of the schedule in force.
-        time_s: The iteration's duration.
-        energy_j: Energy of all GPUs.
         spans_s: For each pipeline, the time to the end of its last instruction.
-        status_text: The scheduler's status.
         full_time_s, full_energy_j: Time and energy of the same iteration at max clocks: with the same
             variation, jitter and power drift.
     """
@@ -53,17 +48,11 @@ class Play:
     """One job.
 
     Args:
-        cluster: The cluster that the job runs on.
-        root: The shared directory.
-        settings: Settings of the daemon that schedules the job.
-        metadata: The job's metadata.
         mute_ranks: Ranks whose results never reach the directory.
         without_rights: Ranks whose clocks cannot be set.
-        daemon_runs: Whether a daemon schedules the job.
 
     Attributes:
         first_plan: Number of the first schedule that is a plan, not a measuring window; None before that.
-        coordinator: The daemon's coordinator of this job.
     """
 
     cluster: Cluster

@@ -30,15 +30,7 @@ _CLOCKS = 1_000_000
 class SimulatedRanks:
     """All training processes of a job, on one host with one helper.
 
-    Args:
-        cluster: The cluster that the job runs on.
-        root: The shared directory.
-        settings: Settings of the daemon that schedules the job.
-        metadata: The job's metadata.
-        may_set_clocks: Returns whether a rank's clocks can be set.
-
     Attributes:
-        infos: The place and clocks of each rank, as registered.
         schedule: The schedule in force; its number is -1 if there is none.
     """
 
@@ -168,12 +160,12 @@ class SimulatedRanks:
 
     def by_pipeline(self, schedules: Mapping[int, FrequencySchedule | m.RankPlan | None]) -> RankSchedules:
         """Sorts schedules of ranks by pipeline; a rank whose clocks cannot be set has none."""
-        found: RankSchedules = [{} for _ in range(self._cluster.pipelines)]
+        by_pipeline: RankSchedules = [{} for _ in range(self._cluster.pipelines)]
         for info in self.infos:
             schedule = schedules.get(info.rank)
             if schedule is not None and info.available_frequencies:
-                found[info.dp_rank][info.pp_rank] = schedule.frequencies
-        return found
+                by_pipeline[info.dp_rank][info.pp_rank] = schedule.frequencies
+        return by_pipeline
 
     def report(self, step: int, played: Played, now_s: float) -> None:
         """Reports progress and pace of the iteration that ended at `now_s`; after step 0, also the order."""

@@ -20,7 +20,6 @@ class EpisodeSummary:
     """How the plans followed one straggler.
 
     Attributes:
-        slowdown, first, last, pipeline: The episode, as given.
         followed_after: Number of iterations from its begin until the others ran the plan for it; None if never.
         back_after: Number of iterations from its end until they ran another plan; None if not within the run.
         saved: Share of energy saved over the episode, against the plan in force before.
@@ -40,12 +39,10 @@ class Summary:
     """A simulated job.
 
     Attributes:
-        iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
         plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
         settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
-        schedules: Number of schedules.
         profiling_again: How often measuring windows came back after a plan had been in force.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
         full_time_s, full_energy_j: Time and energy of an iteration at max clocks, without noise; if durations
@@ -55,8 +52,6 @@ class Summary:
         overhead_s, overhead_j: Total time and energy of the profiling iterations beyond those of max clocks.
         time_s, energy_j: Time and energy of the whole run, noise included.
         full_run_time_s, full_run_energy_j: The same at max clocks, with the same variation and noise.
-        episodes: How plans followed the stragglers.
-        status_text: The scheduler's last status.
     """
 
     iterations: int
@@ -115,12 +110,7 @@ class Summary:
 
 
 def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
-    """Returns the result of a run.
-
-    Args:
-        play: The job after the run.
-        played: All iterations of the run.
-    """
+    """Returns the result of a run."""
     cluster = play.cluster
     numbers = {iteration.number for iteration in played}
     indexes = {number: index for number, index in _indexes(play) if number in numbers}
@@ -148,11 +138,11 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         schedules=1 + max(numbers, default=-1),
         profiling_again=sum(i.step - 1 in steps for i in profiling),
         profiling_steps=len(profiling),
-        full_time_s=fmean(each.full_time_s for each in judged),
-        full_energy_j=fmean(each.full_energy_j for each in judged),
-        plan_time_s=fmean(each.time_s for each in judged),
-        plan_energy_j=fmean(each.energy_j for each in judged),
-        worst_step_late=max(each.time_s / each.full_time_s for each in judged) - 1,
+        full_time_s=fmean(iteration.full_time_s for iteration in judged),
+        full_energy_j=fmean(iteration.full_energy_j for iteration in judged),
+        plan_time_s=fmean(iteration.time_s for iteration in judged),
+        plan_energy_j=fmean(iteration.energy_j for iteration in judged),
+        worst_step_late=max(iteration.time_s / iteration.full_time_s for iteration in judged) - 1,
         overhead_s=sum(i.time_s - i.full_time_s for i in profiling),
         overhead_j=sum(i.energy_j - i.full_energy_j for i in profiling),
         time_s=sum(i.time_s for i in played),
@@ -170,7 +160,6 @@ def first_place_of(last: int, numbers: Sequence[int], plans: Mapping[int, object
     Args:
         last: The schedule's number; schedules with higher ones are for stragglers and do not count.
         numbers: The numbers of the schedules in force, in order.
-        plans: For each number, its schedules.
     """
     place = len(numbers)
     while place and (numbers[place - 1] > last or plans[numbers[place - 1]] == plans[last]):
@@ -179,12 +168,7 @@ def first_place_of(last: int, numbers: Sequence[int], plans: Mapping[int, object
 
 
 def judged_iterations(cluster: Cluster, schedules: RankSchedules) -> list[Played]:
-    """Returns the iterations by which schedules are judged, from now on: without noise, with all latencies known.
-
-    Args:
-        cluster: The cluster after a run.
-        schedules: For each pipeline, the (instruction, MHz) of each of its ranks.
-    """
+    """Returns the iterations by which schedules are judged, from now on: without noise, with all latencies known."""
     odd, varies = cluster.nuisances, cluster.variation
     quiet = replace(
         cluster,

@@ -66,7 +66,6 @@ class TracedStages(OfModel):
 
     Attributes:
         lengths_s: The duration of each (stage, instruction) at the highest clock, in s.
-        model: How time and power follow the clock.
     """
 
     lengths_s: Mapping[tuple[int, str], float]
@@ -75,9 +74,9 @@ class TracedStages(OfModel):
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         """Time and energy of an instruction at a clock."""
-        one = self.model.coefficients(instruction)
-        time_s = self.lengths_s[stage, instruction] * one.time_s(mhz) / one.time_s(one.top_mhz)
-        return Measurement(mhz, time_s, time_s * one.power_w(mhz))
+        curve = self.model.coefficients(instruction)
+        time_s = self.lengths_s[stage, instruction] * curve.time_s(mhz) / curve.time_s(curve.top_mhz)
+        return Measurement(mhz, time_s, time_s * curve.power_w(mhz))
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,8 @@ class Trace:
 
     Attributes:
         name: The file's name without its endings.
-        pipeline: The instructions that each pipeline runs.
         lengths_s: The mean duration of each (stage, instruction), in s.
         table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
-        steps: The steps, in order.
-        dp_ranks: The pipelines.
         left_out: Pipelines that were left out because they are slow for good.
         incomplete: Number of steps that were left out because an instruction is missing.
     """
@@ -123,7 +119,6 @@ class Trace:
         """Returns the job that runs this trace.
 
         Args:
-            model: The GPUs.
             nodes: The nodes; None: a clock acts only some time after its instruction has begun.
             nuisances: Noise and delays besides the trace's own variation.
         """
@@ -142,7 +137,6 @@ def read_trace(
     """Reads a trace.
 
     Args:
-        path: The CSV file.
         schedule: Order of the instructions of a pipeline.
         num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
         pipelines: Take only this number of pipelines, those of the lowest dp_ranks; None: all.
@@ -201,7 +195,7 @@ def _slow_workers(rows: Iterable[_Row]) -> list[int]:
         times[row.stage, row.instruction][row.dp_rank].append(row.time_s)
     slow = set()
     for of_pipelines in times.values():
-        means = {dp_rank: fmean(each) for dp_rank, each in of_pipelines.items()}
+        means = {dp_rank: fmean(times_s) for dp_rank, times_s in of_pipelines.items()}
         usual_s = median(means.values())
         slow |= {dp_rank for dp_rank, mean_s in means.items() if mean_s > SLOW_WORKER * usual_s}
     return sorted(slow)
@@ -211,20 +205,20 @@ def _durations(
     path: Path, rows: Iterable[_Row], pipeline: Pipeline, schedule: str
 ) -> dict[tuple[int, int], dict[int, float]]:
     """Returns the duration of each node, by step and pipeline."""
-    nodes = {(one.stage, one.name, one.microbatch): node for node, one in enumerate(pipeline.instructions)}
-    found: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    nodes = {(i.stage, i.name, i.microbatch): node for node, i in enumerate(pipeline.instructions)}
+    durations_of: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     for row in rows:
         node = nodes.get((row.stage, row.instruction, row.micro_batch))
         name = f"{plain_text(row.instruction, 40)!r} of micro-batch {row.micro_batch} on stage {row.stage}"
         if node is None:
             raise PlanError(f"{path}: row {row.number}: schedule {schedule} has no {name}; give another --schedule")
-        durations = found[row.step, row.dp_rank]
+        durations = durations_of[row.step, row.dp_rank]
         if node in durations:
-            first = next(one.number for one in rows if one[1:-1] == row[1:-1])
+            first = next(other.number for other in rows if other[1:-1] == row[1:-1])
             again = f"row {row.number}: step {row.step} of dp_rank {row.dp_rank} has {name} twice"
             raise PlanError(f"{path}: {again}, first in row {first}", line=row.number)
         durations[node] = row.time_s
-    return found
+    return durations_of
 
 
 def _complete(
@@ -249,7 +243,7 @@ def _complete(
         )
     nodes = range(count)
     times = np.array([[[durations[step, dp][node] for dp in dp_ranks] for node in nodes] for step in steps])
-    kinds = [(one.stage, one.name) for one in pipeline.instructions]
+    kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
     lengths_s = {
         kind: float(times[:, [node for node in nodes if kinds[node] == kind]].mean()) for kind in sorted(set(kinds))
     }

@@ -78,10 +78,6 @@ class ModelTruth(OfModel):
 class ProfileTruth:
     """The truth of a measured profile: its means are taken as exact.
 
-    Args:
-        profile: Measurements of every instruction at every clock.
-        blocking_power_w: The power of a waiting GPU, in W.
-
     Raises:
         ConfigError: The instructions have no clock in common.
     """
@@ -113,14 +109,6 @@ class KernelTables:
     """Times, powers and dependencies of a pipeline's instructions; all constant.
 
     Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
-
-    Args:
-        pipeline: The instructions that each pipeline runs.
-        truth: Time and energy of each instruction at each clock.
-        delay_s: Communication time between two stages, in s.
-
-    Attributes:
-        num_ranks: Number of ranks of one pipeline.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -162,7 +150,6 @@ class KernelTables:
         """Simulates an iteration of one pipeline event by event.
 
         Args:
-            nodes: The nodes that it runs on.
             clocks: A column of `clocks_of`.
             factors: For each instruction, by how much it takes longer.
         """
@@ -191,7 +178,6 @@ class KernelTables:
         """Returns the durations in s and the mean powers in W of all instructions at the given clocks.
 
         Args:
-            clocks: From `clocks_of`.
             switch_s: Time that a GPU continues at the old clock after another one was set, in s.
         """
         kind = self._kind[:, None]
@@ -217,8 +203,8 @@ class KernelTables:
 
 def _in_force(requested: Sequence[int]) -> list[int]:
     """Returns the clock at each instruction: a request of 0 MHz leaves the clock as it is."""
-    found, last = [], 0
+    in_force, last = [], 0
     for mhz in requested:
         last = mhz or last
-        found.append(last)
-    return found
+        in_force.append(last)
+    return in_force

@@ -41,20 +41,20 @@ def read_lengths(path: Path) -> list[Step]:
     Raises:
         PlanError: The file cannot be read, or a rank of a step has none.
     """
-    found: dict[int, dict[int, dict[int, list[int]]]] = {}
+    lengths_of: dict[int, dict[int, dict[int, list[int]]]] = {}
     with csv_table(path, _COLUMNS, "a table of lengths") as table:
         for *place, cell in table:
             step, rank, micro_batch = map(table.whole, _COLUMNS, place)
             length = table.whole("length", cell, _LONGEST)
-            found.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
-    ranks = sorted({rank for by_rank in found.values() for rank in by_rank})
-    for step, by_rank in found.items():
+            lengths_of.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
+    ranks = sorted({rank for by_rank in lengths_of.values() for rank in by_rank})
+    for step, by_rank in lengths_of.items():
         absent = [rank for rank in ranks if rank not in by_rank]
         if absent:
             raise PlanError(f"{path}: step {step} has no sequence of dp_rank {absent[0]}")
     if len(ranks) < 2:
         raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
-    steps = [[list(found[step][rank].values()) for rank in ranks] for step in sorted(found)]
+    steps = [[list(lengths_of[step][rank].values()) for rank in ranks] for step in sorted(lengths_of)]
     if not any(any(map(any, rank)) for step in steps[:_FIRST] for rank in step):
         raise PlanError(f"{path}: all lengths of the first {_FIRST} steps are 0")
     return steps
@@ -66,11 +66,8 @@ def drawn_steps(
     """Returns steps of packed documents, drawn by their number.
 
     Args:
-        ranks: Number of ranks.
-        micro_batches: Micro-batches of a rank in a step.
         context: Tokens of a micro-batch, which documents fill; the last one is cut.
         median, sigma: Of the log-normal distribution of their lengths.
-        seed: Other documents.
     """
     import math
 
@@ -102,19 +99,16 @@ def play(
     what the job's own status says.
 
     Args:
-        step_of: Returns the step of a number.
-        gpu: The GPUs.
         squares: layers x width / parameters of the model.
         step_s: Time of a mean step of the first ten at the highest clock, in s.
         noise: Relative scatter of a rank's time beyond its work.
         steps: The numbers of the steps to play; at least one.
-        seed: Other noise.
     """
     rng = np.random.default_rng(seed)
     first = [_works(step_of(number), squares) for number in range(_FIRST)]
     scale = step_s / float(np.mean([works.max() for works in first]))
-    top, one = gpu.clocks_mhz[0], gpu.coefficients("backward")
-    slower = {mhz: one.time_s(mhz) / one.time_s(top) for mhz in gpu.clocks_mhz}
+    top, curve = gpu.clocks_mhz[0], gpu.coefficients("backward")
+    slower = {mhz: curve.time_s(mhz) / curve.time_s(top) for mhz in gpu.clocks_mhz}
     ranks = len(first[0])
     coordinator = LoadCoordinator([(rank, 0) for rank in range(ranks)], gpu.clocks_mhz, CHANGE_S, LOST_TIME)
     energies_j, now_s = np.zeros(ranks), 0.0
@@ -131,11 +125,11 @@ def play(
         full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
         if begins_at is None and min(mhz) < top:
             begins_at = number
-        work_s = full_s * [slower[each] for each in mhz]
-        time_s, full_time_s = (float(each.max()) + _REST_S * step_s for each in (work_s, full_s))
-        powers_w = np.array([one.power_w(each) for each in mhz])
+        work_s = full_s * [slower[clock] for clock in mhz]
+        time_s, full_time_s = (float(ends_s.max()) + _REST_S * step_s for ends_s in (work_s, full_s))
+        powers_w = np.array([curve.power_w(clock) for clock in mhz])
         step_j = work_s * powers_w + (time_s - work_s) * gpu.blocking_power_w
-        full_j = full_s * one.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
+        full_j = full_s * curve.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
         history.append((time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
         energies_j, now_s = energies_j + step_j, now_s + time_s
         ended = [[EndedStep(number, float(work_s[r]), float(mhz[r]))] for r in range(ranks)]

@@ -53,10 +53,7 @@ class DrawnVariation:
     """Variation that is drawn at random, in the kinds that production traces show.
 
     Attributes:
-        pipeline: The instructions that each pipeline runs.
-        pipelines: Number of pipelines.
         seed: Seed of what belongs to the job: ranks that differ for good. The rest also follows the run's seed.
-        mixture: What micro-batches hold.
         later_mixture: What they hold from iteration `changes_at` on.
         changes_at: None: the mixture stays.
         per_step: Standard deviation of a factor of a whole iteration.
@@ -94,11 +91,11 @@ class DrawnVariation:
         changed = self.changes_at is not None and iteration >= self.changes_at
         length, spread = self.later_mixture if changed else self.mixture
         of_micro_batches = spread * drawn.standard_normal((max(micro_batches) + 1, self.pipelines)) - spread**2 / 2
-        found = np.log(length) + self.per_step * drawn.standard_normal() + of_micro_batches[micro_batches]
-        found = found + self.own * drawn.standard_normal(shape)
-        found = found + np.log1p((drawn.random(shape) < self.tails) * drawn.exponential(self.tail, shape))
-        found = found + self.drift * self._drift(iteration, seed) + self._of_ranks[ranks]
-        return np.exp(found + np.log1p(self._bursts(iteration, seed))[ranks])
+        logs = np.log(length) + self.per_step * drawn.standard_normal() + of_micro_batches[micro_batches]
+        logs = logs + self.own * drawn.standard_normal(shape)
+        logs = logs + np.log1p((drawn.random(shape) < self.tails) * drawn.exponential(self.tail, shape))
+        logs = logs + self.drift * self._drift(iteration, seed) + self._of_ranks[ranks]
+        return np.exp(logs + np.log1p(self._bursts(iteration, seed))[ranks])
 
     def judged(self, iterations: int, seed: int) -> Sequence[Array]:
         """Factors of the iterations that follow."""
@@ -109,16 +106,16 @@ class DrawnVariation:
         """For each node, its rank and its micro-batch."""
         orders = self.pipeline.orders
         ranks = [rank for rank, order in enumerate(orders) for _ in order]
-        return ranks, [one.microbatch for order in orders for one in order]
+        return ranks, [instruction.microbatch for order in orders for instruction in order]
 
     @cached_property
     def _of_ranks(self) -> Array:
         """Logarithms of the factors that belong to ranks for good, (ranks, pipelines)."""
         drawn = np.random.default_rng([self.seed])
         shape = len(self.pipeline.orders), self.pipelines
-        found = self.per_rank * drawn.standard_normal(shape)
-        found[drawn.integers(shape[0]), drawn.integers(shape[1])] += np.log1p(self.slow_worker)
-        return found
+        logs = self.per_rank * drawn.standard_normal(shape)
+        logs[drawn.integers(shape[0]), drawn.integers(shape[1])] += np.log1p(self.slow_worker)
+        return logs
 
     def _drift(self, iteration: int, seed: int) -> float:
         """A value of about standard normal size, on straight lines between random ones."""
@@ -129,11 +126,11 @@ class DrawnVariation:
     def _bursts(self, iteration: int, seed: int) -> Array:
         """Additional time of each rank in this iteration, relative, (ranks, pipelines)."""
         shape = len(self.pipeline.orders), self.pipelines
-        found = np.zeros(shape)
+        additional = np.zeros(shape)
         block, at = divmod(iteration, _BURST_STEPS)
         drawn = np.random.default_rng([self.seed, seed, block, 2])
         begin, length = drawn.integers(_BURST_STEPS // 2), drawn.integers(5, _BURST_STEPS // 2 + 1)
         place = drawn.integers(shape[0]), drawn.integers(shape[1])
         if drawn.random() < self.bursts and begin <= at < begin + length:
-            found[place] = self.burst
-        return found
+            additional[place] = self.burst
+        return additional

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from pfo_fs import power_limit as pl
 from pfo_fs.cli import app
-from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.measurements import ClockMeasurement
 from pfo_fs.power_limit.ranks import spaced_clocks
 
@@ -98,13 +97,6 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
     ]
     if fault != "permission":
         assert clocks_set(sim_dir)[-1] == 0
-
-
-def test_a_profile_of_another_knob_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(pl.profile_text([ClockMeasurement(clock=250, energy=1, time=1)]))
-    with pytest.raises(PlanError, match="a profile of clocks, but the knob is 'power_limit'"):
-        make_optimizer(monkeypatch, FakeMonitor([]), profile_path=path, strict=True)
 
 
 def test_clocks_are_at_least_a_step_apart_and_above_a_third_of_the_highest() -> None:

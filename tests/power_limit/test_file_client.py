@@ -75,9 +75,17 @@ def test_any_text_is_a_profile_or_a_plan_error(text: str | bytes) -> None:
         ('{"measurements": "' + "x" * (160 << 10) + '"}', "larger than 160 KiB"),
         ("[" * 100_000, "JSON"),
         ('{"measurements": [' + ", ".join(2 * ['{"power_limit": 150, "energy": 1, "time": 1}']) + "]}", "150 W twice"),
+        (
+            '{"measurements": [{"power_limit": 450, "energy": 1, "time": 1}]}',
+            r"450 W .* 100 to 300 W; is the profile another GPU's",
+        ),
+        (
+            '{"measurements": [{"clock": 250, "energy": 1, "time": 1}]}',
+            "a profile of clocks, but the knob is 'power_limit'",
+        ),
     ],
 )
-def test_a_malformed_profile_is_an_error_that_names_the_place(
+def test_a_profile_that_is_malformed_or_anothers_is_an_error_that_names_the_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
 ) -> None:
     path = tmp_path / "p.json"
@@ -154,36 +162,43 @@ def test_a_choice_that_is_none_of_the_limits_is_one_warning_and_the_end_of_it(
     optimizer.close()
 
 
-def test_a_profile_of_another_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text('{"measurements": [{"power_limit": 450, "energy": 1, "time": 1}]}')
-    with pytest.raises(PlanError, match=r"450 W .* 100 to 300 W; is the profile another GPU's"):
-        make(monkeypatch, profile_path=path, strict=True)
+def fifo(path: Path) -> dict[str, Path]:
+    os.mkfifo(path / "p.json")
+    return {"profile_path": path / "p.json"}
 
 
-def test_a_profile_that_cannot_be_read_is_one_warning_and_limits_are_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def without_folder(path: Path) -> dict[str, Path]:
+    return {"profile_path": path / "missing" / "p.json"}
+
+
+def open_to_all(path: Path) -> dict[str, Path]:
+    (path / "shared").mkdir()
+    (path / "shared").chmod(0o777)
+    return {"shared_dir": path / "shared"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (fifo, "not a plain file"),
+        (without_folder, "p.json cannot be written: No such file"),
+        (open_to_all, "all users of the host may write there"),
+    ],
+)
+def test_files_that_cannot_be_used_are_one_warning_and_the_limit_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    given: Callable[[Path], dict[str, Path]],
+    said: str,
 ) -> None:
-    os.mkfifo(tmp_path / "p.json")
-    optimizer, _ = make(monkeypatch, profile_path=tmp_path / "p.json")
-    for _ in range(20):
-        optimizer.on_step_begin()
-    optimizer.close()
-    assert state_of(optimizer) == ("Done", 250, None)
-    assert "not a plain file" in caplog.text
-    assert len(caplog.records) == 1
-
-
-def test_a_folder_that_is_not_there_is_one_warning_and_the_limit_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    optimizer, _ = make(monkeypatch, profile_path=tmp_path / "missing" / "p.json")
+    optimizer, _ = make(monkeypatch, **given(tmp_path))
     for _ in range(20):
         optimizer.on_step_begin()
     optimizer.close()
     assert state_of(optimizer) == ("Done", 250, None)
     assert not (tmp_path / "missing").exists()
-    assert "p.json cannot be written: No such file" in caplog.text
+    assert said in caplog.text
     assert len(caplog.records) == 1
 
 
@@ -253,17 +268,3 @@ def test_the_profile_is_there_when_the_state_becomes_done(monkeypatch: pytest.Mo
         optimizer.on_step_begin()
     assert pl.parse_profile(path.read_bytes(), str(path))
     optimizer.close()
-
-
-def test_a_directory_that_cannot_be_used_is_one_warning_and_limits_are_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o777)
-    optimizer, _ = make(monkeypatch, shared_dir=tmp_path / "shared")
-    for _ in range(20):
-        optimizer.on_step_begin()
-    optimizer.close()
-    assert state_of(optimizer) == ("Done", 250, None)
-    assert "all users of the host may write there" in caplog.text
-    assert len(caplog.records) == 1

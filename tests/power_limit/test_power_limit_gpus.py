@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from power_limit_fakes import limits_set
+from fake_nvml import UUIDS, FakeNvml
+from power_limit_fakes import FakeMonitor, limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
 from pfo_fs.device.gpu.dry_run import DryRunGpu
 from pfo_fs.device.gpu.interface import NoGpu
+from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A40, A100, MODELS
-from pfo_fs.errors import ConfigError, DeviceError
+from pfo_fs.errors import ConfigError, DeviceError, DevicePermissionError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
 from pfo_fs.power_limit.gpus import LimitedGpu, read_energies
@@ -205,14 +207,6 @@ def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path,
     gpu.set_level(300)
     gpu.close()
     assert limits_set(sim_dir) == [300, 500]
-
-
-def test_no_permission_is_a_reason(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
-    gpu = open_limited()
-    with pytest.raises(DeviceError, match="may not set power limits"):
-        gpu.bounds()
-    assert "may not set" in gpu.problem
 
 
 def test_a_limit_that_cannot_be_set_is_reported_and_the_old_one_restored(
@@ -467,21 +461,6 @@ def test_without_permission_there_is_one_warning_and_training_goes_on(
     assert "may not set power limits" in caplog.text
 
 
-def test_a_failure_in_between_restores_the_limit_with_one_warning(
-    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    with GlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=1) as optimizer:
-        for _ in range(10):
-            optimizer.on_step_begin()
-    monitor.close()
-    assert isinstance(optimizer.state, Off)
-    assert "475 W could not be set" in optimizer.state.reason
-    assert len(caplog.records) == 1
-    assert limits_set(sim_dir) == [500, 500]
-
-
 def test_gpus_with_different_ranges_are_an_error_that_names_them(
     sim_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,8 +505,6 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
 
 
 def test_another_monitors_gpus_are_found_by_its_indices(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from power_limit_fakes import FakeMonitor
-
     monkeypatch.setenv("PFO_FS_GPU", "simulated:theirs")
     with GlobalPowerLimitOptimizer(
         FakeMonitor([(1.0, 400.0), (1.1, 300.0)]), wait_steps=0, warmup_steps=1, profile_steps=1, pl_step=300
@@ -561,39 +538,17 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
 
 
 def test_the_nvml_gpu_speaks_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pfo_fs.device.gpu.nvml import NvmlGpu
-    from pfo_fs.errors import DevicePermissionError
-
-    class Error(Exception):
-        value = 4
-
-    class Nvml:
-        NVMLError = Error
-        limit_mw = 400_000
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_: {"nvmlDeviceGetName": "A100", "nvmlDeviceGetMigMode": (0, 0)}.get(name, 0)
-
-        def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: int) -> list[int]:
-            return [100_000, 400_000]
-
-        def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
-            return self.limit_mw
-
-        def nvmlDeviceSetPowerManagementLimit(self, handle: int, limit_mw: int) -> None:
-            if limit_mw == 123_000:
-                raise Error
-            self.limit_mw = limit_mw
-
-    fake = Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
-    gpu = NvmlGpu("GPU-1")
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    gpu = NvmlGpu(UUIDS[0])
     assert gpu.power_limit_range_w() == (100, 400)
     gpu.set_power_limit_w(287.5)
     assert fake.limit_mw == 287_500
     assert gpu.power_limit_w() == 287.5
+    fake.fails["nvmlDeviceSetPowerManagementLimit"] = 4
     with pytest.raises(DevicePermissionError, match=r"123 W .*CAP_SYS_ADMIN"):
         gpu.set_power_limit_w(123)
+    gpu.close()
 
 
 def test_a_clock_process_that_dies_while_a_limit_warms_up_is_seen_at_the_next_steps(

@@ -13,7 +13,7 @@ from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 
 from pfo_fs import power_limit as pl
 from pfo_fs.device.simulated.physics import MODELS, GpuModel
-from pfo_fs.power_limit.search import Search, predict
+from pfo_fs.power_limit.selectors import Search, predict
 from pfo_fs.power_limit.states import DriftWatch
 
 SELECTORS: list[pl.OptimumSelector] = [

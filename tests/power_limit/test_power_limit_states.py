@@ -112,34 +112,8 @@ def test_a_profile_of_either_is_read_by_both_and_nothing_is_measured(
     assert len(json.loads(path.read_text())["measurements"]) == 5
 
 
-@pytest.mark.parametrize(
-    ("begun", "state", "after"),
-    [
-        (1, "Ready", ("Ready", 300, 1)),
-        (2, "Warmup", ("Ready", 300, 1)),
-        (4, "Profiling", ("Ready", 300, 1)),
-        (7, "Warmup", ("Ready", 250, 1)),
-        (9, "Profiling", ("Ready", 250, 1)),
-        (60, "Done", ("Done", 250, None)),
-    ],
-)
-def test_the_end_of_an_epoch_drops_what_is_half_measured_and_comes_back_to_the_same_limit(
-    monkeypatch: pytest.MonkeyPatch, begun: int, state: str, after: tuple[str, int, int | None]
-) -> None:
-    monitor = FakeMonitor(NUMBERS)
-    optimizer, gpu = make_optimizer(monkeypatch, monitor, **OPTIONS)
-    run(optimizer, begun)
-    assert type(optimizer.state).__name__ == state
-    measured = list(optimizer.measurements)
-    optimizer.on_epoch_end()
-    optimizer.on_epoch_begin()
-    assert state_of(optimizer) == after
-    assert monitor.cancelled == (state == "Profiling")
-    assert not monitor.open
-    assert optimizer.measurements == measured
-    assert gpu.levels[-1] == (250 if state == "Done" else 300)
-    run(optimizer)
-    assert state_of(optimizer) == ("Done", 250, None)
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize(("steps", "said"), [(1, ""), (9, "1 of 5 levels were measured"), (60, "")])
@@ -149,7 +123,7 @@ def test_a_sweep_that_does_not_finish_says_so(
     optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
     run(optimizer, steps)
     optimizer.close()
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    warnings = warnings_of(caplog)
     assert len(warnings) == bool(said)
     assert all(said in text and "train longer" in text for text in warnings)
 
@@ -223,11 +197,6 @@ def test_after_a_pause_the_choice_is_in_force_again_with_the_next_step(monkeypat
     assert gpu.levels[-2:] == [250, 250]
 
 
-def test_the_default_selector_counts_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor([]))
-    assert optimizer.optimum_selector == ours.ZeusCost(0.5, world_size=1)
-
-
 # ---- epochs that are shorter than a window
 
 
@@ -235,10 +204,6 @@ def epochs(optimizer: Any, *lengths: int, end: str = "on_epoch_end") -> None:
     for steps in lengths:
         run(optimizer, steps)
         getattr(optimizer, end)()
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_epochs_in_which_no_window_is_ever_complete_lead_to_one_warning_with_both_numbers(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from power_limit_fakes import limits_set
+from power_limit_fakes import FakeGpu, FakeMonitor, limits_set
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
+from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.ipc.messages import ProgressReport
 from pfo_fs.power_limit import Energy, EnergyMonitor, GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.states import Done
@@ -21,53 +24,26 @@ from pfo_fs.store import SharedDirectory
 Wait = Callable[..., Any]
 
 
-class RecordingGpu:
-    trouble = ""
-
-    def __init__(self) -> None:
-        self.calls: list[int | None] = []
-
-    def set_level(self, level: int) -> None:
-        self.calls.append(level)
-
-    def restore(self) -> None:
-        self.calls.append(None)
-
-    def settle(self, deadline_s: float) -> None: ...
-
-    def check(self) -> str:
-        return ""
-
-
-class Windows:
-    """A monitor whose windows measure nothing."""
-
-    def begin_window(self, key: str) -> None: ...
-
-    def end_window(self, key: str, *, cancel: bool = False) -> Any:
-        return type("Measured", (), {"time": 1.0, "gpu_energy": {0: 2.0}})
-
-
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, RecordingGpu]:
-    gpu = RecordingGpu()
+def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, FakeGpu]:
+    gpu = FakeGpu()
     monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [gpu])
-    return RankGpus(Windows()), gpu  # type: ignore[arg-type]
+    return RankGpus(FakeMonitor(lambda: (1.0, 2.0))), gpu
 
 
-def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, RecordingGpu]) -> None:
+def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, FakeGpu]) -> None:
     rank, gpu = gpus
     rank.set_level(300)
     rank.hold(True)
     rank.set_level(250)
     rank.hold(True)
-    assert gpu.calls == [300, None]
+    assert (gpu.levels, gpu.given_back) == ([300], 1)
     rank.hold(False)
-    assert gpu.calls == [300, None, 250]
+    assert (gpu.levels, gpu.given_back) == ([300, 250], 1)
 
 
 @pytest.mark.parametrize("held_at", ["before", "in", "after"])
-def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, RecordingGpu], held_at: str) -> None:
+def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, FakeGpu], held_at: str) -> None:
     rank, _ = gpus
     if held_at == "before":
         rank.hold(True)
@@ -79,6 +55,22 @@ def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, Rec
     if held_at == "after":
         rank.hold(True)
     assert bool(window.dropped) == (held_at != "after")
+
+
+def test_a_clock_process_that_counts_no_steps_gives_a_sign_of_life_or_the_job_would_count_as_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr("pfo_fs.device.metering.reporter.time", SimpleNamespace(monotonic=lambda: now.s))
+    reporter = Reporter("of a scheduled job", 0, "token")
+
+    def takes(at_s: float) -> bool:
+        now.s = at_s
+        return reporter.progress(ProgressReport(step=-1, number=-1))
+
+    assert [takes(at_s) for at_s in (0.0, 100.0)] == [True, False]
+    reporter.start("of a job with a power limit", 0, "token")
+    assert [takes(at_s) for at_s in (110.0, 130.0, 172.0, 173.0)] == [True, False, True, False]
 
 
 @pytest.mark.slow
@@ -108,6 +100,8 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
         step_until(lambda: isinstance(optimizer.state, Done))
         chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))
         assert chosen < before
+        told = CliRunner().invoke(app, ["target", "latest", "--slowdown", "1.1", "-d", str(tmp_path / "pfo")])
+        assert (told.exit_code, "the job sets one power limit itself" in told.output) == (3, True)
         job = switch("off", "--all")  # no step begins meanwhile: the clock processes follow by themselves
         assert (job["held_ranks"], job["ranks"]) == ([0], 1)
         assert limits_set(sim_dir)[-1] == before
@@ -116,8 +110,10 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
         assert switch("on", "--all")["held_ranks"] == []
         step_until(lambda: limits_set(sim_dir)[-1] == chosen)
         assert switch("off", job["job_id"])["held_ranks"] == [0]
-    (told,) = collect_status(SharedDirectory.open(tmp_path / "pfo"))["jobs"]
-    assert (told["state"], told["coordination"], told["sets"]) == ("ended", "none", "power_limit")
+    shared = SharedDirectory.open(tmp_path / "pfo")
+    wait_for(lambda: collect_status(shared)["jobs"][0]["state"] == "ended", what="the job's end")
+    (row,) = collect_status(shared)["jobs"]
+    assert (row["coordination"], row["sets"], row["last_error"]) == ("none", "power_limit", "")
     monitor.close()
 
 

@@ -54,6 +54,7 @@ class Measuring:
     Attributes:
         next_look_ns: The monotonic time at which the next reading is due.
         held: Whether the GPU must keep default clocks, whatever training requests.
+        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Measuring:
         self._ask_at_ns = 0
         self._why_throttled = ""
         self.next_look_ns = 0
-        self.held = False
+        self.held = self.leaves_clocks = False
 
     def interrupted(self) -> None:
         """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
@@ -139,13 +140,14 @@ class Measuring:
     ) -> ProgressReport:
         """Returns how it is now."""
         step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
+        why_clocks_stay = "" if self.leaves_clocks else self._setter.message
         return ProgressReport(
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,
             iter_time=None if step is None else round(step.time_s, 6),
             iter_energy=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
             clock_mhz=mhz or None,
-            message=message or undo.problem or self._setter.message or self._why_no_energy,
+            message=message or undo.problem or why_clocks_stay or self._why_no_energy,
             iteration_times=[(number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times],
             throttled=throttled,
             switching=self._switching(False),

@@ -19,7 +19,8 @@ _RETRY_S = 1.0
 """While no helper listens, one is looked for this often."""
 _PROGRESS_EVERY_S = 1.0
 """People read progress, and helpers write it, no more often."""
-_SIGN_OF_LIFE_S = 600.0
+_SIGN_OF_LIFE_S = 60.0
+"""A job that is silent for longer than `--max-job-idle-time` is ended."""
 _MAX_WAITING = 64
 
 

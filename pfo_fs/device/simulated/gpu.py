@@ -337,8 +337,6 @@ class SimulatedKernels:
         """Sleeps until the instruction is done; a change of the clock in the meantime changes its end.
 
         Args:
-            instruction: `forward`, `backward`, ...
-            stage: The stage that the instruction belongs to.
             started_ns: `time.monotonic_ns()` when the instruction began, if that was earlier; None for now.
             work: It takes this number of times as long as usual.
         """

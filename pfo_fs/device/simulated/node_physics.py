@@ -81,7 +81,7 @@ def node_physics(name: str) -> NodePhysics:
     Raises:
         ConfigError: There is no preset of this name.
     """
-    found = PRESETS.get(name)
-    if found is None:
+    node = PRESETS.get(name)
+    if node is None:
         raise ConfigError(f"{name!r} is not a kind of node that pfo-fs simulates; choose {', '.join(PRESETS)}")
-    return found
+    return node

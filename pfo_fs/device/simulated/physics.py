@@ -137,7 +137,7 @@ def gpu_model(name: str) -> GpuModel:
     Raises:
         ConfigError: The name is not that of a model.
     """
-    found = MODELS.get(name.upper())
-    if found is None:
+    model = MODELS.get(name.upper())
+    if model is None:
         raise ConfigError(f"{name!r} is not a GPU model of pfo-fs; choose {', '.join(MODELS)}")
-    return found
+    return model

@@ -9,11 +9,7 @@ from collections.abc import Callable
 
 
 class SimulatedEvent:
-    """A point in a stream whose time can be read later, as `torch.cuda.Event` with timing.
-
-    Args:
-        stream: The stream that `record` puts the event into.
-    """
+    """A point in a stream whose time can be read later, as `torch.cuda.Event` with timing."""
 
     def __init__(self, stream: SimulatedStream) -> None:
         self._stream = stream
