@@ -36,25 +36,13 @@ def simulate(
         int | None,
         typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
     ] = None,
-    varied: Annotated[
-        bool,
-        typer.Option(
-            "--varied",
-            help="With --generated: durations also vary as those of real jobs (by step, by micro-batch, by rank, in "
-            "bursts), and there may be several pipelines.",
-        ),
-    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option(
             help="Instead of a job that you describe: one whose durations are those of this CSV file (.csv or .csv.gz; "
-            "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs report --trace-csv` writes it."
+            "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
         ),
     ] = None,
-    without_slow_workers: Annotated[
-        bool,
-        typer.Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good."),
-    ] = False,
     loads: Annotated[
         str | None,
         typer.Option(
@@ -64,10 +52,6 @@ def simulate(
             "file with columns step, dp_rank, micro_batch, load.",
         ),
     ] = None,
-    no_pipeline: Annotated[
-        bool,
-        typer.Option("--no-pipeline", help="With --loads: each dp_rank's last stage alone, as a data-parallel job."),
-    ] = False,
     profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
     gpu: Annotated[
         Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
@@ -112,10 +96,8 @@ def simulate(
     gpus_per_stage: Annotated[
         int, typer.Option(help="GPUs that share a stage (tensor parallelism).", min=1, max=64)
     ] = 1,
-    stages_per_node: Annotated[int, typer.Option(help="Stages on one node.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
     quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
-    profile_steps: Annotated[int, typer.Option(help="Iterations measured for each schedule.", min=1)] = 5,
     shared_dir: Annotated[
         Path | None,
         typer.Option("--shared-dir", "-d", help="Keep the job in this directory, for `pfo-fs report` and `trace`."),
@@ -131,8 +113,8 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
-    from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
-    from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
+    from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
+    from pfo_fs.simulator.load_play import LoadPlay, loads_of
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
@@ -143,29 +125,20 @@ def simulate(
             "give --num-microbatches for a job that you describe, --generated for one drawn at random, or --trace for "
             "one that was measured"
         )
-    if trace is None and without_slow_workers:
-        wrong_usage("--without-slow-workers needs --trace")
     if loads is not None and (trace is None or straggler or shared_dir or asked):
         wrong_usage("--loads needs --trace, and does not go with --slowdown, --power, --straggler or --shared-dir")
-    if no_pipeline and loads is None:
-        wrong_usage("--no-pipeline needs --loads")
-    if varied and generated is None:
-        wrong_usage("--varied needs --generated")
     noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
-        job = varied_job(generated) if varied else generated_job(generated)
+        job = generated_job(generated)
         say(job.name, to=err)
     elif trace is not None:
         if profile is not None:
             wrong_usage("--trace does not go with --profile: choose the GPUs by --gpu")
-        traced = read_trace(
-            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
-        )
+        traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
-        nodes = _nodes(node, gpus_per_stage, stages_per_node)
+        nodes = _nodes(node, gpus_per_stage)
         calm = replace(noise, time_jitter=0.0)
         if loads is not None:
-            traced = last_stage(traced) if no_pipeline else traced
             cluster = traced.job(gpu_model(gpu), nodes, calm).cluster(seed)
             _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
             return
@@ -174,16 +147,14 @@ def simulate(
         assert num_microbatches is not None
         truth, num_stages = _truth(profile, gpu, stages, p2p_power)
         pipeline = make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks)
-        nodes = _nodes(node, gpus_per_stage, stages_per_node)
+        nodes = _nodes(node, gpus_per_stage)
         job = SimulatedJob("", pipeline, truth, noise, nodes, pipelines or 1)
     if straggler and job.pipelines == 1:
         wrong_usage("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
     cluster = job.cluster(seed, [_episode(text, job.pipelines) for text in straggler or ()])
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
-        settings = load_settings(
-            of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps
-        )
+        settings = load_settings(of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=5)
         play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile or trace, gpu, generated)}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)
@@ -220,8 +191,6 @@ def _about(trace: Trace) -> str:
     """Returns what a trace holds, and what of it is not simulated."""
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
     text = f"trace {trace.name}: {len(trace.steps)} steps of {len(trace.dp_ranks)} pipelines of {size}"
-    if trace.left_out:
-        text += f"; slow for good and left out: dp_rank {', '.join(map(str, trace.left_out))}"
     return text + (f"; {trace.incomplete} steps were incomplete and are left out" if trace.incomplete else "")
 
 
@@ -237,15 +206,15 @@ def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None)
     return ProfileTruth(measured, power_w), measured.num_stages
 
 
-def _nodes(node: Node, gpus_per_stage: int, stages_per_node: int) -> NodeSettings | None:
+def _nodes(node: Node, gpus_per_stage: int) -> NodeSettings | None:
     from pfo_fs.device.simulated.node_physics import node_physics
     from pfo_fs.simulator.nodes import NodeSettings
 
     if node == "launch":
-        if gpus_per_stage > 1 or stages_per_node > 1:
-            wrong_usage("--gpus-per-stage and --stages-per-node do not go with --node launch")
+        if gpus_per_stage > 1:
+            wrong_usage("--gpus-per-stage does not go with --node launch")
         return None
-    return NodeSettings(node_physics(node), gpus_per_stage, stages_per_node)
+    return NodeSettings(node_physics(node), gpus_per_stage)
 
 
 def _episode(text: str, pipelines: int) -> Any:

@@ -111,9 +111,9 @@ def wrong_usage(text: str) -> NoReturn:
     fail(text, 2)
 
 
-def print_json(document: object, indent: int | None = None) -> None:
+def print_json(document: object) -> None:
     """Prints the answer of a command for programs: one document, on standard output."""
-    print(json.dumps(document, indent=indent))  # noqa: T201
+    print(json.dumps(document))  # noqa: T201
 
 
 def table(*columns: str, left: Collection[str] = (), title: str = "", caption: str = "") -> Table:

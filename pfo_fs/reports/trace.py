@@ -22,8 +22,8 @@ from pfo_fs.reports.timeline import Laid, MeasuredPipeline, measured_pipeline
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 """Those of a CSV file."""
 NOTE = (
-    "Only durations of instructions are recorded. Begins are reconstructed from the dependencies of the pipeline, with "
-    "everything as early as possible and the communication delay delay_s between ranks. Each iteration has its "
+    "Only durations of instructions are recorded. Start times are reconstructed from the dependencies of the pipeline, "
+    "with everything as early as possible and the communication delay delay_s between ranks. Each iteration has its "
     "reconstructed and its measured length (reconstructed_span_s, measured_span_s)."
 )
 

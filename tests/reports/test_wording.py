@@ -145,4 +145,4 @@ def test_a_directorys_sums_are_those_of_its_jobs(played_once: Path) -> None:
     assert rows[0].saved_kwh is not None
     (user,), (day,) = sums(rows, lambda row: row.user).values(), sums(rows, lambda row: row.day).values()
     assert user == day
-    assert user["saved_kwh"] == rows[0].saved_kwh
+    assert user.saved_kwh == rows[0].saved_kwh
