@@ -68,7 +68,7 @@ def power_limit(
         fail(f"{profile}: {bent}. Measure again on a quiet machine, or give --force to choose nevertheless")
     chosen = chooser.select(measurements)
     if output is not None:
-        from pfo_fs.reports.knob_picture import draw_profile
+        from pfo_fs.reports.pictures import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
         draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)

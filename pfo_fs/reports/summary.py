@@ -8,12 +8,12 @@ from typing import Any
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
-from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.wording import (
     difference_text,
     duration_text,
     energy_text,
     percent,
+    seconds_text,
     signed_percent,
     switching_of,
     switching_text,

@@ -52,6 +52,11 @@ def duration_text(seconds: float, like: float | None = None) -> str:
     return _with_unit(seconds, like, _DURATION)
 
 
+def seconds_text(seconds: float) -> str:
+    """Returns a time with five digits, because the compared times differ by parts of a percent."""
+    return f"{seconds:#.5g} s"
+
+
 def difference_text(more: float, text_of: Callable[[float, float | None], str], like: float | None = None) -> str:
     """Returns a difference as text: 5.0 s is "5.00 s more", -5.0 s "5.00 s less"; what rounds to zero is neither."""
     text = text_of(abs(more), like)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.directory import collect_directory, sums
-from pfo_fs.reports.life_picture import clock_bounds
+from pfo_fs.reports.pictures import clock_bounds
 from pfo_fs.reports.savings import Savings, savings_of, total_of
 from pfo_fs.reports.summary import headline_section, messages, missed_target
 from pfo_fs.reports.wording import duration_text, end_text, energy_text, less_or_more, percent, signed_percent
