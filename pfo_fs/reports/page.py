@@ -154,6 +154,7 @@ def _schedule_table(data: JobData) -> dict[str, Any]:
     for window in data.windows[-_MOST_ROWS:]:
         measured = window.measured
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
+        figures = (measured.time_s, measured.energy_j, measured.power_w) if measured is not None else (None, None, None)
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
             ranks = f" ({measured.ranks} of {data.job.job_info.world_size} ranks)"
@@ -162,9 +163,9 @@ def _schedule_table(data: JobData) -> dict[str, Any]:
             "from step": window.index.start_step,
             "what": _purpose(data, window),
             "mean clock MHz": f"{fmean(clocks):,.0f}" if clocks else "–",
-            "time s": _cell(measured and measured.time_s, ".4f") + ranks,
-            "energy J": _cell(measured and measured.energy_j, ",.0f"),
-            "power W": _cell(measured and measured.power_w, ",.0f"),
+            "time s": _cell(figures[0], ".4f") + ranks,
+            "energy J": _cell(figures[1], ",.0f"),
+            "power W": _cell(figures[2], ",.0f"),
         }
         rows.append(row)
     return {
