@@ -18,12 +18,11 @@ from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.demo import demo
 from pfo_fs.cli.doctor import doctor
 from pfo_fs.cli.gpus import power_limit, profile_p2p, reset_clocks
-from pfo_fs.cli.loads import loads as loads_command
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.prune import prune
 from pfo_fs.cli.report import report, status, trace
 from pfo_fs.cli.schedule import schedule_app, straggler, target
-from pfo_fs.cli.simulate import simulate
+from pfo_fs.cli.simulate import loads, simulate
 from pfo_fs.cli.switch import off, on
 from pfo_fs.cli.terminal import HELP, PlainCommand, fail
 from pfo_fs.errors import PfoError
@@ -94,7 +93,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 for command in (
-    *(demo, daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
+    *(demo, daemon, status, plan, simulate, loads, report, trace, target, straggler, doctor, profile_p2p),
     *(off, on, prune, reset_clocks, power_limit),
 ):
     app.command(cls=PlainCommand)(command)

@@ -46,15 +46,12 @@ def power_limit(
     world_size: Annotated[
         int | None, typer.Option(help="For zeus-cost: number of GPUs that were measured; default 1.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Picture of time and energy to write: .png, .svg or .pdf.")
-    ] = None,
     force: Annotated[bool, typer.Option(help="Choose even from measurements that contradict each other.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
     from pfo_fs.ipc.messages import MAX_PROFILE_BYTES
-    from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
+    from pfo_fs.power_limit import parse_profile
 
     try:
         chooser = _selector(selector, factor, eta_knob, world_size)
@@ -67,19 +64,12 @@ def power_limit(
     if bent and not force:
         fail(f"{profile}: {bent}. Measure again on a quiet machine, or give --force to choose nevertheless")
     chosen = chooser.select(measurements)
-    if output is not None:
-        from pfo_fs.reports.pictures import draw_profile
-
-        longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
-        draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
     if json_:
         rows = [m.model_dump() for m in measurements]
         print_json({"selector": repr(chooser), "knob": knob, "unit": unit, knob: chosen, "measurements": rows})
         return
     show(_levels_table(measurements, chosen, f"{knob.replace('_', ' ')} {unit}"))
     say(f"{chooser!r}: ", (f"{chosen} {unit}", "bold"))
-    if output is not None:
-        say(f"written: {output}")
 
 
 def _bent(measurements: Sequence[KnobMeasurement], unit: str) -> str:

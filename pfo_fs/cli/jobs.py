@@ -31,8 +31,6 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, write
     A folder without a `job.json` that can be read is no job.
 
     Args:
-        job: The argument that the user gave.
-        shared_dir: The shared directory; None where `job` is a path.
         archived: Whether to search the archive after the jobs that are not archived.
         writes: Whether the command changes the job, which then must not have ended: `latest` must be one that runs, and
             no other one may be meant.

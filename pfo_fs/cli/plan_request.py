@@ -27,7 +27,6 @@ def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: b
 
     Args:
         pipeline_of: Returns the pipeline for a number of stages.
-        path: A profile, or the folder of a Zeus dump.
         derive: Whether instructions that the profile lacks are estimated from forward and backward.
 
     Raises:
@@ -77,7 +76,6 @@ def find_plans(
     deadline of the planned one.
 
     Args:
-        problem: The problem.
         asked: One argument of `Planner.at`, or none for no slowdown.
         solver: `lp`, `lowtime` or `both`.
         unit_time_s: Unit of time of lowtime, in s.

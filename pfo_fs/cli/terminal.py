@@ -87,12 +87,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.
 
 
 def say(*parts: str | tuple[str, str], to: Console = out) -> None:
-    """Prints one line; markup and control characters in it are printed as text and have no effect.
-
-    Args:
-        parts: Texts, or pairs of a text and its style.
-        to: The console.
-    """
+    """Prints one line; markup and control characters in it are printed as text and have no effect."""
     line = Text()
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part

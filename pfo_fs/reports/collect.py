@@ -203,7 +203,6 @@ class JobData(JobState):
         """Whether a schedule runs everything at the highest clock that each GPU offers.
 
         Args:
-            window: The schedule.
             or_default: Whether clocks that are left alone count as well.
         """
         tops = {info.rank: max(info.available_frequencies, default=0) for info in self.infos}
@@ -239,7 +238,6 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
     """Reads the state of a job, live, ended or archived; what cannot be read is noted and left out.
 
     Args:
-        folder: The job.
         most_hosts: Progress is read from at most this many hosts; None: from all.
 
     Raises:

@@ -30,7 +30,6 @@ COLOURS = {
     "good": "#0a7a43",
     "bad": "#b3341c",
     "warn": "#9a5b00",
-    "s0": "#b4470f",
 }
 """Colours by name, as `page.css` has them in its light theme."""
 

@@ -249,7 +249,6 @@ def _recorded_steps(data: JobData, profile: Profile | None) -> list[Array]:
     missing.
 
     Args:
-        data: The job.
         profile: It says how durations follow the clock; None: only those at the highest clock count.
     """
     pipelines = _pipelines(data)

@@ -106,11 +106,7 @@ class Figures:
 
 
 class FigureReader:
-    """Reads figures again and again, and adds up energies from one time to the next.
-
-    Args:
-        shared: The directory.
-    """
+    """Reads figures again and again, and adds up energies from one time to the next."""
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
@@ -262,7 +258,6 @@ class MetricsFile:
 
     Args:
         path: The file; its name ends in `.prom`, as the collector wants.
-        shared: The directory.
         leads: Returns whether this daemon is the leader.
         every_s: Seconds between two versions of the file.
 

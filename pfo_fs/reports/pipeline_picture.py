@@ -47,8 +47,6 @@ def pipeline_svg(title: str, laid: Laid, length_s: float, scales: Mapping[str, B
     """Returns one iteration for the page: only the boxes, once for each colour scale.
 
     Args:
-        title: What the picture shows.
-        laid: The iteration.
         length_s: The time that the width shows, in s.
         scales: For `clock` (MHz) and `power` (W), the bounds of their colours.
     """
@@ -98,12 +96,7 @@ def _add_boxes(
 
 
 def draw_pipeline(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draws what every rank runs when, coloured by power, with a critical path; long iterations take several rows.
-
-    Args:
-        plan: The plan.
-        path: The picture, `.png`, `.svg` or `.pdf`.
-    """
+    """Draws what every rank runs when, coloured by power, with a critical path; long iterations take several rows."""
     pipeline, ranks = plan.problem.pipeline, len(plan.problem.pipeline.orders)
     powers = [m.energy_j / m.time_s for m in plan.measurements]
     bounds = min(plan.problem.blocking_power_w, *powers), max(powers)

@@ -55,9 +55,6 @@ def write_trace(
     """Writes the measured iterations of one schedule, completely or not at all.
 
     Args:
-        data: The job.
-        window: One of its schedules, with results.
-        path: The file.
         pipeline: Data-parallel rank of the only pipeline to write; None: all of them.
         most: Write at most this many iterations, the first ones; None: all.
 
@@ -240,7 +237,6 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
     parallelism, durations are those of the first rank of each group.
 
     Args:
-        data: The job.
         path: The file; compressed by gzip if its name ends in .gz.
 
     Returns:

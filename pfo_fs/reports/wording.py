@@ -36,12 +36,6 @@ def percent(share: float, digits: int = 2) -> str:
     return text if text.strip("-0.%") else text.removeprefix("-")
 
 
-def less_or_more(saved: float, digits: int = 1) -> str:
-    """Returns a saving as text: 0.032 is "3.2 % less", -0.032 is "3.2 % more"; what rounds to zero is not more."""
-    text = signed_percent(-saved, digits)
-    return f"{text[1:]} {'more' if text[0] == '+' and text.strip('+0. %') else 'less'}"
-
-
 def energy_text(joules: float, like: float | None = None) -> str:
     """Returns an energy in J, kJ, MJ or kWh, with three digits; in the unit that suits `like`, if it is given."""
     return _with_unit(joules, like, _ENERGY)

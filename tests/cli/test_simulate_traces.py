@@ -47,7 +47,6 @@ def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path)
     [
         (["--trace", "job.csv", "--generated", "3"], "give --num-microbatches"),
         (["--num-microbatches", "4", "--loads", "trace"], "--loads needs --trace"),
-        (["--trace", "job.csv", "--profile", "gpu.csv"], "--trace does not go with --profile"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], words: str) -> None:

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.reports.collect import JobData, collect_job
-from pfo_fs.reports.page import render_page
-from pfo_fs.reports.page import last_step
+from pfo_fs.reports.page import last_step, render_page
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 from pfo_fs.store.loads_known import LastLoadStep, LoadsKnown
 
