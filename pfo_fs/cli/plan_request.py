@@ -1,12 +1,12 @@
-"""Reads what is planned, and makes plans, by the options of `pfo-fs plan`."""
+"""Reads what is planned, also from the folder of a Zeus dump, and makes plans, by the options of `pfo-fs plan`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from pfo_fs.cli.zeus_dump import read_dump
-from pfo_fs.errors import ConfigError, Impossible, PfoError
+from pfo_fs.errors import ConfigError, Impossible, PfoError, PlanError
 from pfo_fs.planner import (
     Pipeline,
     Plan,
@@ -20,6 +20,11 @@ from pfo_fs.planner import (
     one_per_stage,
     read_profile,
 )
+from pfo_fs.planner.profile import parse_profile
+from pfo_fs.planner.zeus_profile import InstructionProfilingResult
+from pfo_fs.store import load_prof, load_ranks, load_sched
+
+_PROF = re.compile(r"(\d{1,9})\.prof\.json")
 
 
 def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: bool) -> tuple[Pipeline, Profile]:
@@ -45,6 +50,23 @@ def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: b
             "give --derive to estimate it from forward and backward"
         )
     return pipeline, profile
+
+
+def read_dump(folder: Path) -> Profile:
+    """Returns the profile that a Zeus server, or pfo-fs with `PFO_FS_DUMP_DATA`, has dumped of a job's results.
+
+    Raises:
+        PlanError: A file is missing or malformed, or the results do not fit to the schedules.
+    """
+    numbers = sorted(int(match[1]) for path in folder.iterdir() if (match := _PROF.fullmatch(path.name)))
+    if not numbers:
+        raise PlanError(f"{folder}: is not the dump of a job: there is no <n>.prof.json in it")
+    measured = ((load_sched(folder, number), load_prof(folder, number)) for number in numbers)
+    try:
+        text = InstructionProfilingResult.from_dump(load_ranks(folder), measured).csv_text()
+    except PlanError as error:
+        raise PlanError(f"{folder}: {error}") from error
+    return parse_profile(text, str(folder))
 
 
 def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:

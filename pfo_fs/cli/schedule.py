@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
@@ -139,7 +139,7 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     return "schedule.yaml", content
 
 
-def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
+def _problems(folder: JobFolder, content: bytes) -> list[dict[str, object]]:
     from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
@@ -178,7 +178,7 @@ def target(
     from pfo_fs.models import Target
 
     given = {"slowdown": slowdown, "deadline": deadline, "power": power}
-    asked = {name: value for name, value in given.items() if value is not None}
+    asked: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if none + len(asked) != 1:
         wrong_usage("give exactly one of --slowdown, --deadline, --power and --none")
     try:
@@ -224,7 +224,7 @@ def straggler(
     _write(folder, "straggler", request, json_)
 
 
-def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json: bool) -> None:
+def _write(folder: JobFolder, key: str, request: dict[str, object] | None, as_json: bool) -> None:
     """Writes a request into `schedule.yaml` beside the other one, or removes it."""
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
@@ -232,7 +232,7 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json:
 
     path = folder.location / layout.YAML
     content = folder.read_file(layout.YAML)
-    requests: dict[str, Any] = {}
+    requests: dict[str, object] = {}
     if content is not None:
         try:
             document = parse_schedule_yaml(content)

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pfo_fs
 from pfo_fs.errors import PfoError
@@ -90,14 +90,14 @@ def picture_markup(svg: str) -> Markup:
     return Markup(svg)  # noqa: S704
 
 
-def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
+def legend(values: Sequence[float], unit: str) -> dict[str, object]:
     """Returns the bounds of a colour scale."""
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
 
 
-def schedules(data: JobData) -> dict[str, Any]:
+def schedules(data: JobData) -> dict[str, object]:
     """Returns what ran when: the clocks of each schedule, and a table of all schedules with their figures."""
-    section: dict[str, Any] = {"lead": "", "missing": "", "picture": "", "legend": None, "straggler": False}
+    section: dict[str, object] = {"lead": "", "missing": "", "picture": "", "legend": None, "straggler": False}
     if not data.windows:
         return {**section, "table": None, "missing": "No schedule has been in force yet."}
     section["table"] = _schedule_table(data)
@@ -115,7 +115,7 @@ def schedules(data: JobData) -> dict[str, Any]:
     }
 
 
-def last_step(data: JobData) -> dict[str, Any]:
+def last_step(data: JobData) -> dict[str, object]:
     """Returns the last step of a job with clocks from loads: who waits for whom; empty if none is known."""
     step = data.loads.last if data.loads is not None else None
     if step is None or not max(step.work_s, default=0.0):
@@ -149,7 +149,7 @@ def _purpose(data: JobData, window: Window) -> str:
     return "measuring" if window.index.steps else "plan"
 
 
-def _schedule_table(data: JobData) -> dict[str, Any]:
+def _schedule_table(data: JobData) -> dict[str, object]:
     rows = []
     for window in data.windows[-_MOST_ROWS:]:
         measured = window.measured
@@ -183,7 +183,7 @@ def _cell(value: float | None, form: str) -> str:
 # ---- the pipeline over time
 
 
-def pipeline(data: JobData) -> dict[str, Any]:
+def pipeline(data: JobData) -> dict[str, object]:
     """Returns a measured iteration of the first pipeline: the one of median length under a schedule."""
     try:
         if dag_of(data) is None:
@@ -219,7 +219,7 @@ def pipeline(data: JobData) -> dict[str, Any]:
     }
 
 
-def _missing(text: str) -> dict[str, Any]:
+def _missing(text: str) -> dict[str, object]:
     return {"lead": "", "missing": text, "svg": ""}
 
 
@@ -230,17 +230,14 @@ def _window_to_draw(data: JobData) -> Window | None:
     return next((window for window in reversed(data.windows) if window.measured is not None), None)
 
 
-def _chart(data: JobData, laid: Laid) -> dict[str, Any]:
+def _chart(data: JobData, laid: Laid) -> dict[str, object]:
     """The picture, its time axis and colour scales, and the data for the script."""
     length_s = laid.length_s
     clocks = [mhz for mhz in laid.clocks_mhz if mhz]
     powers = [power_w for power_w in laid.powers_w if power_w > 0]
-    scales = [
-        legend(values, unit) | {"kind": kind}
-        for kind, values, unit in (("clock", clocks and clock_bounds(data, clocks), "MHz"), ("power", powers, "W"))
-        if values
-    ]
-    bounds = {scale["kind"]: (scale["low"], scale["high"]) for scale in scales}
+    bounds: dict[str, tuple[float, float]] = {"clock": clock_bounds(data, clocks)} if clocks else {}
+    bounds |= {"power": (min(powers), max(powers))} if powers else {}
+    units = {"clock": "MHz", "power": "W"}
     instructions = laid.pipeline.instructions
     names = sorted({instruction.name for instruction in instructions})
     boxes = [
@@ -260,7 +257,7 @@ def _chart(data: JobData, laid: Laid) -> dict[str, Any]:
     ]
     return {
         "svg": picture_markup(pipeline_svg("Pipeline over time", laid, length_s, bounds)),
-        "scales": scales,
+        "scales": [legend(ends, units[kind]) | {"kind": kind} for kind, ends in bounds.items()],
         "by": next(iter(bounds), "clock"),
         "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(length_s, 8)],
         "data": {

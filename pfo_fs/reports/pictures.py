@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.figures import (
@@ -22,6 +22,9 @@ from pfo_fs.reports.figures import (
     svg_of,
 )
 from pfo_fs.store.loads_known import LastLoadStep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_WINDOWS = 80
 """This many schedules fit beside one another; the table of the page has all."""
@@ -85,8 +88,15 @@ def life_svg(data: JobData, bounds: tuple[float, float]) -> str:
                     text, shown = (f"{mhz:.0f}", ink(tone)) if mhz else ("–", COLOURS["soft"])
                     axes.text(middle, stage, text, ha="center", va="center_baseline", fontsize=11, color=shown)
             if wide_px > _LABEL_PX:
-                label = {"ha": "center", "fontsize": 11.5, "color": COLOURS["soft"]}
-                axes.annotate(f"{window.number}", (middle, -0.5), (0, 4), textcoords="offset points", **label)
+                axes.annotate(
+                    f"{window.number}",
+                    (middle, -0.5),
+                    (0, 4),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=11.5,
+                    color=COLOURS["soft"],
+                )
             if window.follows_straggler:
                 axes.axvspan(first, end, facecolor="none", edgecolor=COLOURS["warn"], linewidth=1.8)
         add_boxes(axes, boxes, faces, "clocks")
@@ -141,7 +151,7 @@ def loads_svg(step: LastLoadStep, who: str, bounds: tuple[float, float]) -> str:
 
 
 def _add_bars(
-    axes: Any, work_s: Sequence[float], clocks: Sequence[int], bounds: tuple[float, float], number: int
+    axes: Axes, work_s: Sequence[float], clocks: Sequence[int], bounds: tuple[float, float], number: int
 ) -> None:
     """Adds a bar of work in the colour of its clock, and one of waiting, for each row."""
     end_s, s_per_px = max(work_s), axes.get_xlim()[1] / _PANEL_PX
@@ -152,6 +162,5 @@ def _add_bars(
     add_boxes(axes, work, [colour(tone) for tone in tones], f"work{number}")
     for place, (time_s, mhz, tone) in enumerate(zip(work_s, clocks, tones, strict=True)):
         if time_s > _LABEL_PX * s_per_px:
-            style = {"fontsize": 11, "color": ink(tone), "ha": "left", "va": "center_baseline"}
-            axes.text(6 * s_per_px, place, f"{mhz}", **style)
+            axes.text(6 * s_per_px, place, f"{mhz}", fontsize=11, color=ink(tone), ha="left", va="center_baseline")
     axes.axvline(end_s, color=COLOURS["bad"], linewidth=1.5)

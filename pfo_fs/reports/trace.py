@@ -94,7 +94,7 @@ def write_trace(
     return {"iterations": len(numbers), "ranks": sum(len(found.ranks) for found in measured), "slices": slices}
 
 
-def _about(data: JobData, window: Window) -> dict[str, Any]:
+def _about(data: JobData, window: Window) -> dict[str, object]:
     assert window.measured is not None
     model = data.model
     return {
@@ -114,7 +114,7 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
 
 def _events(
     data: JobData, window: Window, measured: Sequence[MeasuredPipeline], numbers: Sequence[int]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     gpu = {rank.rank_info.rank: rank.gpu_name for rank in data.ranks}
     begins, at_s = {}, 0.0
     for number in numbers:  # iterations begin together: gradients are reduced at the end of each
@@ -139,10 +139,10 @@ def _events(
             arrow += len(arrows) // 2
 
 
-def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> list[dict[str, Any]]:
+def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> list[dict[str, object]]:
     """Returns the messages from rank to rank: an arrow from the middle of an instruction to the one that needs it."""
     rank_of = {node: rank for rank, nodes in zip(ranks, laid.rows(), strict=True) for node in nodes}
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     for before, after, _ in laid.pipeline.edges:
         if rank_of[before] != rank_of[after]:
             for phase, node, place in (("s", before, {}), ("f", after, {"bp": "e"})):
@@ -154,7 +154,7 @@ def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> lis
 
 def _job_events(
     data: JobData, window: Window, measured: Sequence[MeasuredPipeline], begins: Mapping[int, float], end_s: float
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Returns the iterations as a process of their own."""
     assert window.measured is not None
     pid = 1 + max((info.rank for info in data.infos), default=0)
@@ -172,7 +172,7 @@ def _job_events(
 
 def _rank_events(
     laid: Laid, place: int, rank: int, begin_s: float, waiting_w: float | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     nodes = laid.rows()[place]
     several = len({laid.pipeline.instructions[node].stage for node in nodes}) > 1
     clock, power, now_s = None, -1.0, 0.0
@@ -202,18 +202,18 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 1)
 
 
-def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, Any]:
+def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, object]:
     return {"ph": "C", "pid": pid, "ts": _us(at_s), "name": name, "args": {unit: round(value)}}
 
 
 def _slice(
     pid: int, begin_s: float, time_s: float, name: str, category: str, args: Mapping[str, float]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     at = {"ph": "X", "pid": pid, "tid": 1, "ts": _us(begin_s), "dur": _us(time_s)}
     return {**at, "name": name, "cat": category, "args": args}
 
 
-def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, Any]]:
+def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, object]]:
     """The name and place of a process in the picture, and the name of its only thread."""
     return [
         _meta(pid, "process_name", name=name),
@@ -222,7 +222,7 @@ def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, Any
     ]
 
 
-def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:
+def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, object]:
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args}
 
 
