@@ -122,17 +122,17 @@ def find_plans(
     ]
     if solver in ("lowtime", "both"):
         simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s, unit_time_s)))
-    found: list[tuple[str, Plan | str]] = []
+    rows: list[tuple[str, Plan | str]] = []
     for name, make in simple:
         try:
-            found.append((name, make().replace(straggler_s=plan.straggler_s)))
+            rows.append((name, make().replace(straggler_s=plan.straggler_s)))
         except Impossible as error:
-            found.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
+            rows.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
         except PfoError as error:
             if name != "lowtime" or solver == "both":
-                found.append((name, str(error)))
+                rows.append((name, str(error)))
             else:
                 raise
     if solver != "lowtime":
-        found.append(("planned", plan))
-    return found
+        rows.append(("planned", plan))
+    return rows

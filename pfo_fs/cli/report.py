@@ -190,8 +190,8 @@ def trace(
         answer |= {"schedule": window.number, **write_trace(data, window, output, pipeline, most=None if full else 5)}
         text = (
             f"{answer['iterations']} iterations of {answer['ranks']} ranks under schedule {window.number}, "
-            f"{answer['slices']:,} instructions; open it at ui.perfetto.dev. Begins are reconstructed from measured "
-            "durations."
+            f"{answer['slices']:,} instructions; open it at ui.perfetto.dev. Start times are reconstructed from "
+            "measured durations."
         )
     if json_:
         print_json(answer)

@@ -201,7 +201,7 @@ def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
 
 
 def _table(summary: Summary) -> Table:
-    shown = table("", "time s", "slower", "energy J", "saved", title="Time and energy, noise aside")
+    shown = table("", "time s", "slower", "energy J", "saved", title="Time and energy, without measurement noise")
     shown.add_row("max clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
         shown.caption = (

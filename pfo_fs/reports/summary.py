@@ -132,7 +132,7 @@ def _load_cards(known: LoadsKnown) -> list[dict[str, object]]:
         _card("energy", saved, over),
         _card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
         _card("loads explain", explained, "of what varies between ranks"),
-        _card("batches of equal work", signed_percent(-known.balanced, 0), "time: that comes first"),
+        _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
     ]
 
 
@@ -180,7 +180,7 @@ def _total(total: JobTotal) -> dict[str, object]:
 
 def _how_total(total: JobTotal, savings: Savings) -> str:
     if "profiling" not in total.parts:
-        return "Steps from begin to begin; what was saved is measured against steps at default clocks."
+        return "Steps from start to start; what was saved is measured against steps at default clocks."
     text = (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others are estimated by the mean of these."

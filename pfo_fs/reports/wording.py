@@ -103,7 +103,7 @@ def switching_text(switching: dict[str, Any]) -> str:
         ("ahead_s", "training launches {} ahead of the device"),
         ("call_s", "a call takes {}"),
         ("wait_s", "waits up to {} for other GPUs"),
-        ("latency_s", "the clock acts up to {} later"),
+        ("latency_s", "clocks take effect up to {} later"),
     ):
         if switching[name] is not None and switching[name] >= _WORTH_SAYING_S:
             parts.append(words.format(f"{1000 * switching[name]:,.3g} ms"))

@@ -79,7 +79,7 @@ BUSY = {"switching": {"mode": "device", "ahead_s": 0.5, "call_s": 0.004}}
         (
             [BUSY, {"switching": {"mode": "device", "ahead_s": 0.2, **COSTS}}],
             "clocks switched at device time; training launches 500 ms ahead of the device; a call takes 4.6 ms; "
-            "waits up to 30 ms for other GPUs; the clock acts up to 12 ms later",
+            "waits up to 30 ms for other GPUs; clocks take effect up to 12 ms later",
         ),
         (
             [DEVICE, LAUNCH, {"switching": {"mode": "device", "call_s": 0.00001}}],
