@@ -17,17 +17,12 @@ import pfo_fs
 from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.demo import demo
 from pfo_fs.cli.doctor import doctor
-from pfo_fs.cli.loads import loads as loads_command
-from pfo_fs.cli.p2p import profile_p2p
+from pfo_fs.cli.gpus import power_limit, profile_p2p, reset_clocks
 from pfo_fs.cli.plan import plan
-from pfo_fs.cli.power_limit import power_limit
 from pfo_fs.cli.prune import prune
-from pfo_fs.cli.report import report, trace
-from pfo_fs.cli.requests import straggler, target
-from pfo_fs.cli.reset_clocks import reset_clocks
-from pfo_fs.cli.schedule import schedule_app
-from pfo_fs.cli.simulate import simulate
-from pfo_fs.cli.status import status
+from pfo_fs.cli.report import report, status, trace
+from pfo_fs.cli.schedule import schedule_app, straggler, target
+from pfo_fs.cli.simulate import loads, simulate
 from pfo_fs.cli.switch import off, on
 from pfo_fs.cli.terminal import HELP, PlainCommand, fail
 from pfo_fs.errors import PfoError
@@ -98,8 +93,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 for command in (
-    *(demo, daemon, status, plan, simulate, loads_command, report, trace, target, straggler, doctor, profile_p2p),
-    *(off, on, prune, reset_clocks),
+    *(demo, daemon, status, plan, simulate, loads, report, trace, target, straggler, doctor, profile_p2p),
+    *(off, on, prune, reset_clocks, power_limit),
 ):
     app.command(cls=PlainCommand)(command)
-app.command("power-limit", cls=PlainCommand)(power_limit)

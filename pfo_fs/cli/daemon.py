@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.logging import RichHandler
@@ -154,7 +154,7 @@ def _metrics_file(path: Path, files: Files, serving: Daemon, interval_s: float) 
     return metrics
 
 
-def _json_object(text: str | None) -> dict[str, Any] | None:
+def _json_object(text: str | None) -> dict[str, object] | None:
     if text is None:
         return None
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STAGES, MICROBATCHES = 8, 12
 _MOST_ITERATIONS = 400
-Shown = tuple[dict[str, Any], Callable[[], None]]
+Shown = tuple[dict[str, object], Callable[[], None]]
 """A demo's result for programs, and a function that prints it for people."""
 
 
@@ -93,7 +93,7 @@ def demo(
         say(f"The job is kept in {root}: pfo-fs status {root}")
 
 
-def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[JobData, dict[str, Any], Any]:
+def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[JobData, dict[str, object], Any]:
     """Plays a job until its plan is measured and stays.
 
     Raises:

@@ -102,12 +102,7 @@ def train(
     """Trains, shows what happens meanwhile, and returns the job and what training has printed.
 
     Args:
-        demo: What is trained.
-        root: The shared directory.
         folder: What processes write into while they run; the caller removes it.
-        console: Where people look.
-        minutes: After this many minutes, the demo ends with an error.
-        scheduler_args: Those of the daemon.
 
     Raises:
         ConfigError: torch is not installed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,8 +31,6 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, write
     A folder without a `job.json` that can be read is no job.
 
     Args:
-        job: The argument that the user gave.
-        shared_dir: The shared directory; None where `job` is a path.
         archived: Whether to search the archive after the jobs that are not archived.
         writes: Whether the command changes the job, which then must not have ended: `latest` must be one that runs, and
             no other one may be meant.
@@ -75,7 +73,7 @@ def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFol
     return matches[0]
 
 
-def tell_written(folder: JobFolder, text: str, document: dict[str, Any], as_json: bool) -> None:
+def tell_written(folder: JobFolder, text: str, document: dict[str, object], as_json: bool) -> None:
     """Says that a job's `schedule.yaml` was changed; exit code 3 if no process runs that would apply it."""
     from pfo_fs.reports.status import who_applies
     from pfo_fs.store import OffSwitch, SharedDirectory, bodies

@@ -11,7 +11,7 @@ import typer
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out, plausible_slowdown, print_json, say
 
 if TYPE_CHECKING:
-    from pfo_fs.planner import Plan, Problem
+    from pfo_fs.planner import Problem
 
 _MAX_ROWS = 24
 """At most about this many rows of a frontier are printed; `frontier.csv` has all."""
@@ -95,7 +95,17 @@ def plan(
     Its gap shows how far the plan's energy can be above the least possible.
     """
     from pfo_fs.cli import plan_output, plan_request
-    from pfo_fs.planner import Problem, SwitchCosts, all_maximum, costs_of, even_hosts, make_pipeline
+    from pfo_fs.planner import (
+        Planner,
+        Problem,
+        SwitchCosts,
+        all_maximum,
+        costs_of,
+        even_deadlines,
+        even_hosts,
+        make_pipeline,
+        solve_frontier,
+    )
     from pfo_fs.switching_file import read_switching
 
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
@@ -126,7 +136,8 @@ def plan(
     if output is not None:
         plan_output.make_folder(output, frontier or 0, format_)
     if frontier is not None:
-        plans = _frontier(problem, frontier, quiet=json_)
+        with err.status("planning ..."):
+            plans = list(solve_frontier(problem, even_deadlines(Planner(problem), frontier)))[::-1]
         rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
         written = plan_output.write_frontier(plans, output, format_) if output else []
@@ -164,21 +175,3 @@ def _calibrated(problem: Problem, path: Path) -> Problem:
         to=err,
     )
     return found.problem(problem)
-
-
-def _frontier(problem: Problem, points: int, quiet: bool) -> list[Plan]:
-    """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from pfo_fs.planner import Planner, even_deadlines, solve_frontier
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
-        task = progress.add_task("least energy for the longest iteration", total=None)
-        deadlines = even_deadlines(Planner(problem), points)
-        progress.update(task, total=len(set(deadlines)), description="frontier")
-        plans = []
-        for found in solve_frontier(problem, deadlines):
-            plans.append(found)
-            progress.advance(task)
-    return plans[::-1]

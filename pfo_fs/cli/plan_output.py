@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -139,15 +138,15 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
     return shown
 
 
-def as_json(rows: Sequence[tuple[str, Plan | str]]) -> list[dict[str, Any]]:
+def as_json(rows: Sequence[tuple[str, Plan | str]]) -> list[dict[str, object]]:
     """Returns plans as JSON objects; the last one includes its clocks."""
-    found: list[dict[str, Any]] = []
+    documents: list[dict[str, object]] = []
     for name, plan in rows:
-        found.append({"name": name, "error": plan} if isinstance(plan, str) else {"name": name, **plan.summary()})
+        documents.append({"name": name, "error": plan} if isinstance(plan, str) else {"name": name, **plan.summary()})
     last = rows[-1][1]
     if isinstance(last, Plan):
-        found[-1]["ranks"] = [
+        documents[-1]["ranks"] = [
             [{"stage": i.stage, "instruction": i.name, "microbatch": i.microbatch, "mhz": mhz} for i, mhz in order]
             for order in last.orders()
         ]
-    return found
+    return documents

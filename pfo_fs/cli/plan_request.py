@@ -1,12 +1,13 @@
-"""Reads what is planned, and makes plans, by the options of `pfo-fs plan`."""
+"""Reads what is planned, also from the folder of a Zeus dump, and makes plans, by the options of `pfo-fs plan`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from pfo_fs.cli.zeus_dump import read_dump
-from pfo_fs.errors import ConfigError, Impossible, PfoError
+from pfo_fs.errors import ConfigError, Impossible, PfoError, PlanError
+from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.planner import (
     Pipeline,
     Plan,
@@ -20,6 +21,11 @@ from pfo_fs.planner import (
     one_per_stage,
     read_profile,
 )
+from pfo_fs.planner.profile import parse_profile
+from pfo_fs.planner.zeus_profile import InstructionProfilingResult
+from pfo_fs.store import load_dump
+
+_PROF = re.compile(r"(\d{1,9})\.prof\.json")
 
 
 def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: bool) -> tuple[Pipeline, Profile]:
@@ -27,7 +33,6 @@ def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: b
 
     Args:
         pipeline_of: Returns the pipeline for a number of stages.
-        path: A profile, or the folder of a Zeus dump.
         derive: Whether instructions that the profile lacks are estimated from forward and backward.
 
     Raises:
@@ -46,6 +51,25 @@ def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: b
             "give --derive to estimate it from forward and backward"
         )
     return pipeline, profile
+
+
+def read_dump(folder: Path) -> Profile:
+    """Returns the profile that a Zeus server, or pfo-fs with `PFO_FS_DUMP_DATA`, has dumped of a job's results.
+
+    Raises:
+        PlanError: A file is missing or malformed, or the results do not fit to the schedules.
+    """
+    numbers = sorted(int(match[1]) for path in folder.iterdir() if (match := _PROF.fullmatch(path.name)))
+    if not numbers:
+        raise PlanError(f"{folder}: is not the dump of a job: there is no <n>.prof.json in it")
+    measured = (
+        (load_dump(FrequencySchedule, folder, number), load_dump(ProfilingResult, folder, number)) for number in numbers
+    )
+    try:
+        text = InstructionProfilingResult.from_dump(load_dump(RankInfo, folder), measured).csv_text()
+    except PlanError as error:
+        raise PlanError(f"{folder}: {error}") from error
+    return parse_profile(text, str(folder))
 
 
 def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:
@@ -77,7 +101,6 @@ def find_plans(
     deadline of the planned one.
 
     Args:
-        problem: The problem.
         asked: One argument of `Planner.at`, or none for no slowdown.
         solver: `lp`, `lowtime` or `both`.
         unit_time_s: Unit of time of lowtime, in s.
@@ -102,17 +125,17 @@ def find_plans(
     ]
     if solver in ("lowtime", "both"):
         simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s, unit_time_s)))
-    found: list[tuple[str, Plan | str]] = []
+    rows: list[tuple[str, Plan | str]] = []
     for name, make in simple:
         try:
-            found.append((name, make().replace(straggler_s=plan.straggler_s)))
+            rows.append((name, make().replace(straggler_s=plan.straggler_s)))
         except Impossible as error:
-            found.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
+            rows.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
         except PfoError as error:
             if name != "lowtime" or solver == "both":
-                found.append((name, str(error)))
+                rows.append((name, str(error)))
             else:
                 raise
     if solver != "lowtime":
-        found.append(("planned", plan))
-    return found
+        rows.append(("planned", plan))
+    return rows

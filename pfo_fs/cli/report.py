@@ -1,33 +1,64 @@
-"""`pfo-fs report` and `pfo-fs trace`: a page and a trace of what a job did."""
+"""What has happened: `pfo-fs status`, `pfo-fs report` and `pfo-fs trace`."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from pfo_fs.cli.jobs import Job, find_job
 from pfo_fs.cli.terminal import (
+    DirectoryArgument,
     JsonFlag,
     SharedDirOption,
     err,
     open_directory,
+    out,
     print_json,
     say,
     show,
     table,
+    the_directory,
     wrong_usage,
 )
 from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.reports.directory import JobRow
-    from pfo_fs.store import JobFolder
+    from rich.table import Table
 
-_SUMMED = ("jobs", "energy_kwh", "saved_kwh", "jobs_without_figures")
+    from pfo_fs.reports.directory import JobRow, Sums
+
+
+def status(
+    directory: DirectoryArgument = None,
+    shared_dir: SharedDirOption = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
+    json_: JsonFlag = False,
+    ended: Annotated[int, typer.Option(help="How many ended jobs to show.")] = 5,
+) -> None:
+    """Show the daemon and all jobs: state, ranks, schedule in force, last step, last error."""
+    from rich.live import Live
+
+    from pfo_fs.reports.status import collect_status, render
+
+    shared = open_directory(the_directory(directory, shared_dir), in_use=True)
+    state = collect_status(shared, ended=ended)
+    if json_:
+        print_json(state)
+        return
+    if not watch:
+        # A pipe gets one record per line, however long.
+        out.print(render(state), soft_wrap=not out.is_terminal)
+        return
+    if not out.is_terminal:
+        wrong_usage("--watch needs a terminal; leave it out, or use --json in a loop")
+    with Live(render(state), console=out, auto_refresh=False, screen=True) as live:
+        while True:
+            time.sleep(2)
+            live.update(render(collect_status(shared, ended=ended)), refresh=True)
 
 
 def report(
@@ -42,31 +73,17 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The HTML file to write; default: report.html.")
     ] = None,
-    trace_csv: Annotated[
-        Path | None,
-        typer.Option(
-            help="In place of the page, write the durations that were measured at max clocks into this CSV file (.csv "
-            "or .csv.gz), for `pfo-fs simulate --trace`."
-        ),
-    ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers, profile."""
+    """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers."""
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.reports.page import render_page
 
     if job is None:
-        if shared_dir is None:
-            wrong_usage("name a job, or a directory by -d (--shared-dir, PFO_FS_SHARED_DIR) for all of its jobs")
-        if output is not None or trace_csv is not None:
-            wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
-        _report_directory(shared_dir, json_)
-        return
-    if trace_csv is not None:
         if output is not None:
-            wrong_usage("--trace-csv writes no page: leave out --output")
-        _write_trace_csv(find_job(job, shared_dir, archived=True), trace_csv, json_)
+            wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
+        _report_directory(the_directory(None, shared_dir), json_)
         return
     output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
@@ -80,22 +97,6 @@ def report(
     say(f"written: {output} (job {folder.job_id})")
 
 
-def _write_trace_csv(folder: JobFolder, path: Path, as_json: bool) -> None:
-    from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace import write_trace_csv
-
-    with err.status("reading the job ..."):
-        counts = write_trace_csv(collect_job(folder), path)
-    if as_json:
-        print_json({"file": str(path), "job_id": folder.job_id, **counts})
-        return
-    text = (
-        f"written: {path}: {counts['rows']:,} instructions of {counts['pipelines']} pipelines in {counts['steps']} "
-        f"steps that were measured at max clocks; replay them by `pfo-fs simulate --trace {path}`"
-    )
-    say(text)
-
-
 def _report_directory(shared_dir: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
@@ -106,14 +107,16 @@ def _report_directory(shared_dir: Path, as_json: bool) -> None:
         rows = collect_directory(shared, line.update)
     users, days = sums(rows, lambda row: row.user), sums(rows, lambda row: row.day)
     if as_json:
-        print_json({"jobs": [asdict(row) for row in rows], "users": users, "days": days})
+        by_name = ({name: asdict(group) for name, group in groups.items()} for groups in (users, days))
+        print_json({"jobs": [asdict(row) for row in rows], **dict(zip(("users", "days"), by_name, strict=True))})
         return
     if not rows:
         say(f"{shared_dir} has no jobs")
         return
     show(_job_table(rows))
-    show(_sum_table("user", users))
-    show(_sum_table("day", days))
+    whole = sums(rows, lambda _: "all")
+    show(_sum_table("user", users | whole))
+    show(_sum_table("day", days | whole))
 
 
 def _job_table(rows: list[JobRow]) -> Table:
@@ -131,11 +134,11 @@ def _job_table(rows: list[JobRow]) -> Table:
     return shown
 
 
-def _sum_table(what: str, groups: dict[str, dict[str, Any]]) -> Table:
+def _sum_table(what: str, groups: dict[str, Sums]) -> Table:
     shown = table(what, "jobs", "kWh", "kWh saved", "jobs whose saving is not known")
-    for name, group in [*groups.items(), ("all", {key: sum(g[key] for g in groups.values()) for key in _SUMMED})]:
-        unknown = str(group["jobs_without_figures"])
-        shown.add_row(Text(name), str(group["jobs"]), _kwh(group["energy_kwh"]), _kwh(group["saved_kwh"]), unknown)
+    for name, group in groups.items():
+        energies = _kwh(group.energy_kwh), _kwh(group.saved_kwh)
+        shown.add_row(Text(name), str(group.jobs), *energies, str(group.jobs_without_figures))
     return shown
 
 
@@ -148,7 +151,15 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("trace.json"),
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write: .json for ui.perfetto.dev; .csv or .csv.gz with all durations that were measured "
+            "at max clocks, for `pfo-fs simulate --trace`.",
+        ),
+    ] = Path("trace.json"),
     number: Annotated[
         int | None, typer.Option(help="Schedule whose measured iterations are written; default: the newest.", min=0)
     ] = None,
@@ -158,18 +169,31 @@ def trace(
     full: Annotated[bool, typer.Option("--full", help="Write all measured iterations, not only five.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Write measured iterations of a job as a trace for ui.perfetto.dev: instructions, clocks, power of each rank."""
+    """Write measured iterations of a job as a trace: instructions, clocks, power of each rank."""
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace import window_to_trace, write_trace
+    from pfo_fs.reports.trace import window_to_trace, write_trace, write_trace_csv
 
-    data = collect_job(find_job(job, shared_dir, archived=True))
-    window = window_to_trace(data, number)
-    counts = write_trace(data, window, output, pipeline, most=None if full else 5)
+    as_csv = output.name.endswith((".csv", ".csv.gz"))
+    if as_csv and (number is not None or pipeline is not None or full):
+        wrong_usage("a CSV file has all steps at max clocks: leave out --number, --pipeline and --full")
+    folder = find_job(job, shared_dir, archived=True)
+    data = collect_job(folder)
+    answer: dict[str, Any] = {"file": str(output), "job_id": folder.job_id}
+    if as_csv:
+        answer |= write_trace_csv(data, output)
+        text = (
+            f"{answer['rows']:,} instructions of {answer['pipelines']} pipelines in {answer['steps']} steps that were "
+            f"measured at max clocks; replay them by `pfo-fs simulate --trace {output}`"
+        )
+    else:
+        window = window_to_trace(data, number)
+        answer |= {"schedule": window.number, **write_trace(data, window, output, pipeline, most=None if full else 5)}
+        text = (
+            f"{answer['iterations']} iterations of {answer['ranks']} ranks under schedule {window.number}, "
+            f"{answer['slices']:,} instructions; open it at ui.perfetto.dev. Start times are reconstructed from "
+            "measured durations."
+        )
     if json_:
-        print_json({"file": str(output), "schedule": window.number, **counts})
+        print_json(answer)
         return
-    say(
-        f"written: {output}: {counts['iterations']} iterations of {counts['ranks']} ranks under schedule "
-        f"{window.number}, {counts['slices']:,} instructions; open it at ui.perfetto.dev. Begins are reconstructed "
-        "from measured durations."
-    )
+    say(f"written: {output}: {text}")

@@ -1,21 +1,40 @@
-"""`pfo-fs schedule show|check|set`: shows, checks and sets the schedule of a running job."""
+"""Commands that change a running job: `pfo-fs schedule show|check|set`, `target` and `straggler`.
+
+`target` and `straggler` write a key of the job's `schedule.yaml`, which can also be edited by hand.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+import yaml
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
-from pfo_fs.cli.terminal import JsonFlag, PlainCommand, SharedDirOption, err, fail, print_json, say
+from pfo_fs.cli.terminal import (
+    JsonFlag,
+    PlainCommand,
+    SharedDirOption,
+    err,
+    fail,
+    plausible_slowdown,
+    print_json,
+    say,
+    wrong_usage,
+)
+from pfo_fs.errors import first_problem
 from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
+    from pfo_fs.models import RankInfo
     from pfo_fs.store import JobFolder
+    from pfo_fs.store.bodies import JobBody
 
 schedule_app = typer.Typer(help="Show, check and set the schedule of a running job.", no_args_is_help=True)
+
+_HEAD = "# Written by `pfo-fs target` and `pfo-fs straggler`; edit it, or remove it, at any time.\n"
 
 
 @schedule_app.command("show", cls=PlainCommand)
@@ -25,7 +44,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     from pfo_fs.store import bodies
 
     folder = find_job(job, shared_dir)
-    job_body, infos = _job_and_ranks(folder)
+    body, infos = _job_and_ranks(folder)
     current = folder.read(bodies.CurrentBody)
     index = (
         folder.read(bodies.IndexBody, number=current.number) if current is not None and current.number >= 0 else None
@@ -44,7 +63,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
         print_json(document)
         return
     comment = f"job {folder.job_id}, schedule {index.number} ({index.source.kind}), from step {current.start_step}"
-    print(format_schedule_yaml(schedules, infos, job_body.job_info, comment=comment), end="")  # noqa: T201
+    print(format_schedule_yaml(schedules, infos, body.job_info, comment=comment), end="")  # noqa: T201
 
 
 @schedule_app.command("check", cls=PlainCommand)
@@ -98,7 +117,7 @@ def schedule_set(
     tell_written(folder, f"written; {folder.location / layout.YAML_STATUS} shows when it is in force", document, json_)
 
 
-def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
+def _job_and_ranks(folder: JobFolder) -> tuple[JobBody, list[RankInfo]]:
     body = folder.read_job()
     if body is None:
         fail(f"{folder.location}: job.json is not there")
@@ -120,16 +139,117 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     return "schedule.yaml", content
 
 
-def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
+def _problems(folder: JobFolder, content: bytes) -> list[dict[str, object]]:
     from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
 
-    job_body, infos = _job_and_ranks(folder)
+    body, infos = _job_and_ranks(folder)
     try:
-        parse_schedule_yaml(content).resolve(job_body.job_info, infos, RankRegistry(folder, infos).orders())
+        parse_schedule_yaml(content).resolve(body.job_info, infos, RankRegistry(folder, infos).orders())
     except ScheduleProblems as error:
         return [{"line": problem.line, "reason": problem.reason} for problem in error.problems]
     except PlanError as error:
         return [{"line": error.line, "reason": str(error)}]
     return []
+
+
+def target(
+    job: Job,
+    slowdown: Annotated[
+        float | None,
+        typer.Option(
+            callback=plausible_slowdown,
+            help="How many times as long an iteration may take as at max clocks: 1.05.",
+        ),
+    ] = None,
+    deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
+    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
+    none: Annotated[
+        bool,
+        typer.Option("--none", "--gone", help="Remove the target: that of the scheduler's arguments holds again."),
+    ] = False,
+    shared_dir: SharedDirOption = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Change the target of a running job; all ranks switch to the new plan at the same step."""
+    from pydantic import ValidationError
+
+    from pfo_fs.models import Target
+
+    given = {"slowdown": slowdown, "deadline": deadline, "power": power}
+    asked: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if none + len(asked) != 1:
+        wrong_usage("give exactly one of --slowdown, --deadline, --power and --none")
+    try:
+        request = None if none else Target.model_validate(asked)
+    except ValidationError as error:
+        wrong_usage(f"--{next(iter(asked))}: {first_problem(error)[1]}")
+    _write(find_job(job, shared_dir, writes=True), "target", None if request is None else asked, json_)
+
+
+def straggler(
+    job: Job,
+    slowdown: Annotated[
+        float | None, typer.Option(help="How many times as long its iterations will take: 1.2.")
+    ] = None,
+    pipeline: Annotated[
+        int | None, typer.Option(help="Data-parallel rank of the straggler; default: it is not part of this job.")
+    ] = None,
+    gone: Annotated[
+        bool, typer.Option("--gone", "--none", help="The straggler is as fast as before: remove the announcement.")
+    ] = False,
+    shared_dir: SharedDirOption = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Announce a straggler: other pipelines, which have to wait for it anyway, get slower plans that save energy."""
+    from pydantic import ValidationError
+
+    from pfo_fs.models import MOST_STRAGGLING, Straggler, implausible
+
+    if gone == (slowdown is not None):
+        wrong_usage("give either --slowdown or --gone")
+    folder = find_job(job, shared_dir, writes=True)
+    request = None
+    if slowdown is not None:
+        try:
+            request = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
+            if problem := implausible(slowdown, MOST_STRAGGLING):
+                wrong_usage(f"--slowdown: {problem}")
+        except ValidationError as error:
+            wrong_usage(f"--{': '.join(first_problem(error))}")
+        body = folder.read_job()
+        if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
+            wrong_usage(f"--pipeline {pipeline}: the job has pipelines 0 to {body.job_info.dp_degree - 1}")
+    _write(folder, "straggler", request, json_)
+
+
+def _write(folder: JobFolder, key: str, request: dict[str, object] | None, as_json: bool) -> None:
+    """Writes a request into `schedule.yaml` beside the other one, or removes it."""
+    from pfo_fs.errors import PlanError
+    from pfo_fs.schedule_yaml import parse_schedule_yaml
+    from pfo_fs.store import layout
+
+    path = folder.location / layout.YAML
+    content = folder.read_file(layout.YAML)
+    requests: dict[str, object] = {}
+    if content is not None:
+        try:
+            document = parse_schedule_yaml(content)
+        except PlanError as error:
+            fail(f"{path} is not valid ({error}); correct or remove it first")
+        if document.has_clocks:
+            fail(f"{path} sets clocks, so the scheduler does not plan this job; remove the file first")
+        for name, known in (("target", document.target), ("straggler", document.straggler)):
+            if known is not None:
+                requests[name] = known.model_dump(exclude_none=True)
+    requests.pop(key, None)
+    if request is not None:
+        requests[key] = request
+    if requests:
+        text = yaml.safe_dump(requests, sort_keys=False, default_flow_style=None)
+        folder.write_file(layout.YAML, (_HEAD + text).encode())
+    else:
+        folder.remove_yaml()
+    text = f"written; {folder.location / layout.YAML_STATUS} shows when it is applied" if requests else "removed"
+    tell_written(folder, text, {"file": str(path), "requests": requests}, as_json)

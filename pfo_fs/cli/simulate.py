@@ -1,13 +1,12 @@
-"""`pfo-fs simulate`: runs the closed loop on a simulated cluster, in virtual time."""
+"""`pfo-fs simulate` and `pfo-fs loads`: jobs on simulated GPUs, in virtual time."""
 
 from __future__ import annotations
 
-import re
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -15,11 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pfo_fs.cli.terminal import JsonFlag, err, plausible_slowdown, print_json, say, show, table, wrong_usage
-from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
+from pfo_fs.loads.state import LEAST_BALANCED
+from pfo_fs.reports.wording import difference_text, duration_text, percent, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.simulator import Iteration, Play, Summary, Trace, Truth
-    from pfo_fs.simulator.load_play import LoadPlay
+    from pfo_fs.simulator import Iteration, Play, Summary, Trace
+    from pfo_fs.simulator.load_play import LoadPlay, LoadSummary
     from pfo_fs.simulator.nodes import NodeSettings
 
 Gpu = Literal["A100", "A40"]
@@ -27,7 +27,6 @@ PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "ear
 
 Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
 _BARS = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
-_STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
 
 def simulate(
@@ -36,25 +35,13 @@ def simulate(
         int | None,
         typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
     ] = None,
-    varied: Annotated[
-        bool,
-        typer.Option(
-            "--varied",
-            help="With --generated: durations also vary as those of real jobs (by step, by micro-batch, by rank, in "
-            "bursts), and there may be several pipelines.",
-        ),
-    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option(
             help="Instead of a job that you describe: one whose durations are those of this CSV file (.csv or .csv.gz; "
-            "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs report --trace-csv` writes it."
+            "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
         ),
     ] = None,
-    without_slow_workers: Annotated[
-        bool,
-        typer.Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good."),
-    ] = False,
     loads: Annotated[
         str | None,
         typer.Option(
@@ -64,16 +51,11 @@ def simulate(
             "file with columns step, dp_rank, micro_batch, load.",
         ),
     ] = None,
-    no_pipeline: Annotated[
-        bool,
-        typer.Option("--no-pipeline", help="With --loads: each dp_rank's last stage alone, as a data-parallel job."),
-    ] = False,
-    profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
     gpu: Annotated[
         Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
     ] = "A100",
     stages: Annotated[
-        int, typer.Option(help="Stages of a pipeline; with --profile or --trace, those of the file.", min=1, max=4096)
+        int, typer.Option(help="Stages of a pipeline; with --trace, those of the file.", min=1, max=4096)
     ] = 8,
     schedule: Annotated[PipelineSchedule, typer.Option(help="Order of the instructions of a pipeline.")] = "1f1b",
     num_ranks: Annotated[
@@ -88,12 +70,6 @@ def simulate(
         ),
     ] = None,
     iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1, max=1_000_000)] = 150,
-    straggler: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="1.2@500:900 makes a pipeline take 1.2 times as long in iterations 500 to 900; add /3 for pipeline 3."
-        ),
-    ] = None,
     slowdown: Annotated[
         float | None,
         typer.Option(
@@ -101,7 +77,6 @@ def simulate(
         ),
     ] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
-    p2p_power: Annotated[float | None, typer.Option(help="With --profile: power in W of a GPU that waits.")] = None,
     node: Annotated[
         Node,
         typer.Option(
@@ -112,10 +87,8 @@ def simulate(
     gpus_per_stage: Annotated[
         int, typer.Option(help="GPUs that share a stage (tensor parallelism).", min=1, max=64)
     ] = 1,
-    stages_per_node: Annotated[int, typer.Option(help="Stages on one node.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
     quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
-    profile_steps: Annotated[int, typer.Option(help="Iterations measured for each schedule.", min=1)] = 5,
     shared_dir: Annotated[
         Path | None,
         typer.Option("--shared-dir", "-d", help="Keep the job in this directory, for `pfo-fs report` and `trace`."),
@@ -125,66 +98,49 @@ def simulate(
     """Simulate a whole job in virtual time, to find what profiling costs and what a plan saves.
 
     Scheduler, planner and shared directory are real; the GPUs are simulated.
-    The scheduler has no profile at first: it profiles, plans, checks the plan, and follows stragglers.
+    The scheduler has no profile at first: it profiles, plans, checks the plan, and measures again what changes.
     """
     from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
-    from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
-    from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
+    from pfo_fs.simulator import QUIET, ModelTruth, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
+    from pfo_fs.simulator.load_play import LoadPlay, loads_of
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
-    if p2p_power is not None and profile is None:
-        wrong_usage("--p2p-power needs --profile; the simulated A100 and A40 have their own")
     if sum(each is not None for each in (num_microbatches, generated, trace)) != 1:
         wrong_usage(
             "give --num-microbatches for a job that you describe, --generated for one drawn at random, or --trace for "
             "one that was measured"
         )
-    if trace is None and without_slow_workers:
-        wrong_usage("--without-slow-workers needs --trace")
-    if loads is not None and (trace is None or straggler or shared_dir or asked):
-        wrong_usage("--loads needs --trace, and does not go with --slowdown, --power, --straggler or --shared-dir")
-    if no_pipeline and loads is None:
-        wrong_usage("--no-pipeline needs --loads")
-    if varied and generated is None:
-        wrong_usage("--varied needs --generated")
+    if loads is not None and (trace is None or shared_dir or asked):
+        wrong_usage("--loads needs --trace, and does not go with --slowdown, --power or --shared-dir")
+    kind: str = gpu
     noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
-        job = varied_job(generated) if varied else generated_job(generated)
+        job, kind = generated_job(generated), f"generated-{generated}"
         say(job.name, to=err)
     elif trace is not None:
-        if profile is not None:
-            wrong_usage("--trace does not go with --profile: choose the GPUs by --gpu")
-        traced = read_trace(
-            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
-        )
+        traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
-        nodes = _nodes(node, gpus_per_stage, stages_per_node)
+        nodes = _nodes(node, gpus_per_stage)
         calm = replace(noise, time_jitter=0.0)
         if loads is not None:
-            traced = last_stage(traced) if no_pipeline else traced
             cluster = traced.job(gpu_model(gpu), nodes, calm).cluster(seed)
             _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
             return
-        job = traced.job(gpu_model(gpu), nodes, calm)
+        job, kind = traced.job(gpu_model(gpu), nodes, calm), trace.name.split(".")[0]
     else:
         assert num_microbatches is not None
-        truth, num_stages = _truth(profile, gpu, stages, p2p_power)
-        pipeline = make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks)
-        nodes = _nodes(node, gpus_per_stage, stages_per_node)
-        job = SimulatedJob("", pipeline, truth, noise, nodes, pipelines or 1)
-    if straggler and job.pipelines == 1:
-        wrong_usage("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
-    cluster = job.cluster(seed, [_episode(text, job.pipelines) for text in straggler or ()])
+        pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
+        nodes = _nodes(node, gpus_per_stage)
+        job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), noise, nodes, pipelines or 1)
+    cluster = job.cluster(seed)
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
-        settings = load_settings(
-            of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps
-        )
-        play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile or trace, gpu, generated)}")
+        settings = load_settings(of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=5)
+        play = Play(cluster, root, settings, metadata=f"simulated-{kind}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)
         play.end()
@@ -200,68 +156,30 @@ def simulate(
 
 def _with_loads(play: LoadPlay, iterations: int, as_json: bool) -> None:
     """Plays a trace with clocks from loads, and shows what they save."""
-    from pfo_fs.cli.loads import show_summary
-
     with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
         summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
     if as_json:
         print_json({"summary": summary.as_json()})
         return
-    show_summary(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
-
-
-def _kind(file: Path | None, gpu: str, generated: int | None) -> str:
-    if generated is not None:
-        return f"generated-{generated}"
-    return file.name.split(".")[0] if file else gpu
+    _show_loads(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
 
 
 def _about(trace: Trace) -> str:
     """Returns what a trace holds, and what of it is not simulated."""
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
     text = f"trace {trace.name}: {len(trace.steps)} steps of {len(trace.dp_ranks)} pipelines of {size}"
-    if trace.left_out:
-        text += f"; slow for good and left out: dp_rank {', '.join(map(str, trace.left_out))}"
     return text + (f"; {trace.incomplete} steps were incomplete and are left out" if trace.incomplete else "")
 
 
-def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:
-    from pfo_fs.device.simulated.physics import gpu_model
-    from pfo_fs.planner import blocking_power_w, read_profile
-    from pfo_fs.simulator import ModelTruth, ProfileTruth
-
-    if profile is None:
-        return ModelTruth(gpu_model(gpu), stages), stages
-    measured = read_profile(profile)
-    power_w = p2p_power if p2p_power is not None else blocking_power_w(gpu)
-    return ProfileTruth(measured, power_w), measured.num_stages
-
-
-def _nodes(node: Node, gpus_per_stage: int, stages_per_node: int) -> NodeSettings | None:
+def _nodes(node: Node, gpus_per_stage: int) -> NodeSettings | None:
     from pfo_fs.device.simulated.node_physics import node_physics
     from pfo_fs.simulator.nodes import NodeSettings
 
     if node == "launch":
-        if gpus_per_stage > 1 or stages_per_node > 1:
-            wrong_usage("--gpus-per-stage and --stages-per-node do not go with --node launch")
+        if gpus_per_stage > 1:
+            wrong_usage("--gpus-per-stage does not go with --node launch")
         return None
-    return NodeSettings(node_physics(node), gpus_per_stage, stages_per_node)
-
-
-def _episode(text: str, pipelines: int) -> Any:
-    from pfo_fs.simulator import Episode
-
-    match = _STRAGGLER.fullmatch(text)
-    if match is None:
-        wrong_usage(f"--straggler {text!r}: write 1.2@500:900, or 1.2@500:900/3 for pipeline 3")
-    slowdown, first, last = float(match["slowdown"]), int(match["first"]), int(match["last"])
-    pipeline = int(match["pipeline"] or pipelines - 1)
-    if not (slowdown >= 1 and first < last and pipeline < pipelines):
-        wrong_usage(
-            f"--straggler {text}: the slowdown must be 1 or more, the last iteration after the first, and the pipeline "
-            f"below {pipelines}"
-        )
-    return Episode(slowdown, first, last, pipeline)
+    return NodeSettings(node_physics(node), gpus_per_stage)
 
 
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
@@ -283,7 +201,7 @@ def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
 
 
 def _table(summary: Summary) -> Table:
-    shown = table("", "time s", "slower", "energy J", "saved", title="Time and energy, noise aside")
+    shown = table("", "time s", "slower", "energy J", "saved", title="Time and energy, without measurement noise")
     shown.add_row("max clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
         shown.caption = (
@@ -308,15 +226,83 @@ def _table(summary: Summary) -> Table:
         f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling took "
         f"{difference_text(summary.overhead_s, duration_text)} than at max clocks"
     ]
-    for episode in summary.episodes:
-        followed = "not followed" if episode.followed_after is None else f"followed after {episode.followed_after}"
-        back = "not back yet" if episode.back_after is None else f"back after {episode.back_after} iterations"
-        saved = "" if episode.saved is None else f", {less_or_more(episode.saved)} energy than without following it"
-        lines.append(
-            f"pipeline {episode.pipeline}, {episode.slowdown:g} times as slow from {episode.first} to {episode.last}: "
-            f"{followed}, {back}{saved}"
-        )
     if summary.worst_step_late > summary.slowdown:
         lines.append(f"under the plan, the worst step takes {percent(summary.worst_step_late, 2)} longer")
     shown.caption = "\n".join(lines)
     return shown
+
+
+# ---- clocks from loads in a data-parallel job
+
+
+def loads(
+    lengths: Annotated[
+        Path | None,
+        typer.Argument(help="CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."),
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=2, max=4096, help="Without a file: number of data-parallel ranks.")] = 16,
+    micro_batches: Annotated[int, typer.Option(min=1, max=1024, help="Without a file: of a rank in a step.")] = 4,
+    context: Annotated[
+        int, typer.Option(min=16, max=16_777_216, help="Without a file: tokens of a micro-batch, filled by documents.")
+    ] = 32_768,
+    median: Annotated[
+        int, typer.Option(min=1, max=16_777_216, help="Without a file: median length of the documents, log-normal.")
+    ] = 1500,
+    sigma: Annotated[float, typer.Option(min=0.0, max=5.0, help="Without a file: spread of their logarithm.")] = 1.4,
+    model: Annotated[
+        Literal["1B", "8B", "70B"], typer.Option(help="Size of the model: how much attention weighs.")
+    ] = "8B",
+    step_seconds: Annotated[float, typer.Option(min=0.05, max=3600.0, help="Time of a step.")] = 2.0,
+    noise: Annotated[
+        float, typer.Option(min=0.0, max=0.5, help="Scatter of a rank's time that no load explains; 0.01 for 1 %.")
+    ] = 0.01,
+    gpu: Annotated[str, typer.Option(help="Model of GPU: A100 or A40.")] = "A100",
+    iterations: Annotated[int, typer.Option(min=1, max=100_000, help="Number of steps; of a file, all at most.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Other documents, other noise.")] = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Show what LoadClocks would save where ranks get sequences of unequal lengths, from a cold start.
+
+    Plays a data-parallel job on simulated GPUs, with the code that decides in real ones. Without a file, documents of
+    drawn lengths are packed into micro-batches.
+    """
+    from pfo_fs.device.simulated.physics import gpu_model
+    from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
+
+    if not step_seconds > 0 or not noise >= 0:
+        wrong_usage("--step-seconds and --noise must be numbers")
+    if lengths is not None:
+        read = read_lengths(lengths)
+        iterations = min(iterations, len(read))
+        step_of = read.__getitem__ if len(read) >= 10 else lambda number: read[number % len(read)]
+        ranks = len(read[0])
+    else:
+        step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
+    with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
+        steps = progress.track(range(iterations), description="")
+        summary, _ = play(
+            step_of, gpu_model(gpu), MODELS[model], step_s=step_seconds, noise=noise, steps=steps, seed=seed
+        )
+    if json_:
+        print_json({"summary": summary.as_json()})
+        return
+    _show_loads(summary, f"Clocks from loads, {ranks} ranks", "its second half, after learning")
+
+
+def _show_loads(summary: LoadSummary, title: str, plan: str) -> None:
+    """Shows what clocks from loads have saved, and first what balanced batches would.
+
+    Args:
+        plan: What the summary's plan stands for.
+    """
+    if summary.balanced >= LEAST_BALANCED:
+        say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
+    begins = summary.begins_at
+    first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
+    worst = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at max clocks"
+    shown = table("against max clocks on the same data", "slower", "saved", title=title, caption=f"{first}; {worst}")
+    run_late, plan_late = signed_percent(summary.run_late, 3), signed_percent(summary.plan_late, 3)
+    shown.add_row(f"whole run, {summary.iterations} steps", run_late, percent(summary.run_saved))
+    shown.add_row(plan, plan_late, f"[bold]{percent(summary.plan_saved)}[/]")
+    show(shown)
+    say(summary.status_text)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from pfo_fs.cli.jobs import NOT_IN_FORCE, JobOrNone, find_job
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, open_directory, print_json, say, wrong_usage
+from pfo_fs.cli.terminal import (
+    JsonFlag,
+    SharedDirOption,
+    fail,
+    open_directory,
+    print_json,
+    say,
+    the_directory,
+    wrong_usage,
+)
 
 if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
@@ -70,6 +79,16 @@ def on(
     _show(shared, name, False, wait, timeout, json_)
 
 
+class Followed(NamedTuple):
+    """A job that a switch concerns, and whether all of its ranks have followed."""
+
+    job_id: str
+    done: bool
+    held_ranks: list[int]
+    ranks: int
+    text: str
+
+
 def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[SharedDirectory, str]:
     """Returns the directory, and the name of the switch."""
     from pfo_fs.store import SharedDirectory, layout
@@ -77,9 +96,7 @@ def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[Share
     if (job is not None) == every:
         wrong_usage("name a job, or all of them by --all")
     if job is None:
-        if shared_dir is None:
-            wrong_usage("name the shared directory: by -d (--shared-dir) or in PFO_FS_SHARED_DIR")
-        return open_directory(shared_dir, in_use=True), layout.EVERY_JOB
+        return open_directory(the_directory(None, shared_dir), in_use=True), layout.EVERY_JOB
     folder = find_job(job, shared_dir, writes=True)
     return SharedDirectory(folder.files), folder.job_id
 
@@ -90,18 +107,18 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
 
     until_s, pause_s = time.monotonic() + timeout_s, 0.25
     jobs = _jobs(shared, name)
-    while wait and not all(job["done"] for job in jobs) and time.monotonic() < until_s:
+    while wait and not all(job.done for job in jobs) and time.monotonic() < until_s:
         time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
         pause_s = min(2 * pause_s, _SLOWEST_LOOK_S)
         jobs = _jobs(shared, name)
-    done = all(job["done"] for job in jobs)
+    done = all(job.done for job in jobs)
     if as_json:
-        print_json({"name": name, "off": off, "done": done, "jobs": jobs})
+        print_json({"name": name, "off": off, "done": done, "jobs": [job._asdict() for job in jobs]})
     else:
         who = "all jobs" if name == layout.EVERY_JOB else f"job {name}"
         say(f"{shared.files.root}: {who} switched {'off' if off else 'on'}")
         for job in jobs:
-            say(f"  {job['job_id']}: ", (job["text"], "green" if job["done"] else "yellow"))
+            say(f"  {job.job_id}: ", (job.text, "green" if job.done else "yellow"))
         if not jobs:
             say("  no job runs here now")
         if not done and not wait:
@@ -110,7 +127,7 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
         fail("not all ranks have followed in time; `pfo-fs status` shows their last errors", code=NOT_IN_FORCE)
 
 
-def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:
+def _jobs(shared: SharedDirectory, name: str) -> list[Followed]:
     """Returns for each running job that the switch concerns whether all of its ranks have followed."""
     from pfo_fs.errors import StoreError
     from pfo_fs.reports.status import describe_job, held_text
@@ -118,7 +135,7 @@ def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:
 
     switched = OffSwitch(shared.files).read()
     ids = shared.newest_job_ids()[:_MOST_JOBS] if name == layout.EVERY_JOB else [name]
-    found = []
+    jobs = []
     for job_id in ids:
         folder = shared.job(job_id)
         try:
@@ -135,5 +152,5 @@ def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:
             done, text = len(held) >= size, held_text(job)
         else:
             done, text = not held, f"{len(held)} ranks are still held" if held else "nothing is held"
-        found.append({"job_id": job_id, "done": done, "held_ranks": held, "ranks": size, "text": text})
-    return found
+        jobs.append(Followed(job_id, done, held, size, text))
+    return jobs

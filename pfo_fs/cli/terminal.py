@@ -87,12 +87,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.
 
 
 def say(*parts: str | tuple[str, str], to: Console = out) -> None:
-    """Prints one line; markup and control characters in it are printed as text and have no effect.
-
-    Args:
-        parts: Texts, or pairs of a text and its style.
-        to: The console.
-    """
+    """Prints one line; markup and control characters in it are printed as text and have no effect."""
     line = Text()
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
@@ -111,9 +106,9 @@ def wrong_usage(text: str) -> NoReturn:
     fail(text, 2)
 
 
-def print_json(document: object, indent: int | None = None) -> None:
+def print_json(document: object) -> None:
     """Prints the answer of a command for programs: one document, on standard output."""
-    print(json.dumps(document, indent=indent))  # noqa: T201
+    print(json.dumps(document))  # noqa: T201
 
 
 def table(*columns: str, left: Collection[str] = (), title: str = "", caption: str = "") -> Table:

@@ -22,9 +22,6 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     If the path is /dev/stdout or the like, or not a plain file (a pipe, for example), the text is written into it. A
     link stays, and the file that it leads to is replaced and keeps its mode.
 
-    Args:
-        path: The file.
-
     Raises:
         ConfigError: The file cannot be written.
     """

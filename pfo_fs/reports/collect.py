@@ -190,9 +190,9 @@ class JobData(JobState):
 
     def pipeline_ranks(self, pipeline: int, tp_rank: int = 0) -> list[RankInfo]:
         """The ranks of one pipeline by stage; empty if one of them is missing."""
-        found = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and i.tp_rank == tp_rank}
+        by_stage = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and i.tp_rank == tp_rank}
         degree = self.job.job_info.pp_degree
-        return [found[stage] for stage in range(degree)] if set(range(degree)) <= set(found) else []
+        return [by_stage[stage] for stage in range(degree)] if set(range(degree)) <= set(by_stage) else []
 
     def pipeline_orders(self, pipeline: int, tp_rank: int = 0) -> list[StagedOrder]:
         """The instructions that the ranks of one pipeline run; empty if those of a rank are not known."""
@@ -203,7 +203,6 @@ class JobData(JobState):
         """Whether a schedule runs everything at the highest clock that each GPU offers.
 
         Args:
-            window: The schedule.
             or_default: Whether clocks that are left alone count as well.
         """
         tops = {info.rank: max(info.available_frequencies, default=0) for info in self.infos}
@@ -239,7 +238,6 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
     """Reads the state of a job, live, ended or archived; what cannot be read is noted and left out.
 
     Args:
-        folder: The job.
         most_hosts: Progress is read from at most this many hosts; None: from all.
 
     Raises:
@@ -265,8 +263,8 @@ def collect_job(folder: JobFolder) -> JobData:
     """Reads a job with its schedules and results; raises what `read_state` raises."""
     data = JobData(**vars(read_state(folder)))
     quietly = Quietly(data.unreadable)
-    found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
-    data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, data.job.job_info)]
+    registered = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
+    data.ranks = [rank for rank in registered if _has_a_place(rank.rank_info, data.job.job_info)]
     for rank in folder.numbers(bodies.IterationTimesBody):
         times = quietly(folder.read, bodies.IterationTimesBody, rank=rank)
         data.paces += [times] if times is not None else []
@@ -295,12 +293,12 @@ def results_of(
     """The results of these ranks under a schedule; what cannot be read is left out, and noted in `unreadable`."""
     quietly = Quietly([] if unreadable is None else unreadable)
     wanted = {info.rank for info in infos}
-    found: dict[int, bodies.ResultBody] = {}
+    results: dict[int, bodies.ResultBody] = {}
     for name in data.folder.numbers(bodies.ResultsBody, number=number):
         for body in quietly(data.folder.read_results, number, name) or ():
             if body.result.rank in wanted and _has_figures(body.result):
-                found.setdefault(body.result.rank, body)
-    return found
+                results.setdefault(body.result.rank, body)
+    return results
 
 
 def _has_a_place(info: RankInfo, job: JobInfo) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import collect_job
@@ -93,16 +92,23 @@ def owner_of(folder: JobFolder) -> str:
         return str(number)
 
 
-def sums(rows: list[JobRow], key: Callable[[JobRow], str]) -> dict[str, dict[str, Any]]:
-    """Returns jobs, energy and saved energy (kWh) of the rows for each value of a key, sorted.
+@dataclass
+class Sums:
+    """Jobs, with energy and saved energy in kWh; jobs whose saving is not known add nothing to `saved_kwh`."""
 
-    `jobs_without_figures` counts jobs whose saving is not known; they add nothing to `saved_kwh`.
-    """
-    found: dict[str, dict[str, Any]] = {}
+    jobs: int = 0
+    energy_kwh: float = 0.0
+    saved_kwh: float = 0.0
+    jobs_without_figures: int = 0
+
+
+def sums(rows: list[JobRow], key: Callable[[JobRow], str]) -> dict[str, Sums]:
+    """Returns the sums of the rows for each value of a key, sorted."""
+    groups: dict[str, Sums] = {}
     for row in sorted(rows, key=key):
-        group = found.setdefault(key(row), {"jobs": 0, "energy_kwh": 0.0, "saved_kwh": 0.0, "jobs_without_figures": 0})
-        group["jobs"] += 1
-        group["energy_kwh"] += row.energy_kwh or 0.0
-        group["saved_kwh"] += row.saved_kwh or 0.0
-        group["jobs_without_figures"] += row.saved_kwh is None
-    return found
+        group = groups.setdefault(key(row), Sums())
+        group.jobs += 1
+        group.energy_kwh += row.energy_kwh or 0.0
+        group.saved_kwh += row.saved_kwh or 0.0
+        group.jobs_without_figures += row.saved_kwh is None
+    return groups

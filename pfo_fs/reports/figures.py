@@ -14,10 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pfo_fs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 COLOURS = {
     "text": "#17202b",
@@ -30,7 +36,6 @@ COLOURS = {
     "good": "#0a7a43",
     "bad": "#b3341c",
     "warn": "#9a5b00",
-    "s0": "#b4470f",
 }
 """Colours by name, as `page.css` has them in its light theme."""
 
@@ -105,21 +110,21 @@ def drawing(salt: str = "pfo-fs") -> Iterator[None]:
         yield
 
 
-def new_figure(width_in: float, height_in: float, *, automatic_layout: bool = True) -> Any:
+def new_figure(width_in: float, height_in: float, *, automatic_layout: bool = True) -> Figure:
     """Returns an empty figure; inside of `drawing`."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), layout="constrained" if automatic_layout else None)
 
 
-def page_figure(width: float, height: float) -> Any:
+def page_figure(width: float, height: float) -> Figure:
     """Returns an empty figure for the page, in pixels, without background."""
     figure = new_figure(width / 72, height / 72, automatic_layout=False)
     figure.patch.set_visible(False)
     return figure
 
 
-def page_axes(figure: Any, left: float, top: float, right: float, bottom: float) -> Any:
+def page_axes(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
     """Returns axes between four edges in pixels, counted from the left and the top, with grid lines and no frame."""
     width, height = (size * 72 for size in figure.get_size_inches())
     axes = figure.add_axes(
@@ -130,12 +135,12 @@ def page_axes(figure: Any, left: float, top: float, right: float, bottom: float)
     return axes
 
 
-def set_title(axes: Any, text: str) -> None:
+def set_title(axes: Axes, text: str) -> None:
     """Writes what axes show above their left end."""
     axes.set_title(text, loc="left", fontsize=12, color=COLOURS["soft"], pad=4)
 
 
-def add_boxes(axes: Any, boxes: Sequence[Box], faces: Sequence[str], gid: str) -> None:
+def add_boxes(axes: Axes, boxes: Sequence[Box], faces: Sequence[str], gid: str) -> None:
     """Adds boxes in the order of their tooltips, and removes the grid behind them."""
     from matplotlib.collections import PolyCollection
 
@@ -144,7 +149,7 @@ def add_boxes(axes: Any, boxes: Sequence[Box], faces: Sequence[str], gid: str) -
     axes.grid(visible=False)
 
 
-def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
+def set_ticks(axis: Axis, about: int, unit: float = 1.0) -> None:
     """Puts round values on an axis, in at most `about` steps, and writes them as multiples of a power of ten."""
     from matplotlib.ticker import FuncFormatter
 
@@ -157,13 +162,13 @@ def ticks_of(length: float, about: int) -> list[float]:
     return [float(tick) for tick in _round_values(about).tick_values(0, length) if tick <= length]
 
 
-def _round_values(about: int) -> Any:
+def _round_values(about: int) -> MaxNLocator:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(about, steps=(1, 2, 2.5, 5, 10))
 
 
-def save(figure: Any, path: str | os.PathLike[str]) -> None:
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes a figure to a file, `.png`, `.svg` or `.pdf` by its name; inside of `drawing`.
 
     Raises:
@@ -178,7 +183,7 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def svg_of(
-    figure: Any,
+    figure: Figure,
     name: str,
     tooltips: Mapping[str, Sequence[str]] | None = None,
     classes: Mapping[str, str] | None = None,

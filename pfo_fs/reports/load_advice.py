@@ -33,7 +33,7 @@ _TOGETHER = 0.5
 _SURE = 2.0
 """A figure is told if it is larger than twice its standard error: else it may be none."""
 _BEYOND_CHANCE = 3.0
-"""A pipeline that is slower by more than three standard errors is slow for good, which batches do not change."""
+"""A pipeline that is slower by more than three standard errors is permanently slow, whatever its batches."""
 _MOST_PLAYED = 20_000
 """Energies are those of 20,000 instructions of a pipeline, but of ten iterations at least: more take a minute."""
 _LEAST_STEPS = 10
@@ -141,7 +141,7 @@ class _Played:
         self._shape = StepShape.of(dag)
         table = by_micro_batch(np.array(recorded), self._kinds, self._shape.micro_batch)
         table /= table.mean(axis=(0, 1, 2))
-        loads, self._together = shown_loads(table / _slow_for_good(table))
+        loads, self._together = shown_loads(table / _permanently_slow(table))
         self._loads: Array = loads[..., None]
         self._overhead_s, self._waiting_w = 0.0, 0.0
         self._rows: dict[int, list[Measurement]] = {}
@@ -172,7 +172,7 @@ class _Played:
         """By how much shorter steps would be with equal work, of what loads explain: noise cannot be balanced."""
         durations = self._choice.durations
         due_s = [durations.ends_s(one).max(axis=0) for one in self._loads]
-        # A worker that is slow for good stays slow.
+        # A worker that is permanently slow stays slow.
         equal_s = [float((each / durations.pace).mean() * durations.pace.max()) for each in due_s]
         rest_s = self._overhead_s
         return _share([each + rest_s for each in equal_s], [float(each.max()) + rest_s for each in due_s])
@@ -223,7 +223,7 @@ class _Played:
         return float(drawn_j.sum()) + self._waiting_w * waited_s, float((of_kinds_j**2).sum() ** 0.5)
 
 
-def _slow_for_good(table: Array) -> Array:
+def _permanently_slow(table: Array) -> Array:
     """By how many times each kind takes as long on a pipeline, where chance does not make its work so: (1, pipelines,
     kinds)."""
     works = table.mean(axis=1)
@@ -249,7 +249,6 @@ def _recorded_steps(data: JobData, profile: Profile | None) -> list[Array]:
     missing.
 
     Args:
-        data: The job.
         profile: It says how durations follow the clock; None: only those at the highest clock count.
     """
     pipelines = _pipelines(data)

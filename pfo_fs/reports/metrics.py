@@ -106,11 +106,7 @@ class Figures:
 
 
 class FigureReader:
-    """Reads figures again and again, and adds up energies from one time to the next.
-
-    Args:
-        shared: The directory.
-    """
+    """Reads figures again and again, and adds up energies from one time to the next."""
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
@@ -120,29 +116,29 @@ class FigureReader:
 
     def read(self, leads: bool) -> Figures:
         """Reads the directory; a standby daemon (`leads` is False) reads no jobs, so that no job is counted twice."""
-        found, began = Figures(leads), time.monotonic()
+        figures, began = Figures(leads), time.monotonic()
         try:
             about = os.statvfs(self._shared.files.root)
-            found.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
-            found.site_problem = read_site_policy(self._shared).problem
+            figures.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
+            figures.site_problem = read_site_policy(self._shared).problem
             ids = self._shared.newest_job_ids() if leads else []
             for folder, names in self._running(ids):
-                if len(found.jobs) == MOST_JOBS:
-                    found.states["not_read"] += 1
+                if len(figures.jobs) == MOST_JOBS:
+                    figures.states["not_read"] += 1
                 elif layout.JOB in names:
                     job = _job(folder)
                     if layout.END in names and not job.figures.get("undo_owed"):
                         self._ended[folder.job_id] += 1
                         continue
-                    found.jobs.append(job)
-                    found.states[job.state] += 1
-            found.reachable = True
+                    figures.jobs.append(job)
+                    figures.states[job.state] += 1
+            figures.reachable = True
         except (OSError, StoreError, RecordError):
             pass
-        self._add_energies(found.jobs)
-        found.energy_j, found.saved_j, found.added_j = self._energy_j, self._saved_j, self._added_j
-        found.read_s = time.monotonic() - began
-        return found
+        self._add_energies(figures.jobs)
+        figures.energy_j, figures.saved_j, figures.added_j = self._energy_j, self._saved_j, self._added_j
+        figures.read_s = time.monotonic() - began
+        return figures
 
     def _running(self, ids: list[str]) -> Iterator[tuple[JobFolder, set[str]]]:
         """Yields the jobs that run, or may have left a GPU that is not reset."""
@@ -262,7 +258,6 @@ class MetricsFile:
 
     Args:
         path: The file; its name ends in `.prom`, as the collector wants.
-        shared: The directory.
         leads: Returns whether this daemon is the leader.
         every_s: Seconds between two versions of the file.
 

@@ -1,23 +1,35 @@
 """The page about one job: one file of HTML that needs nothing else, neither a network nor JavaScript.
 
-Templates (`templates/`) hold the markup, the sections the data. Jinja2 escapes everything except this package's
-pictures, because texts in the shared directory can come from any member of its group.
+Templates (`templates/`) hold the markup, the functions here the data of its sections. Jinja2 escapes everything except
+this package's pictures, because texts in the shared directory can come from any member of its group.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 import pfo_fs
-from pfo_fs.reports import sections
-from pfo_fs.reports.collect import JobData
-from pfo_fs.reports.figures import SHADES, colour
+from pfo_fs.errors import PfoError
+from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.figures import SHADES, colour, ticks_of
 from pfo_fs.reports.load_advice import load_advice
-from pfo_fs.reports.pipeline_section import pipeline
+from pfo_fs.reports.pictures import clock_bounds, life_svg, loads_svg, mean_clocks
+from pfo_fs.reports.pipeline_picture import ROW_PX, pipeline_svg
 from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
+from pfo_fs.reports.timeline import Laid, dag_of, measured_pipeline
+from pfo_fs.reports.wording import seconds_text, signed_percent
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_MOST_ROWS = 2000
+"""A browser shows a table of this length at once."""
 
 
 def render_page(data: JobData) -> str:
@@ -49,9 +61,9 @@ def render_page(data: JobData) -> str:
         advice=advice.text if advice is not None else "",
         headline=headline_section(data, savings_of(data)),
         messages=messages(data),
-        last_step=sections.last_step(data),
+        last_step=last_step(data),
         pipeline=pipeline(data),
-        schedules=sections.schedules(data),
+        schedules=schedules(data),
     )
 
 
@@ -69,3 +81,192 @@ def _facts(data: JobData) -> list[str]:
         data.job.scheduler,
     ]
     return [fact for fact in facts if fact]
+
+
+def picture_markup(svg: str) -> Markup:
+    """Returns a picture of `figures.svg_of`, which has escaped its texts, for the template."""
+    from markupsafe import Markup
+
+    return Markup(svg)  # noqa: S704
+
+
+def legend(values: Sequence[float], unit: str) -> dict[str, object]:
+    """Returns the bounds of a colour scale."""
+    return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
+
+
+def schedules(data: JobData) -> dict[str, object]:
+    """Returns what ran when: the clocks of each schedule, and a table of all schedules with their figures."""
+    section: dict[str, object] = {"lead": "", "missing": "", "picture": "", "legend": None, "straggler": False}
+    if not data.windows:
+        return {**section, "table": None, "missing": "No schedule has been in force yet."}
+    section["table"] = _schedule_table(data)
+    known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
+    if not known:
+        by_loads = "Each step has one clock, which comes from its loads and is not drawn here."
+        return {**section, "lead": "All clocks were left alone so far." if data.loads is None else by_loads}
+    bounds = clock_bounds(data, known)
+    return {
+        **section,
+        "lead": f"Mean clock of each {data.place} under each schedule",
+        "legend": legend(bounds, "MHz"),
+        "picture": picture_markup(life_svg(data, bounds)),
+        "straggler": any(window.follows_straggler for window in data.windows),
+    }
+
+
+def last_step(data: JobData) -> dict[str, object]:
+    """Returns the last step of a job with clocks from loads: who waits for whom; empty if none is known."""
+    step = data.loads.last if data.loads is not None else None
+    if step is None or not max(step.work_s, default=0.0):
+        return {"picture": ""}
+    who = "rank" if step.lanes == data.job.job_info.world_size else "pipeline"
+    bounds = clock_bounds(data, [float(mhz) for mhz in step.mhz])
+    some = f"{len(step.lane)} of {step.lanes} {who}s" if len(step.lane) < step.lanes else f"the {who}s"
+    return {
+        "lead": f"Own work of {some} in step {step.step}; the colour is the clock",
+        "legend": legend(bounds, "MHz"),
+        "picture": picture_markup(loads_svg(step, who, bounds)),
+    }
+
+
+def _purpose(data: JobData, window: Window) -> str:
+    """What a schedule was for, as its record and its clocks say."""
+    if window.index.source.kind == "yaml":
+        return "by hand (schedule.yaml)"
+    if not any(window.clocks_mhz):
+        return "clocks left alone"
+    inputs = window.index.source.plan_inputs
+    slow = [f"pipeline {at} is {times:.3g} × as slow" for at, times in sorted(inputs.slow_pipelines.items())]
+    if inputs.straggler is not None:
+        at = inputs.straggler.pipeline
+        who = "one outside of the job" if at is None else f"pipeline {at}"
+        slow.append(f"{who} is {inputs.straggler.slowdown:.3g} × as slow, as announced")
+    if slow:
+        return f"straggler: {'; '.join(slow)}"
+    if data.at_max_clocks(window):
+        return "max clocks"
+    return "measuring" if window.index.steps else "plan"
+
+
+def _schedule_table(data: JobData) -> dict[str, object]:
+    rows = []
+    for window in data.windows[-_MOST_ROWS:]:
+        measured = window.measured
+        clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
+        figures = (measured.time_s, measured.energy_j, measured.power_w) if measured is not None else (None, None, None)
+        ranks = ""
+        if measured is not None and measured.ranks < data.job.job_info.world_size:
+            ranks = f" ({measured.ranks} of {data.job.job_info.world_size} ranks)"
+        row = {
+            "schedule": window.number,
+            "from step": window.index.start_step,
+            "what": _purpose(data, window),
+            "mean clock MHz": f"{fmean(clocks):,.0f}" if clocks else "–",
+            "time s": _cell(figures[0], ".4f") + ranks,
+            "energy J": _cell(figures[1], ",.0f"),
+            "power W": _cell(figures[2], ",.0f"),
+        }
+        rows.append(row)
+    return {
+        "caption": "All schedules",
+        "lead": "The first schedules ran on colder GPUs, which draw less.",
+        "head": list(rows[0]),
+        "rows": [list(row.values()) for row in rows],
+    }
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+# ---- the pipeline over time
+
+
+def pipeline(data: JobData) -> dict[str, object]:
+    """Returns a measured iteration of the first pipeline: the one of median length under a schedule."""
+    try:
+        if dag_of(data) is None:
+            return _missing("No picture: the order of instructions of a whole pipeline is not known yet.")
+    except PfoError as error:
+        return _missing(f"No picture: {error.args[-1]}.")
+    window = _window_to_draw(data)
+    measured = measured_pipeline(data, window, 0) if window is not None else None
+    if window is None or measured is None or not measured.iterations:
+        return _missing("No picture: there are no results of a whole pipeline yet.")
+    ordered = sorted(measured.iterations.items(), key=lambda item: item[1].length_s)
+    number, laid = ordered[len(ordered) // 2]
+    first = measured.results[0]
+    span_s = (first.result.iter_span or first.result.iter_time)[number]
+    degree = data.job.job_info.dp_degree
+    lead = [
+        f"Pipeline 0{f' of {degree}' if degree > 1 else ''}.",
+        "Low boxes are forwards, high ones backwards; gaps are waiting.",
+        "Boxes carry stage:micro-batch where there is room." if data.place != "stage" else "",
+        "Only durations are measured; start times follow from the dependencies, with everything as early as possible. "
+        f"This gives {seconds_text(laid.length_s)} for an iteration that took {seconds_text(span_s)} "
+        f"({signed_percent(laid.length_s / span_s - 1, 2)}).",
+    ]
+    if window is not data.in_force and data.in_force is not None:
+        lead.append(f"Schedule {data.in_force.number} is in force, but has no results yet.")
+    return {
+        "lead": " ".join(filter(None, lead)),
+        "missing": "",
+        "ranks": [f"{data.place.split()[-1]} {info.pp_rank}" for info in data.pipeline_ranks(0)],
+        "name": f"measured, step {first.first_step + number}",
+        "remark": f"schedule {window.number}, {seconds_text(laid.length_s)}",
+        **_chart(data, laid),
+    }
+
+
+def _missing(text: str) -> dict[str, object]:
+    return {"lead": "", "missing": text, "svg": ""}
+
+
+def _window_to_draw(data: JobData) -> Window | None:
+    """The schedule in force if it has results, else the newest one with results."""
+    if data.in_force is not None and data.in_force.measured is not None:
+        return data.in_force
+    return next((window for window in reversed(data.windows) if window.measured is not None), None)
+
+
+def _chart(data: JobData, laid: Laid) -> dict[str, object]:
+    """The picture, its time axis and colour scales, and the data for the script."""
+    length_s = laid.length_s
+    clocks = [mhz for mhz in laid.clocks_mhz if mhz]
+    powers = [power_w for power_w in laid.powers_w if power_w > 0]
+    bounds: dict[str, tuple[float, float]] = {"clock": clock_bounds(data, clocks)} if clocks else {}
+    bounds |= {"power": (min(powers), max(powers))} if powers else {}
+    units = {"clock": "MHz", "power": "W"}
+    instructions = laid.pipeline.instructions
+    names = sorted({instruction.name for instruction in instructions})
+    boxes = [
+        [
+            [
+                round(laid.starts_s[node], 5),
+                round(laid.times_s[node], 5),
+                names.index(instructions[node].name),
+                instructions[node].stage,
+                instructions[node].microbatch,
+                laid.clocks_mhz[node],
+                round(laid.powers_w[node], 1),
+            ]
+            for node in nodes
+        ]
+        for nodes in laid.rows()
+    ]
+    return {
+        "svg": picture_markup(pipeline_svg("Pipeline over time", laid, length_s, bounds)),
+        "scales": [legend(ends, units[kind]) | {"kind": kind} for kind, ends in bounds.items()],
+        "by": next(iter(bounds), "clock"),
+        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(length_s, 8)],
+        "data": {
+            "length": length_s,
+            "names": names,
+            "row": ROW_PX,
+            "bounds": bounds,
+            "staged": data.place != "stage",
+            "dense": max(map(len, boxes)),
+            "rows": boxes,
+        },
+    }

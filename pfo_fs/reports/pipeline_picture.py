@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.planner import Plan
 from pfo_fs.reports.figures import (
@@ -23,6 +23,10 @@ from pfo_fs.reports.figures import (
     svg_of,
 )
 from pfo_fs.reports.timeline import Laid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ROW_PX = 24.0
 """Height of a rank on the page."""
@@ -47,8 +51,6 @@ def pipeline_svg(title: str, laid: Laid, length_s: float, scales: Mapping[str, B
     """Returns one iteration for the page: only the boxes, once for each colour scale.
 
     Args:
-        title: What the picture shows.
-        laid: The iteration.
         length_s: The time that the width shows, in s.
         scales: For `clock` (MHz) and `power` (W), the bounds of their colours.
     """
@@ -66,13 +68,13 @@ def pipeline_svg(title: str, laid: Laid, length_s: float, scales: Mapping[str, B
     return svg.replace("<svg ", f'<svg preserveAspectRatio="none" style="height:{ranks * ROW_PX:g}px" ', 1)
 
 
-def _limits(axes: Any, begin_s: float, end_s: float, ranks: int) -> None:
+def _limits(axes: Axes, begin_s: float, end_s: float, ranks: int) -> None:
     axes.set_xlim(begin_s, end_s)
     axes.set_ylim(ranks - 0.5, -0.5)
 
 
 def _add_boxes(
-    axes: Any, laid: Laid, values: Sequence[float], bounds: Bounds, name: str, edge: str = "none"
+    axes: Axes, laid: Laid, values: Sequence[float], bounds: Bounds, name: str, edge: str = "none"
 ) -> list[str]:
     """Adds a box per instruction; boxes of one shade are one path, which keeps files small. Returns the paths' gids."""
     from matplotlib.patches import PathPatch
@@ -98,12 +100,7 @@ def _add_boxes(
 
 
 def draw_pipeline(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draws what every rank runs when, coloured by power, with a critical path; long iterations take several rows.
-
-    Args:
-        plan: The plan.
-        path: The picture, `.png`, `.svg` or `.pdf`.
-    """
+    """Draws what every rank runs when, coloured by power, with a critical path; long iterations take several rows."""
     pipeline, ranks = plan.problem.pipeline, len(plan.problem.pipeline.orders)
     powers = [m.energy_j / m.time_s for m in plan.measurements]
     bounds = min(plan.problem.blocking_power_w, *powers), max(powers)
@@ -113,7 +110,7 @@ def draw_pipeline(plan: Plan, path: str | os.PathLike[str]) -> None:
     row_s = plan.iteration_time_s / rows
     with drawing():
         figure = new_figure(_ROW_WIDTH_IN, rows * max(1.4, 0.32 * ranks + 0.5) + 1.2)
-        all_axes = figure.subplots(rows, 1, squeeze=False)[:, 0]
+        all_axes: list[Axes] = list(figure.subplots(rows, 1, squeeze=False)[:, 0])
         numbered = longest / rows <= 1.6 * _ROW_WIDTH_IN * _BOXES_PER_INCH
         for row, axes in enumerate(all_axes):
             axes.set_facecolor(COLOURS["lane"])
@@ -129,12 +126,12 @@ def draw_pipeline(plan: Plan, path: str | os.PathLike[str]) -> None:
             "time (s); boxes carry their micro-batch; tall: backwards, middle: forwards, low: weight gradients; "
             "red: a critical path; empty: waiting"
         )
-        _add_colour_bar(figure, list(all_axes), bounds)
+        _add_colour_bar(figure, all_axes, bounds)
         figure.suptitle(_figures(plan), fontsize=13)
         save(figure, path)
 
 
-def _add_critical_path(axes: Any, plan: Plan, laid: Laid) -> None:
+def _add_critical_path(axes: Axes, plan: Plan, laid: Laid) -> None:
     rank_of = {node: rank for rank, nodes in enumerate(laid.rows()) for node in nodes}
     points = [
         (laid.starts_s[node] + part * laid.times_s[node], rank_of[node]) for node in plan.critical for part in (0, 1)
@@ -142,7 +139,7 @@ def _add_critical_path(axes: Any, plan: Plan, laid: Laid) -> None:
     axes.plot(*zip(*points, strict=True), color=COLOURS["bad"], linewidth=1.8, alpha=0.85)
 
 
-def _add_numbers(axes: Any, laid: Laid, bounds: Bounds, window_s: tuple[float, float]) -> None:
+def _add_numbers(axes: Axes, laid: Laid, bounds: Bounds, window_s: tuple[float, float]) -> None:
     """Writes the micro-batch's number on each box that has room for it."""
     begin_s, end_s = window_s
     staged = any(len({laid.pipeline.instructions[node].stage for node in nodes}) > 1 for nodes in laid.rows())
@@ -166,7 +163,7 @@ def _add_numbers(axes: Any, laid: Laid, bounds: Bounds, window_s: tuple[float, f
             ).set_in_layout(False)  # in the layout, a thousand of them would take seconds
 
 
-def _add_colour_bar(figure: Any, all_axes: Sequence[Any], bounds: Bounds) -> None:
+def _add_colour_bar(figure: Figure, all_axes: Sequence[Axes], bounds: Bounds) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 

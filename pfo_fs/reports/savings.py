@@ -147,24 +147,24 @@ def _baseline(data: JobData) -> Figures | None:
     model = data.model
     candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
     highest = next((w for w in candidates if w.schedules and data.at_max_clocks(w)), None)
-    found = _figures(highest) if highest is not None else None
+    measured = _figures(highest) if highest is not None else None
     known = model is not None and all(
         0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.power_drift_factor)
     )
     if model is None or not known:
-        return found or next((_figures(w) for w in candidates if not any(w.clocks_mhz)), None)
+        return measured or next((_figures(w) for w in candidates if not any(w.clocks_mhz)), None)
     origin = "measured at max clocks"
     change = model.power_drift_factor - 1
     if abs(change) >= 0.0005:
         word = "more" if change > 0 else "less"
-        origin += f"; GPUs draw {abs(change):.1%} {word} power now than then, which is counted"
+        origin += f"; GPUs draw {abs(change):.1%} {word} power now than then (corrected for)"
     return Figures(
-        model.full_time_s + (max(0.0, found.time_s - found.span_s) if found is not None else 0.0),
+        model.full_time_s + (max(0.0, measured.time_s - measured.span_s) if measured is not None else 0.0),
         model.full_energy_j * model.power_drift_factor,
         model.full_time_s,
         origin,
-        found.time_error if found is not None else None,
-        found.energy_error if found is not None else None,
+        measured.time_error if measured is not None else None,
+        measured.energy_error if measured is not None else None,
     )
 
 
@@ -242,12 +242,12 @@ def _sum(parts: list[Part]) -> Part:
 def steps_of(data: JobData) -> list[tuple[Window | None, int]]:
     """Returns how many iterations ran under each schedule so far, and before the first one (None)."""
     end = data.last_step + 1
-    found: list[tuple[Window | None, int]] = []
+    spans: list[tuple[Window | None, int]] = []
     first = min(data.windows[0].index.start_step, end) if data.windows else 0
     if first > 0:
-        found.append((None, first))
+        spans.append((None, first))
     for window in data.windows:
         until = end if window.end_step is None else min(end, window.end_step)
         if until > window.index.start_step:
-            found.append((window, until - window.index.start_step))
-    return found
+            spans.append((window, until - window.index.start_step))
+    return spans

@@ -31,11 +31,6 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
 
     Reads at most 500 folders and for about 10 s; `folders_without_job` counts those of them that hold no job, and
     `jobs_not_shown` all other jobs and folders that are not in the result.
-
-    Args:
-        shared: The shared directory.
-        ended: The largest number of ended jobs to include.
-        live: The largest number of other jobs to include.
     """
     told, since_s = _daemon(shared), time.monotonic()
     switch = OffSwitch(shared.files)
@@ -112,7 +107,6 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tupl
     """Returns the state of one job as plain data, and as it was read; `problem` in it names what cannot be read.
 
     Args:
-        folder: The job.
         switched: What is switched off in the directory; None: that is read.
     """
     switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
-from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.wording import (
     difference_text,
     duration_text,
     energy_text,
     percent,
+    seconds_text,
     signed_percent,
     switching_of,
     switching_text,
@@ -22,7 +21,7 @@ from pfo_fs.reports.wording import (
 )
 
 
-def headline_section(data: JobData, savings: Savings) -> dict[str, Any]:
+def headline_section(data: JobData, savings: Savings) -> dict[str, object]:
     """Returns savings against max clocks, of an iteration and of the whole job."""
     loads = data.loads
     if loads is not None:
@@ -56,11 +55,11 @@ def _how(savings: Savings) -> str:
     return f"Figures {savings.measured.origin}{compared}."
 
 
-def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, Any]:
+def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, object]:
     return {"title": title, "kind": kind, "big": big, "small": small}
 
 
-def _compared(data: JobData, savings: Savings) -> list[dict[str, Any]]:
+def _compared(data: JobData, savings: Savings) -> list[dict[str, object]]:
     """What the schedule in force changes, in percent."""
     now, base, (time_error, energy_error) = savings.measured, savings.baseline, savings.change_errors
     assert now is not None
@@ -82,7 +81,7 @@ def _compared(data: JobData, savings: Savings) -> list[dict[str, Any]]:
     ]
 
 
-def _alone(savings: Savings) -> list[dict[str, Any]]:
+def _alone(savings: Savings) -> list[dict[str, object]]:
     """What an iteration takes, where there is nothing to compare it with."""
     now = savings.measured
     if now is None:
@@ -93,7 +92,7 @@ def _alone(savings: Savings) -> list[dict[str, Any]]:
     ]
 
 
-def _in_force(data: JobData, savings: Savings) -> dict[str, Any]:
+def _in_force(data: JobData, savings: Savings) -> dict[str, object]:
     window = data.in_force
     if window is None:
         said = data.current.message if data.current is not None else ""
@@ -124,7 +123,7 @@ def _plus_minus(error: float | None) -> str:
     return "" if error is None else f"± {percent(TIMES_THE_ERROR * error, 1)}"
 
 
-def _load_cards(known: LoadsKnown) -> list[dict[str, Any]]:
+def _load_cards(known: LoadsKnown) -> list[dict[str, object]]:
     saved, over = "not known yet", f"over {known.steps} steps"
     if known.saved is not None:
         saved, over = signed_percent(-known.saved), f"± {100 * (known.saved_error or 0.0):.1f} %, {over}"
@@ -133,7 +132,7 @@ def _load_cards(known: LoadsKnown) -> list[dict[str, Any]]:
         _card("energy", saved, over),
         _card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
         _card("loads explain", explained, "of what varies between ranks"),
-        _card("batches of equal work", signed_percent(-known.balanced, 0), "time: that comes first"),
+        _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
     ]
 
 
@@ -160,7 +159,7 @@ def missed_target(data: JobData) -> str:
     return f"iterations are {percent(over)} above it, by what the scheduler has measured ({_target_of(data, window)})"
 
 
-def _total(total: JobTotal) -> dict[str, Any]:
+def _total(total: JobTotal) -> dict[str, object]:
     rows, whole = [], total.whole
     more_time_s = max((part.more_time_s for part in total.parts.values()), key=abs)
     more_energy_j = max((part.more_energy_j for part in total.parts.values()), key=abs)
@@ -181,7 +180,7 @@ def _total(total: JobTotal) -> dict[str, Any]:
 
 def _how_total(total: JobTotal, savings: Savings) -> str:
     if "profiling" not in total.parts:
-        return "Steps from begin to begin; what was saved is measured against steps at default clocks."
+        return "Steps from start to start; what was saved is measured against steps at default clocks."
     text = (
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others are estimated by the mean of these."

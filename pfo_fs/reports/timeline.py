@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.job_layout import numbered_iterations, pipeline_of
 from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.planner import Pipeline
@@ -59,7 +59,7 @@ def dag_of(data: JobData, pipeline: int = 0) -> Pipeline | None:
 
 def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
     """When each node begins, in s, as early as the DAG allows."""
-    times: Any = np.array(times_s)[:, None]
+    times: Array = np.array(times_s)[:, None]
     starts: list[float] = (LongestPaths(dag.topological, dag.edges).ends(times).ends_s - times)[:, 0].tolist()
     return starts
 

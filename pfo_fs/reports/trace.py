@@ -22,8 +22,8 @@ from pfo_fs.reports.timeline import Laid, MeasuredPipeline, measured_pipeline
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 """Those of a CSV file."""
 NOTE = (
-    "Only durations of instructions are recorded. Begins are reconstructed from the dependencies of the pipeline, with "
-    "everything as early as possible and the communication delay delay_s between ranks. Each iteration has its "
+    "Only durations of instructions are recorded. Start times are reconstructed from the dependencies of the pipeline, "
+    "with everything as early as possible and the communication delay delay_s between ranks. Each iteration has its "
     "reconstructed and its measured length (reconstructed_span_s, measured_span_s)."
 )
 
@@ -55,9 +55,6 @@ def write_trace(
     """Writes the measured iterations of one schedule, completely or not at all.
 
     Args:
-        data: The job.
-        window: One of its schedules, with results.
-        path: The file.
         pipeline: Data-parallel rank of the only pipeline to write; None: all of them.
         most: Write at most this many iterations, the first ones; None: all.
 
@@ -72,17 +69,20 @@ def write_trace(
     if pipeline is not None and not 0 <= pipeline < degree:
         raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
     places = [
-        (one, tp) for one in range(degree) for tp in range(data.job.job_info.tp_degree) if pipeline in (None, one)
+        (number, tp)
+        for number in range(degree)
+        for tp in range(data.job.job_info.tp_degree)
+        if pipeline in (None, number)
     ]
-    measured = [found for place in places if (found := measured_pipeline(data, window, *place)) is not None]
-    numbers = sorted({number for found in measured for number in found.iterations})[:most]
+    measured = [group for place in places if (group := measured_pipeline(data, window, *place)) is not None]
+    numbers = sorted({number for group in measured for number in group.iterations})[:most]
     measured = [
-        found._replace(
-            iterations={number: found.iterations[number] for number in numbers if number in found.iterations}
+        group._replace(
+            iterations={number: group.iterations[number] for number in numbers if number in group.iterations}
         )
-        for found in measured
+        for group in measured
     ]
-    slices = sum(len(laid.times_s) for found in measured for laid in found.iterations.values())
+    slices = sum(len(laid.times_s) for group in measured for laid in group.iterations.values())
     if not slices:
         raise PlanError(
             f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or "
@@ -94,10 +94,10 @@ def write_trace(
         for number, event in enumerate(_events(data, window, measured, numbers)):
             file.write((",\n" if number else "\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
         file.write("\n]}\n")
-    return {"iterations": len(numbers), "ranks": sum(len(found.ranks) for found in measured), "slices": slices}
+    return {"iterations": len(numbers), "ranks": sum(len(group.ranks) for group in measured), "slices": slices}
 
 
-def _about(data: JobData, window: Window) -> dict[str, Any]:
+def _about(data: JobData, window: Window) -> dict[str, object]:
     assert window.measured is not None
     model = data.model
     return {
@@ -117,35 +117,35 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
 
 def _events(
     data: JobData, window: Window, measured: Sequence[MeasuredPipeline], numbers: Sequence[int]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     gpu = {rank.rank_info.rank: rank.gpu_name for rank in data.ranks}
     begins, at_s = {}, 0.0
     for number in numbers:  # iterations begin together: gradients are reduced at the end of each
         begins[number] = at_s
-        ran = [found for found in measured if number in found.iterations]
-        lasted = [body.result.iter_time[number] for found in ran for body in found.results]
-        at_s += max([*lasted, *(found.iterations[number].length_s for found in ran)])
+        ran = [group for group in measured if number in group.iterations]
+        lasted = [body.result.iter_time[number] for group in ran for body in group.results]
+        at_s += max([*lasted, *(group.iterations[number].length_s for group in ran)])
     yield from _job_events(data, window, measured, begins, at_s)
     waiting_w = data.model.blocking_power_w if data.model is not None else None
     arrow = 0
-    for found in measured:
-        for place, rank in enumerate(found.ranks):
+    for group in measured:
+        for place, rank in enumerate(group.ranks):
             name = f"rank {rank.rank}: {data.place} {rank.pp_rank}, pipeline {rank.dp_rank}"
             name += f", tensor rank {rank.tp_rank}" if data.job.job_info.tp_degree > 1 else ""
             name += f" ({gpu[rank.rank]})" if gpu.get(rank.rank) else ""
             yield from _process(rank.rank, name, rank.rank, "instructions")
-            for number, laid in found.iterations.items():
+            for number, laid in group.iterations.items():
                 yield from _rank_events(laid, place, rank.rank, begins[number], waiting_w)
-        for number, laid in found.iterations.items():
-            arrows = _arrows(laid, [rank.rank for rank in found.ranks], begins[number], arrow)
+        for number, laid in group.iterations.items():
+            arrows = _arrows(laid, [rank.rank for rank in group.ranks], begins[number], arrow)
             yield from arrows
             arrow += len(arrows) // 2
 
 
-def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> list[dict[str, Any]]:
+def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> list[dict[str, object]]:
     """Returns the messages from rank to rank: an arrow from the middle of an instruction to the one that needs it."""
     rank_of = {node: rank for rank, nodes in zip(ranks, laid.rows(), strict=True) for node in nodes}
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     for before, after, _ in laid.pipeline.edges:
         if rank_of[before] != rank_of[after]:
             for phase, node, place in (("s", before, {}), ("f", after, {"bp": "e"})):
@@ -157,25 +157,25 @@ def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> lis
 
 def _job_events(
     data: JobData, window: Window, measured: Sequence[MeasuredPipeline], begins: Mapping[int, float], end_s: float
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Returns the iterations as a process of their own."""
     assert window.measured is not None
     pid = 1 + max((info.rank for info in data.infos), default=0)
     yield from _process(pid, f"iterations of {data.folder.job_id}, schedule {window.number}", -1, "iterations")
     ends = [*begins.values(), end_s][1:]
     for (number, begin_s), until_s in zip(begins.items(), ends, strict=True):
-        ran = [found for found in measured if number in found.iterations]
-        firsts = [found.results[0].result for found in ran]
+        ran = [group for group in measured if number in group.iterations]
+        firsts = [group.results[0].result for group in ran]
         args = {
             "measured_span_s": max((first.iter_span or first.iter_time)[number] for first in firsts),
-            "reconstructed_span_s": max(found.iterations[number].length_s for found in ran),
+            "reconstructed_span_s": max(group.iterations[number].length_s for group in ran),
         }
         yield _slice(pid, begin_s, until_s - begin_s, f"step {window.measured.first_step + number}", "iteration", args)
 
 
 def _rank_events(
     laid: Laid, place: int, rank: int, begin_s: float, waiting_w: float | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     nodes = laid.rows()[place]
     several = len({laid.pipeline.instructions[node].stage for node in nodes}) > 1
     clock, power, now_s = None, -1.0, 0.0
@@ -205,18 +205,18 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 1)
 
 
-def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, Any]:
+def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, object]:
     return {"ph": "C", "pid": pid, "ts": _us(at_s), "name": name, "args": {unit: round(value)}}
 
 
 def _slice(
     pid: int, begin_s: float, time_s: float, name: str, category: str, args: Mapping[str, float]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     at = {"ph": "X", "pid": pid, "tid": 1, "ts": _us(begin_s), "dur": _us(time_s)}
     return {**at, "name": name, "cat": category, "args": args}
 
 
-def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, Any]]:
+def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, object]]:
     """The name and place of a process in the picture, and the name of its only thread."""
     return [
         _meta(pid, "process_name", name=name),
@@ -225,7 +225,7 @@ def _process(pid: int, name: str, order: int, thread: str) -> list[dict[str, Any
     ]
 
 
-def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:
+def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, object]:
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args}
 
 
@@ -240,7 +240,6 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
     parallelism, durations are those of the first rank of each group.
 
     Args:
-        data: The job.
         path: The file; compressed by gzip if its name ends in .gz.
 
     Returns:
@@ -260,8 +259,8 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
             steps.add(step)
             pipelines.add(pipeline)
             rows += len(laid.times_s)
-            for one, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
-                writer.writerow((step, pipeline, one.stage, one.name, one.microbatch, f"{time_s:.6g}"))
+            for node, time_s in zip(laid.pipeline.instructions, laid.times_s, strict=True):
+                writer.writerow((step, pipeline, node.stage, node.name, node.microbatch, f"{time_s:.6g}"))
         if not rows:
             raise PlanError(
                 f"job {data.folder.job_id}: no iteration was measured at max or default clocks of all "
@@ -285,19 +284,19 @@ def _at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
     for window in data.windows:
         if window.measured is None or not data.at_max_clocks(window, or_default=True):
             continue
-        found = {pipeline: _iterations(data, window, pipeline) for pipeline in range(data.job.job_info.dp_degree)}
-        found = {pipeline: iterations for pipeline, iterations in found.items() if iterations}
-        if found:
-            for step in sorted(set.intersection(*(set(iterations) for iterations in found.values()))):
-                for pipeline, iterations in found.items():
+        group = {pipeline: _iterations(data, window, pipeline) for pipeline in range(data.job.job_info.dp_degree)}
+        group = {pipeline: iterations for pipeline, iterations in group.items() if iterations}
+        if group:
+            for step in sorted(set.intersection(*(set(iterations) for iterations in group.values()))):
+                for pipeline, iterations in group.items():
                     yield step, pipeline, iterations[step]
 
 
 def _iterations(data: JobData, window: Window, pipeline: int) -> Mapping[int, Laid]:
     """The measured iterations of one pipeline, by step; empty if results of a rank are missing."""
-    found = measured_pipeline(data, window, pipeline)
-    if found is None:
+    group = measured_pipeline(data, window, pipeline)
+    if group is None:
         return {}
-    first = found.results[0]
+    first = group.results[0]
     steps = first.result.iter_step or range(first.first_step, first.first_step + len(first.result.iter_time))
-    return {steps[number]: iteration for number, iteration in found.iterations.items()}
+    return {steps[number]: iteration for number, iteration in group.iterations.items()}

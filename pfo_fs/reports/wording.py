@@ -36,12 +36,6 @@ def percent(share: float, digits: int = 2) -> str:
     return text if text.strip("-0.%") else text.removeprefix("-")
 
 
-def less_or_more(saved: float, digits: int = 1) -> str:
-    """Returns a saving as text: 0.032 is "3.2 % less", -0.032 is "3.2 % more"; what rounds to zero is not more."""
-    text = signed_percent(-saved, digits)
-    return f"{text[1:]} {'more' if text[0] == '+' and text.strip('+0. %') else 'less'}"
-
-
 def energy_text(joules: float, like: float | None = None) -> str:
     """Returns an energy in J, kJ, MJ or kWh, with three digits; in the unit that suits `like`, if it is given."""
     return _with_unit(joules, like, _ENERGY)
@@ -50,6 +44,11 @@ def energy_text(joules: float, like: float | None = None) -> str:
 def duration_text(seconds: float, like: float | None = None) -> str:
     """Returns a duration in s, min or h, with three digits; in the unit that suits `like`, if it is given."""
     return _with_unit(seconds, like, _DURATION)
+
+
+def seconds_text(seconds: float) -> str:
+    """Returns a time with five digits, because the compared times differ by parts of a percent."""
+    return f"{seconds:#.5g} s"
 
 
 def difference_text(more: float, text_of: Callable[[float, float | None], str], like: float | None = None) -> str:
@@ -104,7 +103,7 @@ def switching_text(switching: dict[str, Any]) -> str:
         ("ahead_s", "training launches {} ahead of the device"),
         ("call_s", "a call takes {}"),
         ("wait_s", "waits up to {} for other GPUs"),
-        ("latency_s", "the clock acts up to {} later"),
+        ("latency_s", "clocks take effect up to {} later"),
     ):
         if switching[name] is not None and switching[name] >= _WORTH_SAYING_S:
             parts.append(words.format(f"{1000 * switching[name]:,.3g} ms"))

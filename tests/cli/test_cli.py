@@ -70,16 +70,27 @@ def test_the_schedule_of_a_job_that_has_ended_cannot_be_set(running: JobFolder, 
     (tmp_path / "good.yaml").write_text("all: 1200\n")
     running.write(bodies.EndBody(reason="finished"))
     done = pfo_fs("schedule", "set", "latest", tmp_path / "good.yaml", "-d", tmp_path)
-    assert done.returncode == 1
-    assert "has ended" in done.stderr
+    assert (done.returncode, "has ended" in done.stderr) == (1, True)
     assert running.read_file(layout.YAML) is None
 
 
-def test_a_job_that_is_not_there_is_an_error_in_one_line(running: JobFolder, tmp_path: Path) -> None:
-    shown = pfo_fs("schedule", "show", "nonsense", "-d", tmp_path)
-    assert shown.returncode == 1
-    assert "is not a job in" in shown.stderr
-    assert "Traceback" not in shown.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["schedule", "show", "nonsense", "-d", "{root}"], 1, "is not a job in"),
+        (["status", "{root}/none"], 1, "is the file system mounted here?"),
+        (["schedule", "show"], 2, "Missing argument"),
+        (["status"], 2, "name the shared directory"),
+        (["daemon", "{root}", "--scheduler-args", "{{"], 2, "is not JSON"),
+    ],
+)
+def test_an_error_is_one_line_and_tells_success_from_wrong_usage(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    SharedDirectory(Files(tmp_path)).make_folders()
+    done = pfo_fs(*(part.format(root=tmp_path) for part in arguments))
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_status_shows_jobs_on_one_screen_of_80_columns(running: JobFolder, tmp_path: Path) -> None:
@@ -111,22 +122,6 @@ def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     assert json.loads(pfo_fs("status", tmp_path, "--json").stdout)["daemon"]["alive"] is False
 
 
-def test_a_directory_that_is_not_there_is_an_error_in_one_line(tmp_path: Path) -> None:
-    shown = pfo_fs("status", tmp_path / "none")
-    assert shown.returncode == 1
-    assert "is the file system mounted here?" in " ".join(shown.stderr.split())
-
-
-def test_wrong_usage_is_exit_code_2() -> None:
-    assert pfo_fs("schedule", "show").returncode == 2
-
-
-def test_scheduler_arguments_that_are_not_json_are_an_error(tmp_path: Path) -> None:
-    done = pfo_fs("daemon", tmp_path, "--scheduler-args", "{")
-    assert done.returncode == 2
-    assert "is not JSON" in done.stderr
-
-
 def test_the_shared_directory_is_named_by_argument_option_or_environment(running: JobFolder, tmp_path: Path) -> None:
     for done in (
         pfo_fs("status", tmp_path),
@@ -134,7 +129,6 @@ def test_the_shared_directory_is_named_by_argument_option_or_environment(running
         pfo_fs("status", PFO_FS_SHARED_DIR=str(tmp_path)),
     ):
         assert running.job_id in done.stdout
-    assert pfo_fs("status").returncode == 2
 
 
 def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(

@@ -21,14 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", ["train_packed.py", "train_pipeline.py"])
-def test_the_demo_finds_the_training_script_of_a_checkout(name: str) -> None:
-    assert example_path(name) == ROOT / "examples" / name
-
-
-@pytest.mark.parametrize("name", ["train_packed.py", "train_pipeline.py"])
-def test_the_demo_looks_first_where_the_wheel_puts_the_training_script(name: str) -> None:
+def test_the_demo_looks_for_its_script_where_the_wheel_puts_it_and_then_in_the_checkout(name: str) -> None:
     assert f'"examples/{name}" = "pfo_fs/examples/{name}"' in (ROOT / "pyproject.toml").read_text()
     assert EXAMPLE_FOLDERS[0] == ROOT / "pfo_fs" / "examples"
+    assert example_path(name) == ROOT / "examples" / name
 
 
 def result_of(*arguments: str | Path) -> dict[str, Any]:

@@ -28,7 +28,6 @@ CASES = [  # a command that reads a file, and its arguments; FILE is the file
     ("plan", "FILE", "--num-microbatches", "2", "--gpu", "A100"),
     ("plan", "p.csv", "--num-microbatches", "2", "--gpu", "A100", "--switching", "FILE"),
     ("plan", "p.csv", "--num-microbatches", "2", "--gpu", "A100", "--calibrate", "FILE"),
-    ("simulate", "--profile", "FILE", "--iterations", "1"),
     ("simulate", "--trace", "FILE", "--iterations", "1"),
     ("simulate", "--trace", "trace.csv", "--loads", "FILE", "--iterations", "1"),
     ("loads", "FILE"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pytest
 from jobs import living_daemon, make_job, rank_infos, register
@@ -110,89 +111,71 @@ def test_off_refuses_a_folder_that_is_no_shared_directory(tmp_path: Path) -> Non
 # ---- a change that no process applies
 
 
-@pytest.mark.parametrize("arguments", [["target", "one", "--slowdown", "1.1"], ["straggler", "one", "--slowdown", 1.2]])
-def test_a_request_says_that_nothing_applies_it_where_neither_a_daemon_nor_rank_0_runs(
-    tmp_path: Path, arguments: list[Any]
+@pytest.mark.parametrize(
+    ("kind", "off", "daemon", "said"),
+    [
+        ("daemon", False, False, "no daemon runs: nothing applies this"),
+        ("local", False, True, "rank 0, which schedules this job itself, gives no sign of life"),
+        ("daemon", True, True, "this job is switched off: nothing applies this before `pfo-fs on`"),
+    ],
+)
+@pytest.mark.parametrize("command", ["target", "straggler"])
+def test_a_request_that_no_process_applies_says_why(
+    tmp_path: Path, command: str, kind: Literal["daemon", "local"], off: bool, daemon: bool, said: str
 ) -> None:
-    job(tmp_path, "one")
-    done = run(*arguments, "-d", tmp_path)
-    assert done.exit_code == 3
-    assert "no daemon runs: nothing applies this" in done.output
-
-
-def test_a_job_that_schedules_itself_needs_no_daemon_but_a_sign_of_life(tmp_path: Path) -> None:
-    folder = job(tmp_path, "one")
-    folder.claim_coordinator(bodies.ClaimBody(kind="local", nonce="n"))
-    with living_daemon(tmp_path):
-        done = run("target", "one", "--slowdown", 1.1, "-d", tmp_path)
-    assert done.exit_code == 3
-    assert "rank 0" in done.output
-
-
-def test_a_change_of_a_job_that_is_switched_off_says_so(tmp_path: Path) -> None:
-    job(tmp_path, "one")
-    run("off", "--all", "-d", tmp_path)
-    with living_daemon(tmp_path):
-        done = run("target", "one", "--slowdown", 1.1, "-d", tmp_path)
-    assert done.exit_code == 3
-    assert "pfo-fs on" in done.output
+    job(tmp_path, "one").claim_coordinator(bodies.ClaimBody(kind=kind, nonce="n"))
+    if off:
+        run("off", "--all", "-d", tmp_path)
+    with living_daemon(tmp_path) if daemon else nullcontext():
+        done = run(command, "one", "--slowdown", 1.1, "-d", tmp_path)
+    assert (done.exit_code, said in done.output) == (3, True), done.output
 
 
 # ---- which job is the latest
 
-
-def taken(root: Path) -> str:
-    """The job that `off latest` takes."""
-    done = run("off", "latest", "-d", root)
-    assert done.exit_code == 0, done.output
-    (name,) = switched(root)
-    assert name in done.output
-    return name
+HOUR = timedelta(hours=1)
+EAST, WEST = timezone(timedelta(hours=9)), timezone(timedelta(hours=-8))
 
 
-def test_the_latest_job_is_the_running_one_that_began_last_whatever_its_name(tmp_path: Path) -> None:
-    job(tmp_path, "zz-older", started=NOW - timedelta(hours=2))
-    job(tmp_path, "aa-newer", started=NOW - timedelta(hours=1))
-    job(tmp_path, "zz-newest-but-over", started=NOW, ended=True)
-    (tmp_path / "jobs" / "zzz-leftover").mkdir()
-    assert taken(tmp_path) == "aa-newer"
-
-
-def test_starts_of_hosts_in_other_time_zones_are_compared_as_times(tmp_path: Path) -> None:
-    job(tmp_path, "east", started=(NOW - timedelta(hours=3)).astimezone(timezone(timedelta(hours=9))))
-    job(tmp_path, "west", started=(NOW - timedelta(hours=1)).astimezone(timezone(timedelta(hours=-8))))
-    assert taken(tmp_path) == "west"
-
-
-@pytest.mark.parametrize("started", [NOW + timedelta(days=365), "", "soon", "9" * 200])
-def test_a_command_that_writes_takes_no_latest_job_beside_one_whose_start_is_unknown(
-    tmp_path: Path, started: datetime | str
+@pytest.mark.parametrize(
+    ("running", "ended", "taken"),
+    [
+        ({"zz-older": NOW - 2 * HOUR, "aa-newer": NOW - HOUR}, {"zz-newest": NOW}, "aa-newer"),
+        ({"east": (NOW - 3 * HOUR).astimezone(EAST), "west": (NOW - HOUR).astimezone(WEST)}, {}, "west"),
+        ({"one": NOW - HOUR}, {"a-clock-that-was-a-year-ahead": NOW + timedelta(days=365)}, "one"),
+    ],
+)
+def test_the_latest_job_is_the_running_one_that_began_last_whatever_its_name(
+    tmp_path: Path, running: dict[str, datetime], ended: dict[str, datetime], taken: str
 ) -> None:
-    job(tmp_path, "one", started=NOW - timedelta(hours=1))
+    for name, started in running.items():
+        job(tmp_path, name, started=started)
+    for name, started in ended.items():
+        job(tmp_path, name, started=started, ended=True)
+    (tmp_path / "jobs" / "zzz-leftover").mkdir()
+    done = run("off", "latest", "-d", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert switched(tmp_path) == {taken}
+    assert taken in done.output
+
+
+@pytest.mark.parametrize(
+    ("started", "said"),
+    [(start, "other") for start in (NOW + timedelta(days=365), "", "soon", "9" * 200)] + [(NOW - HOUR, "one, other")],
+)
+def test_a_command_that_writes_takes_no_latest_job_where_another_one_may_be_meant(
+    tmp_path: Path, started: datetime | str, said: str
+) -> None:
+    job(tmp_path, "one", started=NOW - HOUR)
     job(tmp_path, "other", started=started)
     done = run("off", "latest", "-d", tmp_path)
-    assert done.exit_code == 1
-    assert "other" in done.output
+    assert (done.exit_code, said in done.output) == (1, True), done.output
     assert switched(tmp_path) == frozenset()
 
 
-def test_a_clock_that_was_a_year_ahead_once_does_not_hide_the_running_jobs(tmp_path: Path) -> None:
-    job(tmp_path, "ahead", started=NOW + timedelta(days=365), ended=True)
-    job(tmp_path, "one", started=NOW - timedelta(hours=1))
-    assert taken(tmp_path) == "one"
-
-
-def test_two_jobs_that_began_at_once_must_be_named(tmp_path: Path) -> None:
-    job(tmp_path, "one")
-    job(tmp_path, "two")
-    done = run("off", "latest", "-d", tmp_path)
-    assert done.exit_code == 1
-    assert "one, two" in done.output
-
-
 def test_where_no_job_runs_a_report_takes_the_last_one_and_a_change_none(tmp_path: Path) -> None:
-    job(tmp_path, "over", started=NOW - timedelta(hours=1), ended=True)
-    job(tmp_path, "zz-over-before", started=NOW - timedelta(hours=2), ended=True)
+    job(tmp_path, "over", started=NOW - HOUR, ended=True)
+    job(tmp_path, "zz-over-before", started=NOW - 2 * HOUR, ended=True)
     assert "has ended" in run("target", "latest", "--slowdown", 1.1, "-d", tmp_path).output
     reported = run("report", "latest", "-d", tmp_path, "-o", tmp_path / "page.html", "--json")
     assert json.loads(reported.stdout)["job_id"] == "over"

@@ -36,23 +36,18 @@ for page in [[], *pages]:
         main()
     except SystemExit as end:
         assert end.code in (0, None), (page, end.code)
+sys.argv = ["pfo-fs", "doctor"]
+main()
 """
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_every_help_page_is_printed_in_any_encoding(encoding: str) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "100"}
+def test_every_help_page_and_the_doctors_table_are_printed_in_any_encoding(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "100", "PFO_FS_GPU": "none"}
     done = subprocess.run([sys.executable, "-c", EVERY_HELP], env=environment, capture_output=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert b"Traceback" not in done.stderr, done.stderr[-2000:]
     assert b"Usage" in done.stdout
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_doctor_is_printed_in_any_encoding(encoding: str) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PFO_FS_GPU": "none"}
-    done = subprocess.run([sys.executable, "-m", "pfo_fs", "doctor"], env=environment, capture_output=True)
-    assert b"UnicodeEncodeError" not in done.stderr
-    assert done.stdout
+    assert b"what it means" in done.stdout
 
 
 def test_a_page_about_no_job_is_refused_and_not_silently_left_out(tmp_path: Path) -> None:

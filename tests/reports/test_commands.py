@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from commands import pfo_fs
 
+from pfo_fs.simulator import read_trace
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -34,24 +36,27 @@ def test_a_job_is_found_by_the_path_of_its_folder(played_once: Path, tmp_path: P
     assert "reconstructed" in done.stdout
 
 
-def test_a_job_that_is_not_there_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
-    done = pfo_fs("report", "nobody", "-d", played_once, "-o", tmp_path / "report.html")
-    assert done.returncode == 1
-    assert "'nobody' is not a job in" in done.stderr
-
-
-def test_a_schedule_without_results_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
-    done = pfo_fs("trace", "latest", "-d", played_once, "-o", tmp_path / "trace.json", "--number", "99")
-    assert done.returncode == 1
-    assert "no results of schedule 99; it has results of 0, 1," in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["report", "nobody"], 1, "'nobody' is not a job in"),
+        (["trace", "latest", "--number", "99"], 1, "no results of schedule 99; it has results of 0, 1,"),
+        (["trace", "latest", "-o", "missing/trace.json"], 1, "cannot be written"),
+        (["report", "latest", "-o", "missing/report.html"], 1, "cannot be written"),
+        (["trace", "latest", "-o", "job.csv", "--full"], 2, "leave out --number, --pipeline and --full"),
+        (["trace"], 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_leaves_no_file(
+    played_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = pfo_fs(*arguments, "-d", played_once)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_cannot_be_written_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
-    done = pfo_fs("report", "latest", "-d", played_once, "-o", tmp_path / "nowhere" / "report.html")
-    assert done.returncode == 1
-    assert "cannot be written" in done.stderr
-
-
-def test_wrong_usage_is_exit_code_2() -> None:
-    assert pfo_fs("trace").returncode == 2
+def test_a_name_that_ends_in_csv_gets_the_durations_at_max_clocks(played_once: Path, tmp_path: Path) -> None:
+    done = pfo_fs("trace", "latest", "-d", played_once, "-o", tmp_path / "job.csv.gz", "--json")
+    assert json.loads(done.stdout)["pipelines"] == 2
+    assert read_trace(tmp_path / "job.csv.gz").dp_ranks == [0, 1]

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.reports.collect import JobData, collect_job
-from pfo_fs.reports.page import render_page
-from pfo_fs.reports.sections import last_step
+from pfo_fs.reports.page import last_step, render_page
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
