@@ -18,9 +18,6 @@ class LoaderWithLoads:
     In all else, and where the trainer does not train with it, it is the loader.
 
     Args:
-        loader: The loader.
-        read: Reads the load of a batch.
-        trainer: The trainer.
         steps: Gets the loads of the steps that have not begun yet, one list for each.
     """
 

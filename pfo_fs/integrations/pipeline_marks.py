@@ -25,7 +25,6 @@ class PipelineMarks:
     """Through this an adapter tells where training is. Outside of a step it reports nothing, so evaluations are silent.
 
     Args:
-        opt: The optimizer that follows.
         order: What this rank runs in one step.
         guard: Keeps errors out of training; without one they are raised.
 
@@ -213,9 +212,7 @@ class Attachment(InTraining):
     followed, and all methods can be called and do nothing.
 
     Attributes:
-        optimizer: The `PFOFileOptimizer`.
         orders: The instructions of one step, of each rank of the pipeline.
-        marks: Where training is.
     """
 
     def _start_as_nothing(self, strict: bool = False) -> None:
@@ -243,12 +240,7 @@ class Attachment(InTraining):
         shared_dir: str | os.PathLike[str],
         options: Mapping[str, Any],
     ) -> AnyAttachment:
-        """Makes the optimizer of an adapter; see `attach_pipeline`.
-
-        Args:
-            find: Makes the adapter.
-            shared_dir, options: As for `PFOFileOptimizer`.
-        """
+        """Makes the optimizer of an adapter; see `attach_pipeline`."""
         made = cls.__new__(cls)
         made._start_as_nothing(bool(options.get("strict", False)))
         with made._guard:
@@ -370,7 +362,6 @@ def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str]
     """Follows the steps of a framework; a collective call of all ranks.
 
     Args:
-        adapter: The framework's side.
         shared_dir: The directory that all ranks, the daemon and users share.
         options: Other arguments of `PFOFileOptimizer`, and `loads` as for `attach`. With `strict`, errors are raised,
             such as a ConfigError where the pipeline has one stage; without, they are one warning, and training goes on.

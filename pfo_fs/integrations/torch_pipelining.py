@@ -49,7 +49,6 @@ class TorchPipeline:
     A step is one run of the schedule: with gradient accumulation, an optimizer step has several.
 
     Args:
-        schedule: The schedule.
         mesh: A `DeviceMesh` with named dimensions, `pp` among them; None: the stages' process group tells where this
             rank stands, and there is no tensor parallelism.
 

@@ -61,14 +61,11 @@ class LoadChoice:
 
     Args:
         shape: What the ranks of a pipeline run in a step.
-        clocks: The clocks.
         lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
         clocks: The clocks; `least_mhz` may change.
-        durations: The model.
         margin: Relative to the time of the last pipeline.
-        steps: Number of steps so far.
     """
 
     def __init__(self, shape: StepShape, clocks: Clocks, lost_time: float = LOST_TIME) -> None:

@@ -197,8 +197,6 @@ class LoadCoordinator:
         """Returns the time of a step relative to what was expected at the clocks that it was to have; 1 if nothing was.
 
         Args:
-            done: The step.
-            step_s: Its time, in s.
             rest_s: Of that, what came beside the ranks' work.
         """
         top = self._offered[0]

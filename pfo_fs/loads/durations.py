@@ -47,14 +47,10 @@ _LEAST = 1e-3
 class LoadDurations:
     """The model of durations.
 
-    Args:
-        shape: What the ranks of a pipeline run in a step.
-
     Attributes:
         residual: What the loads do not explain of the ranks' ends (standard deviation), relative to them; infinite
             before the first fit.
         explained: The share of the variance of ends that loads explain.
-        slope: s.
         pace: By how many times a pipeline takes as long as the others, (pipelines,).
         count: Number of steps with an end, since the beginning or the last `forget`.
     """
@@ -223,9 +219,6 @@ class LoadDurations:
     def busy(self, loads: Array, slower: Any = 0.0) -> Array:
         """Returns for which share of the time until its end each rank works: in the rest it waits for others of its
         pipeline, (ranks, pipelines); only after `fit`.
-
-        Args:
-            loads, slower: As for `ends_s`.
         """
         assert self._found is not None
         times_s = self._times_s(self._basis(loads), self._found, slower, self.pace)

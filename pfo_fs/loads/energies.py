@@ -45,11 +45,7 @@ class Saving:
 
 
 class _Powers:
-    """Coefficients of powers in W, by least squares over the rows so far.
-
-    Args:
-        size: How many there are.
-    """
+    """Coefficients of powers in W, by least squares over the rows so far."""
 
     def __init__(self, size: int) -> None:
         self._prior: Array = np.eye(size) / _PRIOR_W**2
@@ -77,11 +73,7 @@ class _Powers:
 
 
 class StepEnergies:
-    """Learns from the energies of steps.
-
-    Args:
-        top_mhz: The highest clock.
-    """
+    """Learns from the energies of steps."""
 
     def __init__(self, top_mhz: int) -> None:
         self._top_mhz = top_mhz
@@ -99,9 +91,7 @@ class StepEnergies:
 
         Args:
             energies_j: Energy of each rank's GPU in the step, in J, (ranks,); NaN where it is not known.
-            step_s: The time of the step, in s.
             work_s: The time of each rank's own work, (ranks,).
-            mhz: The clock of each rank.
         """
         known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
         busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
@@ -116,7 +106,6 @@ class StepEnergies:
             energies_j, step_s: As for `add_clocks`.
             relative: The time of the step relative to what was expected.
             full_s: The time that its loads make of each rank's work at the highest clock, (ranks,).
-            lowered: Whether a rank has a lower clock.
             weights: For ranks that a turn has kept at the highest clock, the inverse of how likely that was; else 0.
         """
         known = np.isfinite(energies_j + full_s) & (energies_j > 0)
@@ -139,11 +128,7 @@ class StepEnergies:
             self._num_turns += 1
 
     def add_others(self, energies_j: Array) -> None:
-        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing.
-
-        Args:
-            energies_j: As for `add_clocks`.
-        """
+        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing."""
         self._other_j += float(np.nansum(energies_j))
 
     @property
@@ -183,7 +168,6 @@ class StepEnergies:
         """Returns the clock, among these, at which work takes least energy beyond that of waiting.
 
         Args:
-            offered_mhz: The clocks.
             slope: By which share of its time work follows the clock.
         """
         _, fixed_w, linear_w, steep_w = map(float, self._all.solve())

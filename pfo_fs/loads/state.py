@@ -20,7 +20,6 @@ class LastStep:
     """The last step of which all ranks have told the end: its lanes by falling work, evenly chosen if there are more.
 
     Attributes:
-        step: The step.
         lanes: Number of all lanes.
         lane: The lane of each row.
         mhz: Its clock.
@@ -40,7 +39,6 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
     """Returns what is shown of a step; None if something is not known.
 
     Args:
-        step: The step.
         mhz: The clock of each lane.
         work_s, full_s: How long it worked, and would have at the highest clock, in s.
     """
@@ -65,11 +63,9 @@ class LoadsState:
         explained: The share of the variance of the ranks' times that loads explain; None before it is known.
         residual: Relative: what they leave unexplained of a rank's time.
         margin: Relative: by how much before the last rank the others end.
-        lowered: Number of steps with a lower clock.
         late, late_error: Time that steps lost, relative to all time, and its standard error.
         saving: Energy saved; None while it is not known.
         balanced: By how much shorter steps would be if all ranks had the mean of their work.
-        text: The same in words.
         last: The last step; None before there was one.
         time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
         problem: Why clocks stay at their default in some or all steps, if something should be changed in training.

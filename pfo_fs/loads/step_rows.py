@@ -39,7 +39,6 @@ class EndedStep:
     """How a step ran on one rank.
 
     Attributes:
-        step: Its number.
         work_s: The time of the rank's own work, until it would have waited for others, in s.
         mhz: The mean of its clock while it worked, NaN if that is not known.
     """
@@ -61,11 +60,7 @@ class Reading:
 
 
 def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[float, ...]:
-    """Returns the load of a step from those of its micro-batches; empty if it cannot be one.
-
-    Args:
-        loads, micro_batches: As for `checked_load`.
-    """
+    """Returns the load of a step from those of its micro-batches; empty if it cannot be one."""
     try:
         return checked_load(loads, micro_batches)
     except ConfigError:
@@ -126,7 +121,6 @@ def make_row(
     """Returns the row of a step.
 
     Args:
-        step: The step.
         load: `load_of_step`; empty if it is not known.
         reading: The energy counter at the begin of this step, or of one of those that have ended.
         ended: The last steps that have ended, at most `MOST_ENDED`.

@@ -85,9 +85,6 @@ class StepShape:
 
         Each yields, for all ranks and columns at once, one instruction of the path to the rank's end, (ranks, columns),
         and whether there was one left, likewise.
-
-        Args:
-            times_s: As for `ends_s`.
         """
         none, columns = times_s.shape
         ends: Array = np.zeros((none + 1, columns))

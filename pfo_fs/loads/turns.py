@@ -39,7 +39,6 @@ class Turns:
 
         Args:
             mhz: The clock of each lane that its loads allow.
-            top_mhz: The highest clock.
         """
         if min(mhz) == top_mhz:
             return list(mhz), 0.0
@@ -72,7 +71,6 @@ class Took:
     """How long a step took, and what it is compared with.
 
     Attributes:
-        time_s: Its time, in s.
         rest_s: How much of that is not the ranks' work in usual steps.
         loads: Load of each micro-batch, (micro-batches, lanes, features).
         slower: Highest clock over that of each lane, less 1.
@@ -140,7 +138,6 @@ class Pace:
         that is known: nearly always 0.
 
         Args:
-            step: The step.
             model: What is expected of its work; None before that is known.
             lowered: Whether a lane had a lower clock.
             in_turn: Whether none had for a turn alone.

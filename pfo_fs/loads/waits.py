@@ -47,7 +47,6 @@ class Waits:
         """Adds a step; returns by how much clocks have made training longer since the step before, in s.
 
         Args:
-            step: The step.
             begins_s: When each rank has begun it, in s, (ranks,); NaN where that is not known.
             next_s: When it has begun the next one.
             work_s: How long each rank worked.

@@ -55,9 +55,6 @@ class _Loader(yaml.SafeLoader):
 def compose(text: bytes | str) -> yaml.Node | None:
     """Returns the root node of a YAML document, or None if it has nothing but comments.
 
-    Args:
-        text: UTF-8 text of at most `MAX_YAML_BYTES`.
-
     Raises:
         ScheduleProblems: The text is too large, not UTF-8, not YAML, or YAML with something that is not used here. No
             other exception is raised, whatever `text` is.

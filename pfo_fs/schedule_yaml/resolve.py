@@ -59,9 +59,6 @@ class ScheduleDocument:
     def check_straggler(self, pipelines: int) -> None:
         """Checks that the job has the announced straggler.
 
-        Args:
-            pipelines: The job's number of pipelines.
-
         Raises:
             PlanError: The job has no such pipeline.
         """
@@ -80,7 +77,6 @@ class ScheduleDocument:
         instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
 
         Args:
-            job_info: The job.
             rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
             orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
 
