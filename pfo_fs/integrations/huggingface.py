@@ -55,10 +55,10 @@ class HFCallback(FrameworkCallback):
     def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
         """The Trainer logs a loss; `metrics()` goes along."""
         if logs is not None and "loss" in logs:
-            found = self.metrics()
-            logs.update(found)
+            metrics = self.metrics()
+            logs.update(metrics)
             if state.log_history:
-                state.log_history[-1].update(found)
+                state.log_history[-1].update(metrics)
 
 
 class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):

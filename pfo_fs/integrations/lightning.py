@@ -25,9 +25,9 @@ class LightningCallback(FrameworkCallback):
     def _log_metrics(self, trainer: Any) -> None:
         """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
         if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
-            found = self.metrics()
-            for logger in trainer.loggers if found else ():
-                logger.log_metrics(found, step=trainer.global_step)
+            metrics = self.metrics()
+            for logger in trainer.loggers if metrics else ():
+                logger.log_metrics(metrics, step=trainer.global_step)
 
 
 class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):

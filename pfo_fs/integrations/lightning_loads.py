@@ -41,12 +41,12 @@ class LoaderWithLoads:
         self._steps.clear()  # an epoch may end before its last batch
         while given < trainer.num_training_batches:  # the last step of an epoch may have fewer micro-batches
             count = min(trainer.accumulate_grad_batches, trainer.num_training_batches - given)
-            found = list(islice(batches, int(count)))
-            if not found:
+            step = list(islice(batches, int(count)))
+            if not step:
                 return
             given += count
-            self._steps.append([self._read(batch) for batch in found])
-            yield from found
+            self._steps.append([self._read(batch) for batch in step])
+            yield from step
 
 
 class LightningLoadClocks(LightningCallback, LoadClocksCallback):

@@ -202,7 +202,7 @@ class PipelineAdapter(Protocol):
 
 
 AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Attachment(InTraining):
@@ -259,8 +259,8 @@ class Attachment(InTraining):
                     "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: "
                     "use the power-limit optimizer (GlobalPowerLimitOptimizer)"
                 )
-            check_loads(options.get("loads"), found := adapter.orders())
-            return found
+            check_loads(options.get("loads"), orders := adapter.orders())
+            return orders
 
         orders = self._on_all_ranks(orders_of, options)
         own = orders[dims["pp_rank"]] if orders else []
@@ -285,16 +285,16 @@ class Attachment(InTraining):
             (self._clocks or self.optimizer).close()
             raise
 
-    def _on_all_ranks(self, work: Callable[[], Found], options: Mapping[str, Any]) -> Found:
+    def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, Any]) -> Result:
         """Returns what `work` returns; an error of any rank is one of all."""
         ranks = Collectives(0, 1, None) if options.get("world_size") == 1 else Collectives.of_program()
         try:
-            found = work()
+            result = work()
         except Exception as error:
             agree(ranks, error, self._guard)
             raise
         agree(ranks, None, self._guard)
-        return found
+        return result
 
     def follow_orders(self, orders: Sequence[Sequence[Instruction]]) -> None:
         """Says what the next step runs; the scheduler hears of other orders once they have come some steps in a row.

@@ -150,7 +150,7 @@ class LoadChoice:
                 np.where(is_open & in_time, middle, first),
                 np.where(is_open & ~in_time, middle - 1, last),
             )
-        return [int(each) for each in mhz[first]]
+        return [int(clock) for clock in mhz[first]]
 
     def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float | None = None) -> None:
         """Learns from a step.

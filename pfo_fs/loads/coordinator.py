@@ -18,8 +18,7 @@ from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, LastStep, LoadsState, last_step
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
-from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
-from pfo_fs.loads.waits import Waits
+from pfo_fs.loads.turns import RECENT, Pace, Took, Turns, Waits
 
 _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
@@ -136,13 +135,13 @@ class LoadCoordinator:
         told, self._untaken = self._untaken, None
         if told is None:
             return
-        for one in self._open:
-            rank, place = np.nonzero(told.ended[:, :, 0] == one.step)
-            one.work_s[rank], one.mhz[rank] = told.ended[rank, place, 1], np.abs(told.ended[rank, place, 2])
-            begun = told.readings[:, 0] == one.step
-            one.energies_j[begun], one.begins_s[begun] = told.readings[begun, 1], told.readings[begun, 2]
+        for step in self._open:
+            rank, place = np.nonzero(told.ended[:, :, 0] == step.step)
+            step.work_s[rank], step.mhz[rank] = told.ended[rank, place, 1], np.abs(told.ended[rank, place, 2])
+            begun = told.readings[:, 0] == step.step
+            step.energies_j[begun], step.begins_s[begun] = told.readings[begun, 1], told.readings[begun, 2]
         # Each rank tells its ends in order: what has not come for a step before the last complete one will not come.
-        complete = [one.step for one in self._open if np.isfinite(one.work_s).all()]
+        complete = [step.step for step in self._open if np.isfinite(step.work_s).all()]
         while complete and self._open[0].step <= complete[-1]:
             done = self._open[0]
             after = self._open[1] if len(self._open) > 1 and self._open[1].step == done.step + 1 else None

@@ -63,13 +63,13 @@ class _Powers:
 
     def solve(self) -> Array:
         """Returns the coefficients."""
-        found: Array = np.zeros(len(self._sums))
+        coefficients: Array = np.zeros(len(self._sums))
         variance = 1.0
         for _ in range(3):  # the prior weighs as the scatter says, which follows from the coefficients
-            found = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
-            left = self._squares - 2 * found @ self._sums + found @ self._products @ found
+            coefficients = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
+            left = self._squares - 2 * coefficients @ self._sums + coefficients @ self._products @ coefficients
             variance = max(1.0, float(left) / max(1, self._rows))
-        return found
+        return coefficients
 
 
 class StepEnergies:
@@ -145,16 +145,16 @@ class StepEnergies:
             inverse: Array = np.linalg.inv(self._products)
         except np.linalg.LinAlgError:
             return None
-        found = inverse @ self._sums
-        full_j = float(self._lowered @ found)
-        paused_j = float(self._paused @ found) * (1 - self._lowered_j / full_j)  # saved in steps with a pause
+        coefficients = inverse @ self._sums
+        full_j = float(self._lowered @ coefficients)
+        paused_j = float(self._paused @ coefficients) * (1 - self._lowered_j / full_j)  # saved in steps with a pause
         at_top_j = full_j + self._other_j + paused_j
         if not np.isfinite(full_j) or full_j <= 0:
             return None
         # The scatter of turns, in each of which all ranks may be off in the same way.
-        off: Array = np.array([sums - products @ found for products, sums, _ in self._turns])
+        off: Array = np.array([sums - products @ coefficients for products, sums, _ in self._turns])
         weights: Array = np.array([weight for _, _, weight in self._turns])
-        free = max(1, len(off) - len(found))
+        free = max(1, len(off) - len(coefficients))
         scatter = off.T @ off * self._num_turns / free
         direction = inverse @ self._lowered
         of_step = float(((off[:, 0] / weights) ** 2).sum()) / free

@@ -238,10 +238,10 @@ def _array(values: Any) -> Array:
     _check_on_cpu(values)
     if hasattr(values, "is_floating_point"):
         values = values.detach().float() if values.is_floating_point() else values  # numpy has no bfloat16
-    found = np.asarray(values)
-    if found.dtype.kind not in "biuf":
+    numbers = np.asarray(values)
+    if numbers.dtype.kind not in "biuf":
         raise ConfigError("it holds no numbers")
-    return found
+    return numbers
 
 
 def _check_on_cpu(values: Any) -> None:

@@ -50,7 +50,7 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastStep | None:
         chosen = order[np.linspace(0, len(order) - 1, SHOWN_LANES - 1).round().astype(int)]
         # The lane that ended last is not always the one with most work: it is shown in any case.
         lanes = [lane for lane in lanes if lane in {*chosen.tolist(), int(np.argmax(work_s))}]
-    seconds = [[float(f"{each[lane]:.4g}") for lane in lanes] for each in (work_s, full_s)]
+    seconds = [[float(f"{values[lane]:.4g}") for lane in lanes] for values in (work_s, full_s)]
     return LastStep(step, len(order), lanes, [round(float(mhz[lane])) for lane in lanes], *seconds)
 
 

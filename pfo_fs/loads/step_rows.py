@@ -2,7 +2,7 @@
 
     step | a step, energy counter and time at its begin | begin | steps that have ended: number, time, clock | loads
 
-Steps may be told before they run, so that the step of a row is that which runs, or a later one.
+Loads may be sent ahead: the step of a row is that which runs, or a later one.
 
 Without a pipeline, the load of a step is that of its micro-batches together, of which the time of a step is a linear
 function: how many there are, the sum of each feature, and, of loads of one number, the sum of their squares. In a
@@ -134,8 +134,8 @@ def make_row(
         reading.time_s,
         reading.time_s if reading.runs == step else began_s,
     )
-    for place, one in enumerate(ended[-MOST_ENDED:]):
-        row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = one.step, one.work_s, one.mhz
+    for place, step_ended in enumerate(ended[-MOST_ENDED:]):
+        row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = step_ended.step, step_ended.work_s, step_ended.mhz
     return [*row, *load]
 
 
@@ -181,8 +181,8 @@ class StepRows:
             lanes: The lane of each rank.
             micro_batches: In a pipeline, how many there are; 1 without one.
         """
-        found: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
+        loads: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
         for lane, load in zip(reversed(lanes), reversed(self._loads), strict=True):
             if load and len(load) == self._size and self._size % micro_batches == 0:
-                found[:, lane] = np.reshape(load, (micro_batches, -1))
-        return found
+                loads[:, lane] = np.reshape(load, (micro_batches, -1))
+        return loads

@@ -50,8 +50,7 @@ class StepShape:
     def of(cls, pipeline: Pipeline) -> StepShape:
         """Returns the shape of a pipeline."""
         instructions = pipeline.instructions
-        found = {i.name for i in instructions}
-        names = sorted(found, key=lambda name: (name != FORWARD, name))
+        names = sorted({i.name for i in instructions}, key=lambda name: (name != FORWARD, name))
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
         micro_batches = sorted({i.microbatch for i in instructions})
         return cls(
@@ -102,13 +101,13 @@ class StepShape:
     def busy_s(self, times_s: Array) -> Array:
         """Returns the time of each rank's instructions together, in s, (ranks, columns)."""
         firsts = np.flatnonzero(np.append(1, np.diff(self.rank)))
-        found: Array = np.add.reduceat(times_s, firsts, axis=0)
-        return found
+        busy_s: Array = np.add.reduceat(times_s, firsts, axis=0)
+        return busy_s
 
     def last_ends_s(self, ends_s: Array) -> Array:
         """Returns the end of each rank's last instruction, (ranks, columns), from those of all instructions."""
-        found: Array = ends_s[self._lasts]
-        return found
+        last_s: Array = ends_s[self._lasts]
+        return last_s
 
     @property
     def _lasts(self) -> Array:

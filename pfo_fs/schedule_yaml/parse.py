@@ -145,12 +145,12 @@ class _DocumentReader:
             if entry is not None:
                 selected += [SelectedEntry(first, last, entry, line) for first, last in ranges]
         widest: SelectedEntry | None = None
-        for one in sorted(selected, key=lambda one: (one.first, one.last)):
-            if widest is not None and one.first <= widest.last:
-                first, second = sorted((widest.line, one.line))
-                self.problems.append(Problem(second, f"{what} {one.first} is given twice, first in line {first}"))
-            if widest is None or one.last > widest.last:
-                widest = one
+        for of in sorted(selected, key=lambda of: (of.first, of.last)):
+            if widest is not None and of.first <= widest.last:
+                first, second = sorted((widest.line, of.line))
+                self.problems.append(Problem(second, f"{what} {of.first} is given twice, first in line {first}"))
+            if widest is None or of.last > widest.last:
+                widest = of
         return tuple(selected)
 
 
