@@ -81,16 +81,6 @@ class InstructionList:
                 for instruction in repeated.instructions:
                     yield instruction, repeated.line
 
-    def line_at(self, position: int) -> int:
-        """Returns the line of the instruction at a 0-based position; beyond the end, that of the last instruction."""
-        line = self.line
-        for repeated in self.lines:
-            line = repeated.line
-            position -= repeated.repeat * len(repeated.instructions)
-            if position < 0:
-                break
-        return line
-
 
 ClockEntry: TypeAlias = SameClock | ClockByName | InstructionList
 

@@ -221,7 +221,8 @@ class _Resolver:
         if order is not None:
             difference = order_problem([name for name, _ in instructions.frequencies], instructions.stages, order, _WHO)
             if difference is not None:
-                self._new.append((listing.line_at(difference[0]), difference[1]))
+                lines = instructions.lines or [listing.line]
+                self._new.append((lines[min(difference[0], len(lines) - 1)], difference[1]))
                 return None
         return instructions
 
