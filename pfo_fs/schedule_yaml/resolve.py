@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,9 @@ from pfo_fs.schedule_yaml.problems import (
     Problem,
     ScheduleProblems,
     clock_problem,
+    closest,
     describe,
+    name_ranks,
     order_problem,
 )
 
@@ -155,7 +156,7 @@ class _Resolver:
             self._find_unused_names()
         if self._problems:
             raise ScheduleProblems(
-                Problem(line, reason.replace(_WHO, _name_ranks(ranks)))
+                Problem(line, reason.replace(_WHO, name_ranks(ranks)))
                 for (line, reason), ranks in self._problems.items()
             )
         if unknown:
@@ -280,10 +281,9 @@ class _Resolver:
                 continue
             names = sorted({name for rank in ranks for name, _ in self._orders.get(rank) or ()})[:_MOST_COMPARED]
             for key in unused[:_MOST_UNUSED]:
-                close = difflib.get_close_matches(key[0], names, n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:10])}"
-                line = entry.clocks[key][1]
-                self._problems[line, f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"] = ranks
+                hint = closest(key[0], names, "there are")
+                reason = f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"
+                self._problems[entry.clocks[key][1], reason] = ranks
 
     def _schedule(self, info: RankInfo, instructions: _RankInstructions) -> FrequencySchedule | None:
         available = frozenset(info.available_frequencies)
@@ -301,8 +301,3 @@ class _Resolver:
 
 def _stage(stage: int | None, info: RankInfo) -> int:
     return info.pp_rank if stage is None else stage
-
-
-def _name_ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"

@@ -158,7 +158,7 @@ def test_gpus_that_differ_are_reported_apart() -> None:
 def test_a_number_or_mapping_waits_for_the_order(text: str) -> None:
     error = unknown_of(text, JOB, INFOS, {rank: ORDERS[rank] for rank in (0, 1, 2)})
     assert (error.ranks, error.line) == ([3, 4, 5, 6, 7], 2)
-    assert "ranks 3, 4, 5, 6, 7 are not known" in str(error)
+    assert "ranks 3, 4, 5, 6 and 1 more are not known" in str(error)
 
 
 def test_a_rank_that_a_list_covers_does_not_wait() -> None:
