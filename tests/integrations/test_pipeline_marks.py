@@ -164,6 +164,7 @@ def test_an_evaluation_after_a_step_is_no_part_of_it(marks: PipelineMarks, opt: 
         with marks.step():
             for _, name, _ in ORDER:
                 marks.around(lambda: None, name)()
+            assert not marks.in_step
         for _, name, _ in ORDER:
             marks.around(lambda: None, name)()
         assert opt.told.count("end") == len(ORDER)
