@@ -6,7 +6,6 @@ micro-batches and get the same clock. Of the ranks that share a stage, the last 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -220,23 +219,17 @@ class LoadCoordinator:
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
         saving = self._energies.saving if self._lowered else None
-        text, problem = choice.status_text, ""
-        if explained is not None and not choice.has_lost_too_much and not self._waits.apart:
+        if saving is not None:
+            saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
+        elif self._lowered:
             saved = "energy saved not known yet"
-            if saving is not None:
-                saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
-            elif not self._lowered:
-                saved = (
-                    "no clock could be lowered: less work saves no more than the margin and the "
-                    f"{1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
-                )
-            text = (
-                f"loads explain {math.floor(100 * explained)} % of what varies; {saved}, {100 * late:.2f} % ± "
-                f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
-            )
-            if (measured := self._pace.late) is not None and measured[1] < _SURE:
-                slower, error, steps = measured
-                text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
+        else:
+            change = f"the {1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
+            saved = f"no clock could be lowered: less work saves no more than the margin and {change}"
+        text, problem = choice.status_text(f"{saved}, "), ""
+        if choice.lowers and (measured := self._pace.late) is not None and measured[1] < _SURE:
+            slower, error, steps = measured
+            text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
         silent = [lane for lane in self._silent if lane >= 0]
         if self._waits.apart:
             problem = (

@@ -188,7 +188,7 @@ class LoadPlay:
             self._balanced(),
             begins_at,
             self.choice.margin,
-            self.choice.status_text,
+            self.choice.status_text(),
         )
 
     def _spans_s(self, times_s: Array) -> Array:

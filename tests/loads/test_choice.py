@@ -103,7 +103,7 @@ def test_loads_that_say_nothing_leave_all_clocks_alone_and_the_status_says_so() 
     for _ in range(50):
         job.step()
     assert not job.lower
-    assert "all clocks stay the highest" in job.choice.status_text
+    assert "all clocks stay the highest" in job.choice.status_text()
 
 
 def test_the_margin_grows_at_once_with_time_that_was_lost_and_shrinks_slowly() -> None:
@@ -136,7 +136,7 @@ def test_after_twice_the_allowed_time_was_lost_all_clocks_stay_the_highest_until
     for _ in range(6):
         job.step(heavy=1.5)  # a pipeline has become slow: what its loads say is not what it takes
     assert job.choice.has_lost_too_much
-    assert "more than twice what is allowed" in job.choice.status_text
+    assert "more than twice what is allowed" in job.choice.status_text()
     assert min(job.step()) == TOP_MHZ
     for _ in range(2000):
         job.step()
