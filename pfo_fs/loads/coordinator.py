@@ -250,9 +250,7 @@ class LoadCoordinator:
         return LoadsState(
             choice.steps,
             explained,
-            choice.durations.residual,
             choice.margin,
-            self._lowered,
             late,
             late_error,
             saving,

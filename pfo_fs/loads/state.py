@@ -61,7 +61,6 @@ class LoadsState:
     Attributes:
         steps: Number of steps that were learned from.
         explained: The share of the variance of the ranks' times that loads explain; None before it is known.
-        residual: Relative: what they leave unexplained of a rank's time.
         margin: Relative: by how much before the last rank the others end.
         late, late_error: Time that steps lost, relative to all time, and its standard error.
         saving: Energy saved; None while it is not known.
@@ -73,9 +72,7 @@ class LoadsState:
 
     steps: int
     explained: float | None
-    residual: float
     margin: float
-    lowered: int
     late: float
     late_error: float
     saving: Saving | None
@@ -88,9 +85,6 @@ class LoadsState:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the figures for the job's status."""
-        saved = None if self.saving is None else self.saving.share
-        error = None if self.saving is None else self.saving.error
-        known = {"text": self.text, "steps": self.steps, "explained": self.explained, "balanced": self.balanced}
-        known |= {"time_s": self.time_s, "energy_j": self.energy_j}
-        known["last"] = None if self.last is None else asdict(self.last)
-        return {**known, "saved": saved, "saved_error": error, "late": self.late, "late_error": self.late_error}
+        known = {name: value for name, value in asdict(self).items() if name not in ("saving", "margin", "problem")}
+        saving = self.saving
+        return {**known, "saved": saving and saving.share, "saved_error": saving and saving.error}
