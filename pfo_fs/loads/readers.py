@@ -161,7 +161,7 @@ def _of_positions(position_ids: Any, mask: Any = None, ids: Any = None) -> Load:
     if len(shape) in (1, 2):  # one row may be given for all
         count, length = shape if len(shape) == 2 else (1, *shape)
         rows = [np.broadcast_to(row, length) for row in (rows * count if len(rows) == 1 else rows)]
-    kept = [row == row for row in rows]
+    kept = [np.ones(len(row), bool) for row in rows]
     is_masked = isinstance(mask, (list, tuple)) or len(getattr(mask, "shape", ())) in (1, 2)
     if is_masked:
         kept = [document != 0 for document in _documents(mask)]
