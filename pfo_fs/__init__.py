@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from pfo_fs.errors import PfoError
     from pfo_fs.integrations.any_framework import attach
     from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
-    from pfo_fs.models import (
-        FrequencySchedule,
-        JobInfo,
-        ProfilingResult,
-        RankInfo,
-    )
+    from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
     from pfo_fs.planner.zeus_profile import InstructionProfilingResult, OfflineProfilingResult
     from pfo_fs.power_limit import GlobalPowerLimitOptimizer
     from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
@@ -35,23 +30,16 @@ if "PFO_FS_STARTED_PROCESS" in os.environ and sys.argv[:1] != ["-c"]:
 __version__ = "0.1.0"
 
 _HOME = {
-    "PfoError": "pfo_fs.errors",
-    "attach": "pfo_fs.integrations.any_framework",
-    "FrequencySchedule": "pfo_fs.models",
-    "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
-    "LoadClocks": "pfo_fs.training.load_clocks",
-    "HFGlobalPowerLimitOptimizer": "pfo_fs.integrations.huggingface",
-    "InstructionProfilingResult": "pfo_fs.planner.zeus_profile",
-    "JobInfo": "pfo_fs.models",
-    "OfflineProfilingResult": "pfo_fs.planner.zeus_profile",
-    "ProfilingResult": "pfo_fs.models",
-    "RankInfo": "pfo_fs.models",
-    "PFOFileOptimizer": "pfo_fs.training.optimizer",
-    "FrequencyScheduler": "pfo_fs.scheduler",
-    "PointSolution": "pfo_fs.scheduler",
-    "PointSolution3D": "pfo_fs.scheduler",
-    "make_3d_parallel": "pfo_fs.scheduler",
-    "PFOSettings": "pfo_fs.settings",
+    "pfo_fs.errors": ("PfoError",),
+    "pfo_fs.integrations.any_framework": ("attach",),
+    "pfo_fs.integrations.huggingface": ("HFGlobalPowerLimitOptimizer",),
+    "pfo_fs.models": ("FrequencySchedule", "JobInfo", "ProfilingResult", "RankInfo"),
+    "pfo_fs.planner.zeus_profile": ("InstructionProfilingResult", "OfflineProfilingResult"),
+    "pfo_fs.power_limit": ("GlobalPowerLimitOptimizer",),
+    "pfo_fs.scheduler": ("FrequencyScheduler", "PointSolution", "PointSolution3D", "make_3d_parallel"),
+    "pfo_fs.settings": ("PFOSettings",),
+    "pfo_fs.training.load_clocks": ("LoadClocks",),
+    "pfo_fs.training.optimizer": ("PFOFileOptimizer",),
 }
 
 __all__ = [
@@ -80,14 +68,13 @@ __all__ = [
 if not TYPE_CHECKING:  # so that mypy knows the names above only
 
     def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
         if name == "loads":
-            from importlib import import_module
-
             return import_module("pfo_fs.loads")
-        if name in _HOME:
-            from importlib import import_module
-
-            return getattr(import_module(_HOME[name]), name)
+        for module, names in _HOME.items():
+            if name in names:
+                return getattr(import_module(module), name)
         raise AttributeError(f"module 'pfo_fs' has no attribute {name!r}")
 
 

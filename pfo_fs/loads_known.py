@@ -51,9 +51,7 @@ class LoadsKnown(BaseModel):
         text: The same in words.
         problem: Why clocks stay at their default in some or all steps, if something should be changed in training.
         steps: Number of steps that were learned from.
-        lowered: Number of steps with a lower clock.
         explained: The share of the variance of the ranks' times that loads explain.
-        residual: What they leave unexplained of a rank's time.
         margin: By how much before the last rank the others end.
         saved, saved_error: Energy saved, and its standard error.
         late, late_error: Time that the clocks cost, and its standard error.
@@ -67,9 +65,7 @@ class LoadsKnown(BaseModel):
     text: Text = ""
     problem: Text = ""
     steps: Count = 0
-    lowered: Count = 0
     explained: Annotated[float, Field(ge=0, le=1)] | None = None
-    residual: Annotated[float, Field(ge=0, le=1e6)] | None = None
     margin: Annotated[float, Field(ge=-1, le=1e6)] = 0.0
     saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
     saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None

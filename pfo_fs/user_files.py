@@ -46,8 +46,6 @@ def read_user_file(path: str | os.PathLike[str], most: int, what: str) -> bytes:
     """Returns the content of a file.
 
     Args:
-        path: The file.
-        most: The largest number of bytes.
         what: What the file should be, for messages: "a plan".
 
     Raises:
@@ -183,8 +181,6 @@ def csv_table(
         source: The file; with `text`, the begin of messages.
         required: The columns that must be there.
         what: What the file should be, for messages: "a profile".
-        optional: Columns that may be there.
-        text: The file's content, if it is at hand.
 
     Raises:
         PlanError: The file cannot be read or is too large, or its form is another one; the message names the row. Also

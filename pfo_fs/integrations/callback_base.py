@@ -40,7 +40,7 @@ class FrameworkCallback:
         """Imports the framework, and returns its class of callbacks."""
         raise NotImplementedError
 
-    def __new__(cls: type[AnyCallback], *_args: Any, **_options: Any) -> AnyCallback:
+    def __new__(cls: type[AnyCallback], *_args: object, **_options: object) -> AnyCallback:
         kind: Any = cls
         made: AnyCallback = object.__new__(_with_base(kind))
         return made
@@ -100,7 +100,7 @@ class PowerLimitCallback(FrameworkCallback):
         """See `GlobalPowerLimitOptimizer`."""
         return self.optimizer.metrics()
 
-    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_train_end(self, *_args: object, **_kwargs: object) -> None:
         """Training ends; the earlier levels are restored."""
         self.optimizer.pause()
 
@@ -152,7 +152,7 @@ class LoadClocksCallback(FrameworkCallback):
         """See `LoadClocks`."""
         return self.clocks.metrics()
 
-    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_train_end(self, *_args: object, **_kwargs: object) -> None:
         """Training ends: default clocks."""
         self._model = None
         self.clocks.close()

@@ -52,13 +52,15 @@ class HFCallback(FrameworkCallback):
             handler = trainer.callback_handler
             handler.callbacks = [callback for callback in handler.callbacks if callback is not self]
 
-    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
+    def on_log(
+        self, _args: object, state: Any, _control: object, logs: dict[str, Any] | None = None, **_kwargs: object
+    ) -> None:
         """The Trainer logs a loss; `metrics()` goes along."""
         if logs is not None and "loss" in logs:
-            found = self.metrics()
-            logs.update(found)
+            metrics = self.metrics()
+            logs.update(metrics)
             if state.log_history:
-                state.log_history[-1].update(found)
+                state.log_history[-1].update(metrics)
 
 
 class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
@@ -115,7 +117,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
 
         self._wraps.replace(trainer, "train", train_and_restore)
 
-    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+    def on_train_begin(self, _args: object, state: Any, _control: object, **_kwargs: object) -> None:
         """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""
         self.start()  # of a copy
         before, self._batch_size = self._batch_size, getattr(state, "train_batch_size", None)
@@ -124,24 +126,24 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         else:
             self.optimizer.measure_again()
 
-    def on_epoch_begin(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_epoch_begin(self, *_args: object, **_kwargs: object) -> None:
         """An epoch begins."""
         self.optimizer.on_epoch_begin()
 
-    def on_epoch_end(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_epoch_end(self, *_args: object, **_kwargs: object) -> None:
         """An epoch ends; what is being measured goes on in the next one."""
         self.optimizer.pause_measurement()
 
-    def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
         """A step begins."""
         self.optimizer.on_step_begin()
 
-    def on_step_end(self, _args: Any, _state: Any, control: Any, **_kwargs: Any) -> None:
+    def on_step_end(self, _args: object, _state: object, control: Any, **_kwargs: object) -> None:
         """A step ends; an evaluation or a checkpoint may follow."""
         self.optimizer.on_step_end()
         if control.should_evaluate or control.should_save:
             self.optimizer.pause_measurement()
 
-    def on_prediction_step(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_prediction_step(self, *_args: object, **_kwargs: object) -> None:
         """A batch was evaluated."""
         self.optimizer.pause_measurement()

@@ -51,7 +51,13 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         return self
 
     def on_train_begin(
-        self, args: Any, _state: Any, _control: Any, model: Any = None, train_dataloader: Any = None, **_kwargs: Any
+        self,
+        args: Any,
+        _state: object,
+        _control: object,
+        model: Any = None,
+        train_dataloader: Any = None,
+        **_kwargs: object,
     ) -> None:
         """Training begins, maybe again; all ranks are here."""
         with self._guard:
@@ -115,12 +121,12 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         self._fetched.clear()
         self._taken.clear()
 
-    def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
         """A step begins, for which the Trainer has taken all its batches."""
         self.clocks.step(given([*self._taken]))
         self._taken.clear()
 
-    def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
+    def on_train_end(self, *_args: object, **_kwargs: object) -> None:
         """Training ends: default clocks, and loaders as before."""
         self._unwatch()
         super().on_train_end()

@@ -25,9 +25,9 @@ class LightningCallback(FrameworkCallback):
     def _log_metrics(self, trainer: Any) -> None:
         """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
         if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
-            found = self.metrics()
-            for logger in trainer.loggers if found else ():
-                logger.log_metrics(found, step=trainer.global_step)
+            metrics = self.metrics()
+            for logger in trainer.loggers if metrics else ():
+                logger.log_metrics(metrics, step=trainer.global_step)
 
 
 class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
@@ -58,39 +58,39 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         super()._prepare(*arguments, **options)
         self._step = -1  # `global_step` at the begin of the step that runs
 
-    def setup(self, _trainer: Any, _module: Any, stage: str) -> None:
+    def setup(self, _trainer: object, _module: object, stage: str) -> None:
         """The process group exists now."""
         if stage == "fit":
             self.start()
 
-    def on_train_start(self, *_args: Any) -> None:
+    def on_train_start(self, *_args: object) -> None:
         """Training begins, maybe not for the first time."""
         self._step = -1
 
-    def on_train_batch_start(self, trainer: Any, *_args: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, *_args: object) -> None:
         """A micro-batch begins: the first one of a step if there was an optimizer step since the last one."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self.optimizer.on_step_begin()
 
-    def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, *_args: object) -> None:
         """A micro-batch ends: the last one of a step if there was an optimizer step."""
         if trainer.global_step != self._step:
             self.optimizer.on_step_end()
             self._log_metrics(trainer)
 
-    def on_train_epoch_end(self, *_args: Any) -> None:
+    def on_train_epoch_end(self, *_args: object) -> None:
         """An epoch ends; what is being measured goes on in the next one."""
         self.optimizer.pause_measurement()
 
-    def on_validation_start(self, *_args: Any) -> None:
+    def on_validation_start(self, *_args: object) -> None:
         """Validation begins; it is not measured."""
         self.optimizer.pause_measurement()
 
-    def on_validation_end(self, *_args: Any) -> None:
+    def on_validation_end(self, *_args: object) -> None:
         """Validation ends."""
         self.optimizer.resume_measurement()
 
-    def on_exception(self, *_args: Any) -> None:
+    def on_exception(self, *_args: object) -> None:
         """Training has failed, or was interrupted; the earlier levels are restored."""
         self.on_train_end()

@@ -18,9 +18,6 @@ class LoaderWithLoads:
     In all else, and where the trainer does not train with it, it is the loader.
 
     Args:
-        loader: The loader.
-        read: Reads the load of a batch.
-        trainer: The trainer.
         steps: Gets the loads of the steps that have not begun yet, one list for each.
     """
 
@@ -44,12 +41,12 @@ class LoaderWithLoads:
         self._steps.clear()  # an epoch may end before its last batch
         while given < trainer.num_training_batches:  # the last step of an epoch may have fewer micro-batches
             count = min(trainer.accumulate_grad_batches, trainer.num_training_batches - given)
-            found = list(islice(batches, int(count)))
-            if not found:
+            step = list(islice(batches, int(count)))
+            if not step:
                 return
             given += count
-            self._steps.append([self._read(batch) for batch in found])
-            yield from found
+            self._steps.append([self._read(batch) for batch in step])
+            yield from step
 
 
 class LightningLoadClocks(LightningCallback, LoadClocksCallback):
@@ -76,7 +73,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         self._left = 0  # micro-batches of the step that runs
         self._is_set_up = False
 
-    def setup(self, trainer: Any, _module: Any, stage: str) -> None:
+    def setup(self, trainer: Any, _module: object, stage: str) -> None:
         """Has the strategy make loaders that keep loads, where the trainer trains with them."""
         if stage != "fit" or self._is_set_up:
             return
@@ -89,7 +86,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
                 lambda loader: LoaderWithLoads(process(loader), self._load, trainer, self._steps),
             )
 
-    def on_train_start(self, trainer: Any, _module: Any) -> None:
+    def on_train_start(self, trainer: Any, _module: object) -> None:
         """Training starts, maybe not for the first time; all ranks are here."""
         with self._guard:
             loader = trainer.train_dataloader
@@ -99,11 +96,11 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
                 )
             self.start(trainer.model)
 
-    def on_train_epoch_start(self, *_args: Any) -> None:
+    def on_train_epoch_start(self, *_args: object) -> None:
         """An epoch starts, and a step with it."""
         self._left = 0
 
-    def on_train_batch_start(self, *_args: Any) -> None:
+    def on_train_batch_start(self, *_args: object) -> None:
         """A micro-batch begins: the first one of a step if that before it was the last one of another."""
         if self._left == 0:
             loads = self._steps.popleft() if self._steps else []
@@ -111,17 +108,17 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
             self.clocks.step(given(loads) if loads else None)
         self._left -= 1
 
-    def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, *_args: object) -> None:
         """A micro-batch ends; that of a step which is logged takes `metrics()` along."""
         if not self._left:
             self._log_metrics(trainer)
 
-    def on_exception(self, _trainer: Any, _module: Any, error: BaseException) -> None:
+    def on_exception(self, _trainer: object, _module: object, error: BaseException) -> None:
         """Training has failed, or was interrupted: default clocks."""
         self._model = None
         self.clocks.__exit__(type(error), error, error.__traceback__)
 
-    def teardown(self, *_args: Any, **_kwargs: Any) -> None:
+    def teardown(self, *_args: object, **_kwargs: object) -> None:
         """The trainer ends; its strategy makes loaders as before."""
         self.close()
 

@@ -17,7 +17,6 @@ def check_loads(loads: Any, orders: Sequence[Sequence[Instruction]]) -> None:
     """Checks what clocks from loads need.
 
     Args:
-        loads: As given to `attach`.
         orders: What each rank of the pipeline runs in a step; empty if that is not known.
 
     Raises:
@@ -41,7 +40,6 @@ class LoadSteps:
     """Steps whose clocks come from loads: for `PipelineMarks` in the place of an optimizer.
 
     Args:
-        clocks: Takes the loads.
         reader: Returns the load of a micro-batch from the arguments of its forward; None: the program gives loads.
 
     Attributes:

@@ -235,7 +235,6 @@ class _Timers:
     """Megatron's timers, which tell the marks of forwards and backwards too.
 
     Args:
-        marks: What is told.
         inner: The program's own timers, or None.
     """
 

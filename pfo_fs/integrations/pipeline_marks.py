@@ -25,7 +25,6 @@ class PipelineMarks:
     """Through this an adapter tells where training is. Outside of a step it reports nothing, so evaluations are silent.
 
     Args:
-        opt: The optimizer that follows.
         order: What this rank runs in one step.
         guard: Keeps errors out of training; without one they are raised.
 
@@ -203,7 +202,7 @@ class PipelineAdapter(Protocol):
 
 
 AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Attachment(InTraining):
@@ -213,9 +212,7 @@ class Attachment(InTraining):
     followed, and all methods can be called and do nothing.
 
     Attributes:
-        optimizer: The `PFOFileOptimizer`.
         orders: The instructions of one step, of each rank of the pipeline.
-        marks: Where training is.
     """
 
     def _start_as_nothing(self, strict: bool = False) -> None:
@@ -243,12 +240,7 @@ class Attachment(InTraining):
         shared_dir: str | os.PathLike[str],
         options: Mapping[str, Any],
     ) -> AnyAttachment:
-        """Makes the optimizer of an adapter; see `attach_pipeline`.
-
-        Args:
-            find: Makes the adapter.
-            shared_dir, options: As for `PFOFileOptimizer`.
-        """
+        """Makes the optimizer of an adapter; see `attach_pipeline`."""
         made = cls.__new__(cls)
         made._start_as_nothing(bool(options.get("strict", False)))
         with made._guard:
@@ -267,8 +259,8 @@ class Attachment(InTraining):
                     "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: "
                     "use the power-limit optimizer (GlobalPowerLimitOptimizer)"
                 )
-            check_loads(options.get("loads"), found := adapter.orders())
-            return found
+            check_loads(options.get("loads"), orders := adapter.orders())
+            return orders
 
         orders = self._on_all_ranks(orders_of, options)
         own = orders[dims["pp_rank"]] if orders else []
@@ -293,16 +285,16 @@ class Attachment(InTraining):
             (self._clocks or self.optimizer).close()
             raise
 
-    def _on_all_ranks(self, work: Callable[[], Found], options: Mapping[str, Any]) -> Found:
+    def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, Any]) -> Result:
         """Returns what `work` returns; an error of any rank is one of all."""
         ranks = Collectives(0, 1, None) if options.get("world_size") == 1 else Collectives.of_program()
         try:
-            found = work()
+            result = work()
         except Exception as error:
             agree(ranks, error, self._guard)
             raise
         agree(ranks, None, self._guard)
-        return found
+        return result
 
     def follow_orders(self, orders: Sequence[Sequence[Instruction]]) -> None:
         """Says what the next step runs; the scheduler hears of other orders once they have come some steps in a row.
@@ -370,7 +362,6 @@ def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str]
     """Follows the steps of a framework; a collective call of all ranks.
 
     Args:
-        adapter: The framework's side.
         shared_dir: The directory that all ranks, the daemon and users share.
         options: Other arguments of `PFOFileOptimizer`, and `loads` as for `attach`. With `strict`, errors are raised,
             such as a ConfigError where the pipeline has one stage; without, they are one warning, and training goes on.

@@ -38,7 +38,7 @@ def power_limit_loop(optimizer: Any, **options: Any) -> Iterator[GlobalPowerLimi
     with GlobalPowerLimitOptimizer(**options) as plo:
         hook: Any = None
 
-        def step_ended(*_args: Any) -> None:
+        def step_ended(*_args: object) -> None:
             plo.on_step_end()
             plo.on_step_begin()
 

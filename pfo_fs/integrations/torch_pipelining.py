@@ -49,7 +49,6 @@ class TorchPipeline:
     A step is one run of the schedule: with gradient accumulation, an optimizer step has several.
 
     Args:
-        schedule: The schedule.
         mesh: A `DeviceMesh` with named dimensions, `pp` among them; None: the stages' process group tells where this
             rank stands, and there is no tensor parallelism.
 
@@ -129,8 +128,8 @@ class TorchPipeline:
         wraps.replace(schedule, "_loss_fn", brackets.loss(schedule._loss_fn))
         for stage in self._stages:
             number = stage.stage_index
-            forward = brackets.forward_and_loss if stage.is_last else brackets.around
-            wraps.replace(stage, "forward_one_chunk", forward(stage.forward_one_chunk, "forward", number))
+            forward = brackets.around(stage.forward_one_chunk, "forward", number, until_loss=stage.is_last)
+            wraps.replace(stage, "forward_one_chunk", forward)
             wraps.replace(stage, "backward_one_chunk", brackets.backward(stage.backward_one_chunk, number))
             weight = brackets.around(stage.backward_weight_one_chunk, "backward_weight", number)
             wraps.replace(stage, "backward_weight_one_chunk", weight)
@@ -148,19 +147,8 @@ class _Brackets:
         self._marks = marks
         self._awaits_loss = False
 
-    def around(self, run: Callable[..., Any], name: str, stage: int) -> Callable[..., Any]:
-        """Returns `run`, bracketed as an instruction."""
-
-        bracketed = self._marks.around(run, name, stage)
-
-        def run_instruction(*arguments: Any, **options: Any) -> Any:
-            self._end_forward()
-            return bracketed(*arguments, **options)
-
-        return run_instruction
-
-    def forward_and_loss(self, run: Callable[..., Any], name: str, stage: int) -> Callable[..., Any]:
-        """Returns `run`, bracketed as an instruction that ends with the loss."""
+    def around(self, run: Callable[..., Any], name: str, stage: int, *, until_loss: bool = False) -> Callable[..., Any]:
+        """Returns `run`, bracketed as an instruction; one `until_loss` ends with the loss."""
 
         def run_instruction(*arguments: Any, **options: Any) -> Any:
             self._end_forward()
@@ -171,7 +159,10 @@ class _Brackets:
                 if began:
                     self._marks.end(name)
                 raise
-            self._awaits_loss = began
+            if until_loss:
+                self._awaits_loss = began
+            elif began:
+                self._marks.end(name)
             return output
 
         return run_instruction

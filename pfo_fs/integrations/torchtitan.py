@@ -46,11 +46,11 @@ class TorchtitanPipeline(TorchPipeline):
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
-        found = self._device()
+        place = self._device()
         for axis, names in (("pp", ("pp",)), ("tp", ("tp",)), ("dp", ("dp_replicate", "dp_shard", "cp"))):
             rank, degree = 0, 1
             for mesh in map(self._dims.get_optional_mesh, names):
                 if mesh is not None:
                     rank, degree = rank * mesh.size() + mesh.get_local_rank(), degree * mesh.size()
-            found |= {f"{axis}_rank": rank, f"{axis}_degree": degree}
-        return found
+            place |= {f"{axis}_rank": rank, f"{axis}_degree": degree}
+        return place

@@ -61,14 +61,11 @@ class LoadChoice:
 
     Args:
         shape: What the ranks of a pipeline run in a step.
-        clocks: The clocks.
         lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
         clocks: The clocks; `least_mhz` may change.
-        durations: The model.
         margin: Relative to the time of the last pipeline.
-        steps: Number of steps so far.
     """
 
     def __init__(self, shape: StepShape, clocks: Clocks, lost_time: float = LOST_TIME) -> None:
@@ -108,26 +105,35 @@ class LoadChoice:
         return self.late[0] > _MOST_LOST * self._lost_time
 
     @property
-    def status_text(self) -> str:
-        """What is known, for people."""
+    def lowers(self) -> bool:
+        """Whether loads explain enough, and not too much time was lost, to lower clocks."""
+        return self.explains and not self.has_lost_too_much
+
+    def status_text(self, saved: str = "") -> str:
+        """Returns what is known, for people.
+
+        Args:
+            saved: What is known of the energy.
+        """
         if self.durations.count < _FIRST_STEPS and (self.durations.count or self.steps < _FIRST_STEPS):
             return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
             return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
-        residual = f"{100 * self.durations.residual:.1f} %"
         if not self.explains:
             return (
-                f"loads leave {residual} of the ranks' times unexplained, more than {100 * _EXPLAINS:.0f} %: "
-                "all clocks stay the highest"
+                f"loads leave {100 * self.durations.residual:.1f} % of the ranks' times unexplained, more than "
+                f"{100 * _EXPLAINS:.0f} %: all clocks stay the highest"
             )
-        lost = f"{100 * self.late[0]:.3f} % of the time lost, as measured"
+        late, error = self.late
         if self.has_lost_too_much:
             return (
-                f"clocks cost {lost}, over {self.steps} steps, more than twice what is allowed: all clocks stay the "
-                "highest until it has evened out"
+                f"clocks cost {100 * late:.3f} % of the time, as measured, over {self.steps} steps, more than twice "
+                "what is allowed: all clocks stay the highest until it has evened out"
             )
-        margin = f"margin {100 * self.margin:.1f} %"
-        return f"loads leave {residual} of durations unexplained; {margin}; {lost}, over {self.steps} steps"
+        return (
+            f"loads explain {math.floor(100 * self.durations.explained)} % of what varies; {saved}{100 * late:.2f} % ± "
+            f"{100 * error:.2f} slower, over {self.steps} steps; margin {100 * self.margin:.1f} %"
+        )
 
     def choose(self, loads: Array, late_s: Any = 0.0) -> list[int]:
         """Returns the clock of each pipeline, in MHz.
@@ -137,7 +143,7 @@ class LoadChoice:
             late_s: By how much later than the first one each pipeline begins the step, in s, (pipelines,).
         """
         pipelines = loads.shape[1]
-        if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
+        if not self.lowers or not np.isfinite(loads).all():
             return [self.clocks.offered_mhz[0]] * pipelines
         full_s = self.durations.ends_s(loads).max(axis=0) + late_s
         deadline_s = full_s.max() * (1 - self.margin) - self.clocks.change_s
@@ -153,7 +159,7 @@ class LoadChoice:
                 np.where(is_open & in_time, middle, first),
                 np.where(is_open & ~in_time, middle - 1, last),
             )
-        return [int(each) for each in mhz[first]]
+        return [int(clock) for clock in mhz[first]]
 
     def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float | None = None) -> None:
         """Learns from a step.

@@ -6,7 +6,6 @@ micro-batches and get the same clock. Of the ranks that share a stage, the last 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,7 @@ from pfo_fs.loads.energies import StepEnergies
 from pfo_fs.loads.state import LEAST_BALANCED, last_step
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
-from pfo_fs.loads.turns import RECENT, Pace, Took, Turns
-from pfo_fs.loads.waits import Waits
+from pfo_fs.loads.turns import RECENT, Pace, Took, Turns, Waits
 from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 
 _LOWEST = 0.6
@@ -137,13 +135,13 @@ class LoadCoordinator:
         told, self._untaken = self._untaken, None
         if told is None:
             return
-        for one in self._open:
-            rank, place = np.nonzero(told.ended[:, :, 0] == one.step)
-            one.work_s[rank], one.mhz[rank] = told.ended[rank, place, 1], np.abs(told.ended[rank, place, 2])
-            begun = told.readings[:, 0] == one.step
-            one.energies_j[begun], one.begins_s[begun] = told.readings[begun, 1], told.readings[begun, 2]
+        for step in self._open:
+            rank, place = np.nonzero(told.ended[:, :, 0] == step.step)
+            step.work_s[rank], step.mhz[rank] = told.ended[rank, place, 1], np.abs(told.ended[rank, place, 2])
+            begun = told.readings[:, 0] == step.step
+            step.energies_j[begun], step.begins_s[begun] = told.readings[begun, 1], told.readings[begun, 2]
         # Each rank tells its ends in order: what has not come for a step before the last complete one will not come.
-        complete = [one.step for one in self._open if np.isfinite(one.work_s).all()]
+        complete = [step.step for step in self._open if np.isfinite(step.work_s).all()]
         while complete and self._open[0].step <= complete[-1]:
             done = self._open[0]
             after = self._open[1] if len(self._open) > 1 and self._open[1].step == done.step + 1 else None
@@ -198,8 +196,6 @@ class LoadCoordinator:
         """Returns the time of a step relative to what was expected at the clocks that it was to have; 1 if nothing was.
 
         Args:
-            done: The step.
-            step_s: Its time, in s.
             rest_s: Of that, what came beside the ranks' work.
         """
         top = self._offered[0]
@@ -224,23 +220,17 @@ class LoadCoordinator:
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
         saving = self._energies.saving if self._lowered else None
-        text, problem = choice.status_text, ""
-        if explained is not None and not choice.has_lost_too_much and not self._waits.apart:
+        if saving is not None:
+            saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
+        elif self._lowered:
             saved = "energy saved not known yet"
-            if saving is not None:
-                saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
-            elif not self._lowered:
-                saved = (
-                    "no clock could be lowered: less work saves no more than the margin and the "
-                    f"{1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
-                )
-            text = (
-                f"loads explain {math.floor(100 * explained)} % of what varies; {saved}, {100 * late:.2f} % ± "
-                f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
-            )
-            if (measured := self._pace.late) is not None and measured[1] < _SURE:
-                slower, error, steps = measured
-                text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
+        else:
+            change = f"the {1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
+            saved = f"no clock could be lowered: less work saves no more than the margin and {change}"
+        text, problem = choice.status_text(f"{saved}, "), ""
+        if choice.lowers and (measured := self._pace.late) is not None and measured[1] < _SURE:
+            slower, error, steps = measured
+            text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
         silent = [lane for lane in self._silent if lane >= 0]
         if self._waits.apart:
             problem = (
@@ -262,9 +252,7 @@ class LoadCoordinator:
             text=text,
             problem=problem,
             steps=choice.steps,
-            lowered=self._lowered,
             explained=explained,
-            residual=choice.durations.residual if math.isfinite(choice.durations.residual) else None,
             margin=choice.margin,
             saved=None if saving is None else saving.share,
             saved_error=None if saving is None else saving.error,

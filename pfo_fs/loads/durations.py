@@ -47,20 +47,17 @@ _LEAST = 1e-3
 class LoadDurations:
     """The model of durations.
 
-    Args:
-        shape: What the ranks of a pipeline run in a step.
-
     Attributes:
         residual: What the loads do not explain of the ranks' ends (standard deviation), relative to them; infinite
             before the first fit.
         explained: The share of the variance of ends that loads explain.
-        slope: s.
         pace: By how many times a pipeline takes as long as the others, (pipelines,).
         count: Number of steps with an end, since the beginning or the last `forget`.
     """
 
     def __init__(self, shape: StepShape) -> None:
         self._shape = shape
+        self._usual_times = [USUAL_TIMES.get(name, 1.0) for name in shape.names[1:]]
         self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=_STEPS)
         self.forget()
 
@@ -72,13 +69,13 @@ class LoadDurations:
     @property
     def slope(self) -> float:
         """By which share of its time work follows the clock."""
-        return float(self._found[-1]) if self._found is not None else _USUAL_S
+        return float(self._coefficients[-1]) if len(self._coefficients) else _USUAL_S
 
     def forget(self) -> None:
         """Forgets all steps: loads are of another form now."""
         self._steps.clear()
         self.count = 0
-        self._found: Array | None = None
+        self._coefficients: Array = np.zeros(0)  # weights of each rank, times of names, s
         self.pace: Array = np.ones(1)
         self._scale: Array = 1.0
         self._mean_s = 1.0  # of an instruction
@@ -110,10 +107,9 @@ class LoadDurations:
             self.residual = float("inf")
             return
         mean_s = float(ends_s[known].mean())
-        is_first = self._found is None
+        is_first = not len(self._coefficients)
         if is_first:
             self._begin(loads, mean_s)
-        assert self._found is not None
         if self.pace.shape != (pipelines,):
             self.pace = np.ones(pipelines)
         basis, usual = self._basis(loads), known
@@ -121,22 +117,23 @@ class LoadDurations:
         for _ in range(_FIRST_ROUNDS if is_first else _ROUNDS):
             # Pipelines with less work have lower clocks, so coefficients and s are estimated together.
             pace = self.pace[pipeline]
-            due_s = self._ends_s(basis, self._found, slower, pace)
+            due_s = self._ends_s(basis, slower, pace)
             slopes = self._slopes_s(basis, slower, pace)
-            left: Array = np.append((ends_s - due_s)[usual], aims - rows @ self._found)
+            left: Array = np.append((ends_s - due_s)[usual], aims - rows @ self._coefficients)
             slopes = np.vstack([slopes[usual], rows])
             change = np.linalg.lstsq(slopes.T @ slopes, slopes.T @ left, rcond=None)[0]  # few numbers, so quick
-            self._found = self._found + change
-            self._found[-1] = np.clip(self._found[-1], 0.0, 1.0)
-            due_s = self._ends_s(basis, self._found, slower, pace)
+            self._coefficients = self._coefficients + change
+            self._coefficients[-1] = np.clip(self._coefficients[-1], 0.0, 1.0)
+            due_s = self._ends_s(basis, slower, pace)
             took_s, expected_s = (
-                np.bincount(pipeline, np.where(usual, each, 0.0).sum(axis=0), pipelines) for each in (ends_s, due_s)
+                np.bincount(pipeline, np.where(usual, times_s, 0.0).sum(axis=0), pipelines)
+                for times_s in (ends_s, due_s)
             )
             self.pace = self.pace * np.where(expected_s > 0, took_s, 1.0) / np.where(expected_s > 0, expected_s, 1.0)
-            due_s = self._ends_s(basis, self._found, slower, self.pace[pipeline])
+            due_s = self._ends_s(basis, slower, self.pace[pipeline])
             off = np.where(known, ends_s / due_s - 1, np.inf)
             usual = (np.abs(off) <= np.quantile(np.abs(off[known]), 1 - _ODD)) & (off <= _STALLED - 1)
-        full_s = ends_s / (due_s / self._ends_s(basis, self._found, 0.0 * slower, self.pace[pipeline]))
+        full_s = ends_s / (due_s / self._ends_s(basis, 0.0 * slower, self.pace[pipeline]))
         varies = float(np.std(full_s[usual] / full_s[usual].mean()))
         self.residual = float(np.std((ends_s - due_s)[usual])) / mean_s
         self.explained = max(0.0, 1 - (self.residual / max(varies, 1e-12)) ** 2)
@@ -148,67 +145,59 @@ class LoadDurations:
         size, features = basis.shape[-1], loads.shape[-1]
         weights: Array = np.zeros((self._shape.ranks, size))
         weights[:, 1 : 1 + features] = 1 / features
-        times = [USUAL_TIMES.get(name, 1.0) for name in self._shape.names[1:]]
-        self._found = np.concatenate([weights.ravel(), times, [_USUAL_S]])
+        self._coefficients = np.concatenate([weights.ravel(), self._usual_times, [_USUAL_S]])
         self._mean_s = 1.0
-        self._mean_s = mean_s / float(self._ends_s(basis, self._found, np.zeros(loads.shape[1]), 1.0).mean())
+        self._mean_s = mean_s / float(self._ends_s(basis, np.zeros(loads.shape[1]), 1.0).mean())
 
     def _assumed(self, mean_s: float) -> tuple[Array, Array]:
         """Rows and aims of least squares that say what is assumed until it is measured."""
-        assert self._found is not None
-        ranks, names, count = self._shape.ranks, len(self._shape.names) - 1, len(self._found)
+        ranks, names, count = self._shape.ranks, len(self._shape.names) - 1, len(self._coefficients)
         size = (count - 1 - names) // ranks
         rows: Array = np.eye(count)
         alike: Array = np.kron(np.eye(ranks) - 1 / ranks, np.eye(size))  # each rank's work less the mean of all
         rows[: ranks * size, : ranks * size] = alike
-        usual = [USUAL_TIMES.get(name, 1.0) for name in self._shape.names[1:]]
-        aims: Array = np.concatenate([np.zeros(ranks * size), usual, [_USUAL_S]])
-        weigh = np.concatenate(
-            [
-                np.full(ranks * size, _SCATTER / _ALIKE),
-                np.full(names, _SCATTER / _NEAR),
-                [_RUNS**0.5 * _ASSUMED],
-            ]
-        )
-        weigh *= mean_s
+        aims: Array = np.concatenate([np.zeros(ranks * size), self._usual_times, [_USUAL_S]])
+        counts = np.array([_SCATTER / _ALIKE, _SCATTER / _NEAR, _RUNS**0.5 * _ASSUMED])
+        weigh = np.repeat(counts, [ranks * size, names, 1]) * mean_s
         return rows * weigh[:, None], aims * weigh
 
     def _slopes_s(self, basis: Array, slower: Array, pace: Array) -> Array:
         """By how much later ranks end where one coefficient is larger, in s for each unit, (ranks, columns,
         coefficients): the sum over the instructions that the end waited for.
         """
-        assert self._found is not None
         shape, size, columns = self._shape, basis.shape[-1], np.arange(basis.shape[1])
-        weights, times = self._parts(self._found)
-        scale = self._mean_s * (1 + self._found[-1] * slower) * pace
-        durations_s = self._times_s(basis, self._found, slower, pace)
-        found: Array = np.zeros((shape.ranks, len(columns), len(self._found)))
+        weights, times = self._parts()
+        scale = self._mean_s * (1 + self._coefficients[-1] * slower) * pace
+        durations_s = self._times_s(basis, slower, pace)
+        slopes: Array = np.zeros((shape.ranks, len(columns), len(self._coefficients)))
         rows = np.arange(shape.ranks)[:, None]
         for node, left in shape.critical_paths(durations_s):
             rank, name = shape.rank[node], shape.name[node]
             inputs = basis[shape.micro_batch[node], columns] * (left * scale)[..., None]
             of_rank = rank[..., None] * size + np.arange(size)
-            found[rows[..., None], columns[:, None], of_rank] += inputs * times[name][..., None]
+            slopes[rows[..., None], columns[:, None], of_rank] += inputs * times[name][..., None]
             of_name = np.where(name > 0, weights.size + name - 1, 0)
-            found[rows, columns, of_name] += np.where(name > 0, (inputs * weights[rank]).sum(axis=-1), 0.0)
-            found[rows, columns, -1] += left * durations_s[node, columns] * slower / (1 + self._found[-1] * slower)
-        return found
+            slopes[rows, columns, of_name] += np.where(name > 0, (inputs * weights[rank]).sum(axis=-1), 0.0)
+            slopes[rows, columns, -1] += (
+                left * durations_s[node, columns] * slower / (1 + self._coefficients[-1] * slower)
+            )
+        return slopes
 
-    def _parts(self, found: Array) -> tuple[Array, Array]:
+    def _parts(self) -> tuple[Array, Array]:
         """The weights of each rank, (ranks, functions of the load), and times(name)."""
-        first = len(found) - len(self._shape.names)
-        return found[:first].reshape(self._shape.ranks, -1), np.append(1.0, found[first:-1])
+        first = len(self._coefficients) - len(self._shape.names)
+        return self._coefficients[:first].reshape(self._shape.ranks, -1), np.append(1.0, self._coefficients[first:-1])
 
-    def _ends_s(self, basis: Array, found: Array, slower: Array, pace: Any) -> Array:
+    def _ends_s(self, basis: Array, slower: Any, pace: Any) -> Array:
         """When ranks end, (ranks, columns)."""
-        return self._shape.ends_s(self._times_s(basis, found, slower, pace))
+        return self._shape.ends_s(self._times_s(basis, slower, pace))
 
-    def _times_s(self, basis: Array, found: Array, slower: Array, pace: Any) -> Array:
+    def _times_s(self, basis: Array, slower: Any, pace: Any) -> Array:
         """Durations of the instructions, (instructions, columns)."""
-        shape, (weights, times) = self._shape, self._parts(found)
+        shape, (weights, times) = self._shape, self._parts()
         work = np.einsum("mcf,rf->rmc", basis, weights)[shape.rank, shape.micro_batch] * times[shape.name][:, None]
-        found_s: Array = np.maximum(work, _LEAST) * self._mean_s * (1 + found[-1] * slower) * pace
-        return found_s
+        times_s: Array = np.maximum(work, _LEAST) * self._mean_s * (1 + self._coefficients[-1] * slower) * pace
+        return times_s
 
     def ends_s(self, loads: Array, slower: Any = 0.0) -> Array:
         """Returns when each rank is expected to end, in s, (ranks, pipelines); only after `fit`.
@@ -217,18 +206,13 @@ class LoadDurations:
             loads: As for `add`.
             slower: Highest clock over the clock, less 1: one number, or (pipelines,).
         """
-        assert self._found is not None
-        return self._ends_s(self._basis(loads), self._found, slower, self.pace)
+        return self._ends_s(self._basis(loads), slower, self.pace)
 
     def busy(self, loads: Array, slower: Any = 0.0) -> Array:
         """Returns for which share of the time until its end each rank works: in the rest it waits for others of its
         pipeline, (ranks, pipelines); only after `fit`.
-
-        Args:
-            loads, slower: As for `ends_s`.
         """
-        assert self._found is not None
-        times_s = self._times_s(self._basis(loads), self._found, slower, self.pace)
+        times_s = self._times_s(self._basis(loads), slower, self.pace)
         return self._shape.busy_s(times_s) / self._shape.ends_s(times_s)
 
     def _basis(self, loads: Array) -> Array:

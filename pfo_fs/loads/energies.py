@@ -45,11 +45,7 @@ class Saving:
 
 
 class _Powers:
-    """Coefficients of powers in W, by least squares over the rows so far.
-
-    Args:
-        size: How many there are.
-    """
+    """Coefficients of powers in W, by least squares over the rows so far."""
 
     def __init__(self, size: int) -> None:
         self._prior: Array = np.eye(size) / _PRIOR_W**2
@@ -67,21 +63,17 @@ class _Powers:
 
     def solve(self) -> Array:
         """Returns the coefficients."""
-        found: Array = np.zeros(len(self._sums))
+        coefficients: Array = np.zeros(len(self._sums))
         variance = 1.0
         for _ in range(3):  # the prior weighs as the scatter says, which follows from the coefficients
-            found = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
-            left = self._squares - 2 * found @ self._sums + found @ self._products @ found
+            coefficients = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
+            left = self._squares - 2 * coefficients @ self._sums + coefficients @ self._products @ coefficients
             variance = max(1.0, float(left) / max(1, self._rows))
-        return found
+        return coefficients
 
 
 class StepEnergies:
-    """Learns from the energies of steps.
-
-    Args:
-        top_mhz: The highest clock.
-    """
+    """Learns from the energies of steps."""
 
     def __init__(self, top_mhz: int) -> None:
         self._top_mhz = top_mhz
@@ -99,9 +91,7 @@ class StepEnergies:
 
         Args:
             energies_j: Energy of each rank's GPU in the step, in J, (ranks,); NaN where it is not known.
-            step_s: The time of the step, in s.
             work_s: The time of each rank's own work, (ranks,).
-            mhz: The clock of each rank.
         """
         known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
         busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
@@ -116,7 +106,6 @@ class StepEnergies:
             energies_j, step_s: As for `add_clocks`.
             relative: The time of the step relative to what was expected.
             full_s: The time that its loads make of each rank's work at the highest clock, (ranks,).
-            lowered: Whether a rank has a lower clock.
             weights: For ranks that a turn has kept at the highest clock, the inverse of how likely that was; else 0.
         """
         known = np.isfinite(energies_j + full_s) & (energies_j > 0)
@@ -139,11 +128,7 @@ class StepEnergies:
             self._num_turns += 1
 
     def add_others(self, energies_j: Array) -> None:
-        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing.
-
-        Args:
-            energies_j: As for `add_clocks`.
-        """
+        """Adds a step at the highest clocks whose work is not known: it saves nothing, and teaches nothing."""
         self._other_j += float(np.nansum(energies_j))
 
     @property
@@ -160,16 +145,16 @@ class StepEnergies:
             inverse: Array = np.linalg.inv(self._products)
         except np.linalg.LinAlgError:
             return None
-        found = inverse @ self._sums
-        full_j = float(self._lowered @ found)
-        paused_j = float(self._paused @ found) * (1 - self._lowered_j / full_j)  # saved in steps with a pause
+        coefficients = inverse @ self._sums
+        full_j = float(self._lowered @ coefficients)
+        paused_j = float(self._paused @ coefficients) * (1 - self._lowered_j / full_j)  # saved in steps with a pause
         at_top_j = full_j + self._other_j + paused_j
         if not np.isfinite(full_j) or full_j <= 0:
             return None
         # The scatter of turns, in each of which all ranks may be off in the same way.
-        off: Array = np.array([sums - products @ found for products, sums, _ in self._turns])
+        off: Array = np.array([sums - products @ coefficients for products, sums, _ in self._turns])
         weights: Array = np.array([weight for _, _, weight in self._turns])
-        free = max(1, len(off) - len(found))
+        free = max(1, len(off) - len(coefficients))
         scatter = off.T @ off * self._num_turns / free
         direction = inverse @ self._lowered
         of_step = float(((off[:, 0] / weights) ** 2).sum()) / free
@@ -183,7 +168,6 @@ class StepEnergies:
         """Returns the clock, among these, at which work takes least energy beyond that of waiting.
 
         Args:
-            offered_mhz: The clocks.
             slope: By which share of its time work follows the clock.
         """
         _, fixed_w, linear_w, steep_w = map(float, self._all.solve())

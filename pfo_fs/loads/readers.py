@@ -161,7 +161,7 @@ def _of_positions(position_ids: Any, mask: Any = None, ids: Any = None) -> Load:
     if len(shape) in (1, 2):  # one row may be given for all
         count, length = shape if len(shape) == 2 else (1, *shape)
         rows = [np.broadcast_to(row, length) for row in (rows * count if len(rows) == 1 else rows)]
-    kept = [row == row for row in rows]
+    kept: list[Array] = [np.ones(len(row), bool) for row in rows]
     is_masked = isinstance(mask, (list, tuple)) or len(getattr(mask, "shape", ())) in (1, 2)
     if is_masked:
         kept = [document != 0 for document in _documents(mask)]
@@ -238,10 +238,10 @@ def _array(values: Any) -> Array:
     _check_on_cpu(values)
     if hasattr(values, "is_floating_point"):
         values = values.detach().float() if values.is_floating_point() else values  # numpy has no bfloat16
-    found = np.asarray(values)
-    if found.dtype.kind not in "biuf":
+    numbers = np.asarray(values)
+    if numbers.dtype.kind not in "biuf":
         raise ConfigError("it holds no numbers")
-    return found
+    return numbers
 
 
 def _check_on_cpu(values: Any) -> None:

@@ -19,7 +19,6 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastLoadStep | N
     """Returns what is shown of a step; None if something is not known.
 
     Args:
-        step: The step.
         mhz: The clock of each lane.
         work_s, full_s: How long it worked, and would have at the highest clock, in s.
     """
@@ -33,7 +32,7 @@ def last_step(step: int, mhz: Any, work_s: Any, full_s: Any) -> LastLoadStep | N
         chosen = order[np.linspace(0, len(order) - 1, SHOWN_LANES - 1).round().astype(int)]
         # The lane that ended last is not always the one with most work: it is shown in any case.
         lanes = [lane for lane in lanes if lane in {*chosen.tolist(), int(np.argmax(work_s))}]
-    seconds = [[float(f"{each[lane]:.4g}") for lane in lanes] for each in (work_s, full_s)]
+    seconds = [[float(f"{values[lane]:.4g}") for lane in lanes] for values in (work_s, full_s)]
     clocks = [round(float(mhz[lane])) for lane in lanes]
     return LastLoadStep.model_construct(
         step=step, lanes=len(order), lane=lanes, mhz=clocks, work_s=seconds[0], full_s=seconds[1]

@@ -2,7 +2,7 @@
 
     step | a step, energy counter and time at its begin | begin | steps that have ended: number, time, clock | loads
 
-Steps may be told before they run, so that the step of a row is that which runs, or a later one.
+Loads may be sent ahead: the step of a row is that which runs, or a later one.
 
 Without a pipeline, the load of a step is that of its micro-batches together, of which the time of a step is a linear
 function: how many there are, the sum of each feature, and, of loads of one number, the sum of their squares. In a
@@ -39,7 +39,6 @@ class EndedStep:
     """How a step ran on one rank.
 
     Attributes:
-        step: Its number.
         work_s: The time of the rank's own work, until it would have waited for others, in s.
         mhz: The mean of its clock while it worked, NaN if that is not known.
     """
@@ -61,11 +60,7 @@ class Reading:
 
 
 def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[float, ...]:
-    """Returns the load of a step from those of its micro-batches; empty if it cannot be one.
-
-    Args:
-        loads, micro_batches: As for `checked_load`.
-    """
+    """Returns the load of a step from those of its micro-batches; empty if it cannot be one."""
     try:
         return checked_load(loads, micro_batches)
     except ConfigError:
@@ -126,7 +121,6 @@ def make_row(
     """Returns the row of a step.
 
     Args:
-        step: The step.
         load: `load_of_step`; empty if it is not known.
         reading: The energy counter at the begin of this step, or of one of those that have ended.
         ended: The last steps that have ended, at most `MOST_ENDED`.
@@ -140,8 +134,8 @@ def make_row(
         reading.time_s,
         reading.time_s if reading.runs == step else began_s,
     )
-    for place, one in enumerate(ended[-MOST_ENDED:]):
-        row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = one.step, one.work_s, one.mhz
+    for place, step_ended in enumerate(ended[-MOST_ENDED:]):
+        row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = step_ended.step, step_ended.work_s, step_ended.mhz
     return [*row, *load]
 
 
@@ -187,8 +181,8 @@ class StepRows:
             lanes: The lane of each rank.
             micro_batches: In a pipeline, how many there are; 1 without one.
         """
-        found: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
+        loads: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
         for lane, load in zip(reversed(lanes), reversed(self._loads), strict=True):
             if load and len(load) == self._size and self._size % micro_batches == 0:
-                found[:, lane] = np.reshape(load, (micro_batches, -1))
-        return found
+                loads[:, lane] = np.reshape(load, (micro_batches, -1))
+        return loads

@@ -19,9 +19,8 @@ from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Samples
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, Clocks, LoadChoice
-from pfo_fs.loads.shown import by_micro_batch, shown_loads
 from pfo_fs.loads.state import LEAST_BALANCED
-from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.step_shape import StepShape, by_micro_batch, shown_loads
 from pfo_fs.models import RankInfo
 from pfo_fs.planner import Measurement, Pipeline, Profile
 from pfo_fs.reports.collect import JobData, Window, results_of

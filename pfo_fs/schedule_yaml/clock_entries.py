@@ -19,7 +19,7 @@ from typing import TypeAlias
 import yaml
 
 from pfo_fs.models import MAX_INSTRUCTIONS, MAX_JOB_INSTRUCTIONS
-from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of
+from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of, shorten
 from pfo_fs.schedule_yaml.problems import Problem
 
 _MAX_MHZ = 60_000
@@ -81,16 +81,6 @@ class InstructionList:
                 for instruction in repeated.instructions:
                     yield instruction, repeated.line
 
-    def line_at(self, position: int) -> int:
-        """Returns the line of the instruction at a 0-based position; beyond the end, that of the last instruction."""
-        line = self.line
-        for repeated in self.lines:
-            line = repeated.line
-            position -= repeated.repeat * len(repeated.instructions)
-            if position < 0:
-                break
-        return line
-
 
 ClockEntry: TypeAlias = SameClock | ClockByName | InstructionList
 
@@ -117,9 +107,9 @@ def read_number(text: str, what: str, most: int) -> int:
     """
     if not re.fullmatch(r"0|[1-9][0-9]*", text):
         hint = "; leave out the leading zeros" if re.fullmatch(r"[0-9]+", text) else ""
-        raise BadValue(f"{what} is a whole number, got {_short(text)}{hint}")
+        raise BadValue(f"{what} is a whole number, got {shorten(text)}{hint}")
     if len(text) > _MAX_NUMBER or int(text) > most:
-        raise BadValue(f"{what} is at most {most:,}, got {_short(text)}")
+        raise BadValue(f"{what} is at most {most:,}, got {shorten(text)}")
     return int(text)
 
 
@@ -161,10 +151,10 @@ class ClockEntryReader:
             try:
                 name = _read_key(key)
                 if name in clocks:
-                    raise BadValue(f"{_short(str(key))} is given twice, first in line {clocks[name][1]}")
+                    raise BadValue(f"{shorten(str(key))} is given twice, first in line {clocks[name][1]}")
                 if not isinstance(value, yaml.ScalarNode):
-                    raise BadValue(f"{_short(str(key))} has one clock in MHz, got {describe_node(value)}")
-                clocks[name] = read_number(value.value, f"the clock of {_short(str(key))}", _MAX_MHZ), line
+                    raise BadValue(f"{shorten(str(key))} has one clock in MHz, got {describe_node(value)}")
+                clocks[name] = read_number(value.value, f"the clock of {shorten(str(key))}", _MAX_MHZ), line
             except BadValue as error:
                 self._add_problem(line, who, error)
         return ClockByName(clocks, line_of(node))
@@ -204,26 +194,28 @@ def _read_line(item: yaml.Node) -> RepeatedLine:
     while at < len(text):
         match = _INSTRUCTION.match(text, at)
         if match is None:
-            raise BadValue(f"expected e.g. `forward 885 x7` or `backward 870, forward 885 x4`, got {_short(text[at:])}")
+            raise BadValue(
+                f"expected e.g. `forward 885 x7` or `backward 870, forward 885 x4`, got {shorten(text[at:])}"
+            )
         at = match.end()
         name, stage = _read_name(match)
-        mhz = read_number(match["mhz"], f"the clock of {_short(name)} in MHz", _MAX_MHZ)
+        mhz = read_number(match["mhz"], f"the clock of {shorten(name)} in MHz", _MAX_MHZ)
         instructions.append(ListedInstruction(name, stage, mhz))
         rest = (match["rest"] or "").strip()
         if rest:
             repeat = _read_repeat(rest, at == len(text) and not text.endswith(","))
     if not instructions or text.rstrip().endswith(","):
-        raise BadValue(f"an instruction is missing in {_short(text)}")
+        raise BadValue(f"an instruction is missing in {shorten(text)}")
     return RepeatedLine(tuple(instructions), repeat, line_of(item))
 
 
 def _read_repeat(text: str, is_last: bool) -> int:
     match = _REPEAT.fullmatch(text)
     if match is None:
-        raise BadValue(f"expected a comma, the end of the line or a count such as x7, got {_short(text)}")
+        raise BadValue(f"expected a comma, the end of the line or a count such as x7, got {shorten(text)}")
     if not is_last:
-        raise BadValue(f"{_short(text)} repeats the whole line, so it belongs at the end; or write several lines")
-    count = read_number(match["count"], f"the count in {_short(text)}", MAX_INSTRUCTIONS)
+        raise BadValue(f"{shorten(text)} repeats the whole line, so it belongs at the end; or write several lines")
+    count = read_number(match["count"], f"the count in {shorten(text)}", MAX_INSTRUCTIONS)
     if count == 0:
         raise BadValue("x0 runs the line zero times; remove the line")
     return count
@@ -232,7 +224,7 @@ def _read_repeat(text: str, is_last: bool) -> int:
 def _read_key(key: str | None) -> tuple[str, int | None]:
     match = _KEY.fullmatch(key) if key else None
     if match is None:
-        raise BadValue(f"expected the name of an instruction as key, got {_short(key or 'something else')}")
+        raise BadValue(f"expected the name of an instruction as key, got {shorten(key or 'something else')}")
     return _read_name(match)
 
 
@@ -242,12 +234,8 @@ def _read_name(match: re.Match[str]) -> tuple[str, int | None]:
         try:
             name = str(json.loads(name, strict=False))
         except ValueError:
-            raise BadValue(f"{_short(name)} is not a valid JSON string") from None
+            raise BadValue(f"{shorten(name)} is not a valid JSON string") from None
     if not 0 < len(name) <= 64 or not name.isprintable():
-        raise BadValue(f"an instruction's name has 1 to 64 printable characters, got {_short(name)}")
+        raise BadValue(f"an instruction's name has 1 to 64 printable characters, got {shorten(name)}")
     stage = match["stage"]
-    return name, None if stage is None else read_number(stage, f"the stage in {_short(match.group().strip())}", 10**6)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+    return name, None if stage is None else read_number(stage, f"the stage in {shorten(match.group().strip())}", 10**6)

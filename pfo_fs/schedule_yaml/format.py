@@ -33,8 +33,6 @@ def format_schedule_yaml(
 
     Args:
         schedules: At most one per rank.
-        rank_infos: The job's ranks.
-        job_info: The job.
         comment: Text at the top; each of its lines follows a `#`.
     """
     lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []

@@ -55,9 +55,6 @@ class _Loader(yaml.SafeLoader):
 def compose(text: bytes | str) -> yaml.Node | None:
     """Returns the root node of a YAML document, or None if it has nothing but comments.
 
-    Args:
-        text: UTF-8 text of at most `MAX_YAML_BYTES`.
-
     Raises:
         ScheduleProblems: The text is too large, not UTF-8, not YAML, or YAML with something that is not used here. No
             other exception is raised, whatever `text` is.
@@ -134,7 +131,9 @@ def describe_node(node: yaml.Node) -> str:
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return f"a list of {len(node.value)}"
-    value = str(node.value)
-    if not value:
-        return "nothing"
-    return repr(value if len(value) <= 40 else value[:37] + "...")
+    return shorten(str(node.value)) if node.value else "nothing"
+
+
+def shorten(text: str) -> str:
+    """Returns a text for a message, in quotation marks, with at most 40 characters."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")

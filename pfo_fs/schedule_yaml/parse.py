@@ -22,7 +22,6 @@ problems at once, with their lines; `ScheduleDocument.resolve` compares the docu
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -42,7 +41,7 @@ from pfo_fs.models import (
 )
 from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntryReader, SelectedEntry, read_number
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
-from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
+from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems, closest
 from pfo_fs.schedule_yaml.resolve import ScheduleDocument
 
 Request = TypeVar("Request", Target, Straggler)
@@ -145,12 +144,12 @@ class _DocumentReader:
             if entry is not None:
                 selected += [SelectedEntry(first, last, entry, line) for first, last in ranges]
         widest: SelectedEntry | None = None
-        for one in sorted(selected, key=lambda one: (one.first, one.last)):
-            if widest is not None and one.first <= widest.last:
-                first, second = sorted((widest.line, one.line))
-                self.problems.append(Problem(second, f"{what} {one.first} is given twice, first in line {first}"))
-            if widest is None or one.last > widest.last:
-                widest = one
+        for of in sorted(selected, key=lambda of: (of.first, of.last)):
+            if widest is not None and of.first <= widest.last:
+                first, second = sorted((widest.line, of.line))
+                self.problems.append(Problem(second, f"{what} {of.first} is given twice, first in line {first}"))
+            if widest is None or of.last > widest.last:
+                widest = of
         return tuple(selected)
 
 
@@ -180,6 +179,4 @@ def unknown_key(key: str | None, known: Iterable[str]) -> str:
     names = list(known)
     if key is None:
         return f"expected one of the keys {', '.join(names)}, got something that is not text"
-    close = difflib.get_close_matches(key[:64], names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
-    return f"unknown key {key[:40]!r}; {hint}"
+    return f"unknown key {key[:40]!r}; {closest(key, names, 'known are')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,15 +57,26 @@ class OrderUnknown(PlanError):
 
     def __init__(self, ranks: Sequence[int], line: int | None = None) -> None:
         self.ranks = list(ranks)
-        shown = ", ".join(map(str, self.ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         super().__init__(
-            f"the instructions of {'rank' if len(ranks) == 1 else 'ranks'} {shown} are not known before the first "
-            "step; until then only lists of instructions can be used",
+            f"the instructions of {name_ranks(ranks)} are not known before the first step; until then only lists of "
+            "instructions can be used",
             line=line,
         )
 
     def __reduce__(self) -> tuple[type[OrderUnknown], tuple[list[int], int | None]]:
         return type(self), (self.ranks, self.line)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Returns `rank 3`, or `ranks 0, 1, 2, 3 and 4 more`."""
+    shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"
+
+
+def closest(name: str, known: Sequence[str], what: str) -> str:
+    """Returns what to write in place of an unknown name: the closest known one, or, after `what`, some of them."""
+    close = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"{what} {', '.join(known[:10])}"
 
 
 def nearest_clocks(mhz: int, available: Collection[int]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,9 @@ from pfo_fs.schedule_yaml.problems import (
     Problem,
     ScheduleProblems,
     clock_problem,
+    closest,
     describe,
+    name_ranks,
     order_problem,
 )
 
@@ -59,9 +60,6 @@ class ScheduleDocument:
     def check_straggler(self, pipelines: int) -> None:
         """Checks that the job has the announced straggler.
 
-        Args:
-            pipelines: The job's number of pipelines.
-
         Raises:
             PlanError: The job has no such pipeline.
         """
@@ -80,7 +78,6 @@ class ScheduleDocument:
         instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
 
         Args:
-            job_info: The job.
             rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
             orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
 
@@ -159,7 +156,7 @@ class _Resolver:
             self._find_unused_names()
         if self._problems:
             raise ScheduleProblems(
-                Problem(line, reason.replace(_WHO, _name_ranks(ranks)))
+                Problem(line, reason.replace(_WHO, name_ranks(ranks)))
                 for (line, reason), ranks in self._problems.items()
             )
         if unknown:
@@ -225,7 +222,8 @@ class _Resolver:
         if order is not None:
             difference = order_problem([name for name, _ in instructions.frequencies], instructions.stages, order, _WHO)
             if difference is not None:
-                self._new.append((listing.line_at(difference[0]), difference[1]))
+                lines = instructions.lines or [listing.line]
+                self._new.append((lines[min(difference[0], len(lines) - 1)], difference[1]))
                 return None
         return instructions
 
@@ -283,10 +281,9 @@ class _Resolver:
                 continue
             names = sorted({name for rank in ranks for name, _ in self._orders.get(rank) or ()})[:_MOST_COMPARED]
             for key in unused[:_MOST_UNUSED]:
-                close = difflib.get_close_matches(key[0], names, n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:10])}"
-                line = entry.clocks[key][1]
-                self._problems[line, f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"] = ranks
+                hint = closest(key[0], names, "there are")
+                reason = f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"
+                self._problems[entry.clocks[key][1], reason] = ranks
 
     def _schedule(self, info: RankInfo, instructions: _RankInstructions) -> FrequencySchedule | None:
         available = frozenset(info.available_frequencies)
@@ -304,8 +301,3 @@ class _Resolver:
 
 def _stage(stage: int | None, info: RankInfo) -> int:
     return info.pp_rank if stage is None else stage
-
-
-def _name_ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"

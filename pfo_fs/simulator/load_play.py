@@ -11,8 +11,7 @@ from typing import Any
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import Clocks, LoadChoice
-from pfo_fs.loads.shown import by_micro_batch, shown_loads
-from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.step_shape import StepShape, by_micro_batch, shown_loads
 from pfo_fs.loads.turns import Turns
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Played
@@ -183,7 +182,7 @@ class LoadPlay:
             self._balanced(),
             begins_at,
             self.choice.margin,
-            self.choice.status_text,
+            self.choice.status_text(),
         )
 
     def _spans_s(self, times_s: Array) -> Array:

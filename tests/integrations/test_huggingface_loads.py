@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from pfo_fs import loads
 from pfo_fs.integrations.huggingface_loads import HFLoadClocks
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -252,17 +251,3 @@ def test_a_loader_whose_batches_cannot_be_seen_is_named_and_trained_with(
     trainer.train()
     assert trainer.state.global_step == 3
     assert "the batches of a list cannot be seen" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("batch", "load"),
-    [
-        ({"cu_seq_lens_q": [0, 3, 5], "position_ids": [[0] * 5]}, (5.0, 13.0)),
-        ({"seq_lens": [[3, 2], [4]], "input_ids": [[0] * 5]}, (9.0, 29.0)),
-        ({"position_ids": [[0, 1, 2, 0, 1]], "attention_mask": None}, (5.0, 13.0)),
-        ({"attention_mask": [[1, 1, 0], [1, 0, 0]], "input_ids": [[0] * 3] * 2}, (3.0, 5.0, 6.0, 18.0)),
-        ({"input_ids": [[0] * 3] * 2}, (6.0, 18.0)),
-    ],
-)
-def test_the_load_of_a_batch_is_read_from_what_its_collator_gives(batch: dict[str, Any], load: Any) -> None:
-    assert loads.from_batch(batch) == load

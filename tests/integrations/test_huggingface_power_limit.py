@@ -137,20 +137,6 @@ def test_the_lines_of_the_page_follow_a_trainer(
 
 
 @pytest.mark.slow
-def test_after_an_exception_limits_are_back_at_the_end_of_the_block(tmp_path: Path, sim_dir: Path) -> None:
-    names = training()
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    work = names["Work"](monitor.simulated_kernels(time_scale=20), fails_at=9)
-    with (
-        pytest.raises(RuntimeError, match="training has failed"),
-        HFGlobalPowerLimitOptimizer(monitor, **OPTIONS) as callback,
-    ):
-        names["make_trainer"](str(tmp_path), callback, work, steps=40).train()
-    assert limits_set(sim_dir) == [500, 300, 500]
-    monitor.close()
-
-
-@pytest.mark.slow
 def test_after_an_exception_that_ends_the_process_limits_are_back(
     tmp_path: Path, sim_dir: Path, processes: Any, wait_for: WaitFor
 ) -> None:

@@ -132,29 +132,22 @@ def last_clocks_mhz(folder: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step_and_validates_between(tmp_path: Path) -> None:
-    said = train(tmp_path, batches=90, val_check_interval=10)
-    assert [one["steps"] for one in said] == [23, 23]  # the last one has one micro-batch
-    assert [one["validated"] for one in said] == [1 + 4 * 4, 1 + 4 * 4]
+@pytest.mark.parametrize(
+    ("options", "steps", "validated"),
+    [
+        ({"batches": 90, "val_check_interval": 10}, 23, 1 + 4 * 4),  # the last step has one micro-batch
+        ({"batches": 88, "unsized": True}, 22, 1 + 4),  # the trainer fetches batches ahead
+        ({"batches": 24, "epochs": 4, "reloads": 1}, 24, 1 + 4 * 4),  # a loader is made in each epoch
+    ],
+)
+def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step_and_validates_between(
+    tmp_path: Path, options: dict[str, Any], steps: int, validated: int
+) -> None:
+    said = train(tmp_path, **options)
+    assert [(one["steps"], one["validated"]) for one in said] == [(steps, validated)] * 2
     assert not said[0]["warnings"] + said[1]["warnings"]
     assert said[0]["loaders_are_back"]
     assert "loads explain" in said[0]["status"]
-    assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
-
-
-@pytest.mark.slow
-def test_loads_belong_to_their_steps_where_the_trainer_fetches_batches_ahead(tmp_path: Path) -> None:
-    said = train(tmp_path, batches=88, unsized=True)
-    assert [one["steps"] for one in said] == [22, 22]
-    assert not said[0]["warnings"] + said[1]["warnings"]
-    assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
-
-
-@pytest.mark.slow
-def test_loads_reach_the_steps_of_a_loader_that_is_made_again_in_each_epoch(tmp_path: Path) -> None:
-    said = train(tmp_path, batches=24, epochs=4, reloads=1)
-    assert [one["steps"] for one in said] == [24, 24]
-    assert not said[0]["warnings"] + said[1]["warnings"]
     assert said[0]["logged"][-1]["pfo_fs/loads_explain"] > 0.5
 
 

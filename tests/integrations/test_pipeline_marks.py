@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.load_steps import LoadSteps
 from pfo_fs.integrations.pipeline_marks import PipelineMarks, attach_pipeline
+from pfo_fs.planner import Instruction, make_pipeline
 from pfo_fs.planner.pipeline_schedules import interleaved
 from pfo_fs.training import optimizer
 
@@ -90,10 +95,25 @@ def test_a_step_that_an_error_left_open_ends_before_the_next(marks: PipelineMark
     assert opt.told == ["step", "forward 0", "end of step", "step"]
 
 
-def test_a_pipeline_of_one_stage_is_refused_with_what_to_use() -> None:
-    adapter = SimpleNamespace(parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 1})
-    with pytest.raises(ConfigError, match="power-limit optimizer"):
-        attach_pipeline(adapter, "unused", strict=True)  # type: ignore[arg-type]
+def adapter_of(pp_degree: int = 2, orders: Any = ()) -> Any:
+    """A framework whose pipeline has some stages."""
+    dims = {"pp_rank": 0, "pp_degree": pp_degree, "dp_rank": 0, "dp_degree": 1, "tp_rank": 0, "tp_degree": 1}
+    return SimpleNamespace(parallel_dims=lambda: dims, orders=lambda: orders, install=lambda _: lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("stages", "orders", "loads", "message"),
+    [
+        (1, [], None, "power-limit optimizer"),
+        (2, make_pipeline("1f1b", 2, 4).orders, 3, "loads= is 3"),
+        (2, [], len, "does not tell"),
+    ],
+)
+def test_what_cannot_be_followed_is_an_error_that_says_what_to_use(
+    tmp_path: Path, stages: int, orders: Any, loads: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        attach_pipeline(adapter_of(stages, orders), tmp_path / "pfo", loads=loads, strict=True, world_size=1)
 
 
 def test_an_order_that_has_changed_is_told_once_it_has_run_for_some_steps_in_a_row(
@@ -101,10 +121,7 @@ def test_an_order_that_has_changed_is_told_once_it_has_run_for_some_steps_in_a_r
 ) -> None:
     monkeypatch.setattr(optimizer, "PFOFileOptimizer", FakeOptimizer)
     orders = {number: interleaved(4, number, 2) for number in (2, 4, 6)}
-    adapter = SimpleNamespace(
-        parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 2}, orders=lambda: orders[2], install=lambda _: lambda: None
-    )
-    attached = attach_pipeline(adapter, "unused", world_size=1, strict=True)  # type: ignore[arg-type]
+    attached = attach_pipeline(adapter_of(orders=orders[2]), "unused", world_size=1, strict=True)
     opt = attached.optimizer
 
     def others(number: int, steps: int) -> list[bool]:
@@ -147,7 +164,78 @@ def test_an_evaluation_after_a_step_is_no_part_of_it(marks: PipelineMarks, opt: 
         with marks.step():
             for _, name, _ in ORDER:
                 marks.around(lambda: None, name)()
+            assert not marks.in_step
         for _, name, _ in ORDER:
             marks.around(lambda: None, name)()
         assert opt.told.count("end") == len(ORDER)
         assert opt.told[-1] == "end of step"
+
+
+# ---- loads of micro-batches
+
+
+class Clocks:
+    """Keeps what `LoadClocks` is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.warnings: list[str] = []
+
+    def step(self, loads: Any, ahead: Sequence[Any] = ()) -> None:
+        self.told.append((loads, *ahead))
+
+    def work_ended(self) -> None:
+        self.told.append("ended")
+
+    def misread(self, error: Exception) -> None:
+        self.warnings.append(str(error))
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+def marks_of(clocks: Clocks, reader: Any) -> PipelineMarks:
+    return PipelineMarks(LoadSteps(clocks, reader), [Instruction(0, "forward", 0)])  # type: ignore[arg-type]
+
+
+def test_a_steps_loads_are_read_from_each_micro_batch_and_its_work_ends_with_the_ranks_last_instruction(
+    clocks: Clocks,
+) -> None:
+    marks = marks_of(clocks, lambda batch, *, scale: scale * len(batch))
+    for batches in (["aa", "b"], ["cccc", ""]):
+        marks.read_loads(lambda batches=batches: [((batch,), {"scale": 10}) for batch in batches])  # type: ignore[misc]
+        with marks.step():
+            marks.begin("forward")
+            marks.end("forward")
+            assert clocks.told[-1] == "ended"
+    assert clocks.told == [([20, 10],), "ended", ([40, 0],), "ended"]
+
+
+def test_a_rank_whose_step_gets_no_inputs_knows_no_loads(clocks: Clocks) -> None:
+    marks = marks_of(clocks, len)
+    marks.read_loads(lambda: [((), {}), ((), {})])
+    with marks.step():
+        pass
+    assert clocks.told[0] == (None,)
+    assert not clocks.warnings
+
+
+def test_a_reader_that_fails_is_a_warning_and_a_step_without_loads(clocks: Clocks) -> None:
+    marks = marks_of(clocks, lambda batch: batch["lengths"])
+    marks.read_loads(lambda: [(({},), {})])
+    with marks.step():
+        pass
+    assert clocks.told[0] == (None,)
+    assert "lengths" in clocks.warnings[0]
+
+
+def test_loads_that_the_program_gives_count_for_the_next_step_only(clocks: Clocks) -> None:
+    steps = LoadSteps(clocks, None)  # type: ignore[arg-type]
+    marks = PipelineMarks(steps, [Instruction(0, "forward", 0)])
+    steps.given = ([1.0, 2.0], [3.0, 4.0])
+    for _ in range(2):
+        with marks.step():
+            pass
+    assert clocks.told == [([1.0, 2.0], [3.0, 4.0]), "ended", (None,), "ended"]

@@ -96,6 +96,7 @@ def test_what_can_be_understood_in_one_way_is_read(batch: Any, load: tuple[float
         ({"position_ids": np.stack([POSITIONS] * 2)}, r"position_ids of shape \(2, 1, 6\)"),
         ({"position_ids": [[0, 1, 2, 1, 2]]}, "position_ids of type list.*not 0"),
         ({"position_ids": POSITIONS, "input_ids": np.zeros((1, 8))}, r"position_ids of shape \(1, 6\)"),
+        ({"position_ids": POSITIONS[0], "input_ids": np.zeros(8)}, r"position_ids of shape \(6,\)"),
         ({"attention_mask": DENSE}, r"attention_mask of shape \(1, 1, 6, 6\)"),
         ({"attention_mask": {"full_attention": NUMBERS}}, "attention_mask of type dict"),
         ({"attention_mask": np.zeros((1, 6))}, "attention_mask"),  # of a mask that is added it may be all or nothing

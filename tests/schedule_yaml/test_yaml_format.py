@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_jobs import PLANS, make_job, one_f_one_b, order_of, schedule_of
+from scheduler_jobs import PLANS, make_job, one_f_one_b, schedule_of
 
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.schedule_yaml import format_schedule_yaml, parse_schedule_yaml
@@ -47,13 +47,6 @@ def test_a_1f1b_plan_of_96_microbatches_takes_at_most_three_lines_a_stage() -> N
     assert reread(text, job) == schedules
 
 
-def test_what_is_written_fits_the_order_it_came_from() -> None:
-    job = make_job(pp=4)
-    schedules = [schedule_of(rank, one_f_one_b(rank, 4, 12), two_clocks) for rank in range(4)]
-    orders = {rank: order_of(one_f_one_b(rank, 4, 12)) for rank in range(4)}
-    assert parse_schedule_yaml(write(schedules, job)).resolve(*job, orders) == schedules
-
-
 def test_equal_ranks_of_a_stage_are_one_entry() -> None:
     job = make_job(pp=1, dp=4)
     text = write([schedule_of(rank, ["forward"], two_clocks) for rank in range(4)], job)
@@ -64,20 +57,6 @@ def test_equal_stages_are_one_entry_with_a_range() -> None:
     job = make_job(pp=6)
     text = write([schedule_of(rank, ["forward"], lambda _, r=rank: 900 + (r == 3)) for rank in range(6)], job)
     assert [line for line in text.splitlines() if line.endswith(":")] == ['  "0-2,4-5":', "  3:"]
-
-
-def test_ranks_that_differ_within_a_stage_are_written_as_ranks() -> None:
-    job = make_job(pp=2, dp=2)
-    schedules = [schedule_of(rank, ["forward"], lambda _, r=rank: 900 + 15 * (r == 1)) for rank in range(4)]
-    text = write(schedules, job)
-    assert text.splitlines()[0:2] == ["stages:  # of 2", "  1:"]
-    assert reread(text, job) == schedules
-
-
-def test_a_stage_of_which_a_rank_has_no_schedule_is_written_as_ranks() -> None:
-    job = make_job(pp=1, dp=2)
-    schedules = [schedule_of(1, ["forward"], two_clocks)]
-    assert reread(write(schedules, job), job) == schedules
 
 
 def test_no_schedules_are_written_as_leaving_all_alone() -> None:

@@ -25,118 +25,73 @@ def resolve(
     return {schedule.rank: schedule for schedule in schedules}
 
 
-def clocks(schedule: FrequencySchedule) -> set[tuple[str, int]]:
-    return set(schedule.frequencies)
-
-
 # ---- who gets what
 
 
-def test_all_goes_to_every_instruction_of_every_rank() -> None:
-    schedules = resolve("all: 1200")
-    assert len(schedules) == 8
-    assert schedules[7].frequencies == [(name, 1200) for name in one_f_one_b(3, 4, 12)]
+@pytest.mark.parametrize(
+    ("text", "clocks"),
+    [
+        ("all: 1200", {(0, 1, 2, 3, 4, 5, 6, 7): (1200, 1200)}),
+        ("all: 0", {}),
+        ("all: 1200\nstages: {1: 900}", {(0, 1, 4, 5, 6, 7): (1200, 1200), (2, 3): (900, 900)}),
+        ("stages: {1: 900}\nranks: {3: 1305}", {(2,): (900, 900), (3,): (1305, 1305)}),
+        ("stages: {1: 900}\nranks: {3: 0}", {(2,): (900, 900)}),
+        ("ranks: {0-2: 900, '5,7': 1200}", {(0, 1, 2): (900, 900), (5, 7): (1200, 1200)}),
+        ("stages: {0: {forward: 1200, backward: 1110}}", {(0, 1): (1200, 1110)}),
+        ("stages: {0: {forward: 1200}}", {(0, 1): (1200, 0)}),
+        ("stages: {0: {forward: 1200}, 2: 900}\nranks: {0: 0}", {(1,): (1200, 0), (4, 5): (900, 900)}),
+        ("all: {backward: 900}\nstages: {0: {forward: 1200}}", {(0, 1): (1200, 900), (2, 3, 4, 5, 6, 7): (0, 900)}),
+        ("stages:\n  1:\n    - forward 885 x3\n    - backward 870, forward 885 x9\n    - backward 870 x3\n",
+         {(2, 3): (885, 870)}),
+    ],
+)  # fmt: skip
+def test_ranks_win_over_stages_stages_over_all_and_who_is_not_mentioned_is_left_alone(
+    text: str, clocks: dict[tuple[int, ...], tuple[int, int]]
+) -> None:
+    expected = {
+        rank: [(name, of[name != "forward"]) for name, _ in ORDERS[rank]]
+        for ranks, of in clocks.items()
+        for rank in ranks
+    }
+    assert {rank: schedule.frequencies for rank, schedule in resolve(text).items()} == expected
 
-
-def test_a_stage_wins_over_all() -> None:
-    schedules = resolve("all: 1200\nstages: {1: 900}")
-    assert [next(iter(clocks(schedules[rank])))[1] for rank in range(8)] == [1200, 1200, 900, 900] + [1200] * 4
-
-
-def test_a_rank_wins_over_its_stage() -> None:
-    schedules = resolve("stages: {1: 900}\nranks: {3: 1305}")
-    assert clocks(schedules[2]) == {("forward", 900), ("backward", 900)}
-    assert clocks(schedules[3]) == {("forward", 1305), ("backward", 1305)}
-
-
-def test_who_is_not_mentioned_is_left_alone() -> None:
-    assert set(resolve("stages: {1: 900}")) == {2, 3}
-
-
-def test_0_leaves_a_rank_alone_that_its_stage_would_set() -> None:
-    assert set(resolve("stages: {1: 900}\nranks: {3: 0}")) == {2}
-
-
-def test_0_for_all_is_no_schedule_for_anybody_and_needs_no_order() -> None:
-    assert resolve("all: 0", orders={}) == {}
-
-
-def test_a_range_goes_to_all_in_it() -> None:
-    assert set(resolve("ranks: {0-2: 900, '5,7': 1200}")) == {0, 1, 2, 5, 7}
-
-
-def test_a_mapping_gives_each_name_its_clock() -> None:
-    schedules = resolve("stages: {0: {forward: 1200, backward: 1110}}")
-    assert clocks(schedules[0]) == {("forward", 1200), ("backward", 1110)}
-
-
-def test_a_name_that_a_mapping_leaves_out_is_left_alone() -> None:
-    assert clocks(resolve("stages: {0: {forward: 1200}}")[0]) == {("forward", 1200), ("backward", 0)}
-
-
-def test_a_name_that_a_mapping_leaves_out_falls_back_to_all() -> None:
-    assert clocks(resolve("all: 900\nstages: {0: {forward: 1200}}")[0]) == {("forward", 1200), ("backward", 900)}
-
-
-def test_a_mapping_of_a_rank_falls_back_to_the_list_of_its_stage() -> None:
-    order = order_of(["forward", "forward", "backward"])
-    text = "stages:\n  0: [forward 885, forward 900, backward 870]\nranks: {0: {backward: 1200}}"
-    schedules = resolve(text, {0: order, 1: order})
-    assert schedules[0].frequencies == [("forward", 885), ("forward", 900), ("backward", 1200)]
-    assert schedules[1].frequencies == [("forward", 885), ("forward", 900), ("backward", 870)]
-
-
-def test_a_name_counts_if_any_rank_of_its_entry_runs_it() -> None:
-    orders = {0: order_of(["forward"]), 1: order_of(["forward", "recomputation"])}
-    schedules = resolve("all: {forward: 900, recomputation: 1200}", orders, make_job(pp=2))
-    assert schedules[1].frequencies == [("forward", 900), ("recomputation", 1200)]
-
-
-def test_a_list_needs_no_known_order() -> None:
-    schedules = resolve("stages:\n  2:\n    - forward 885 x2\n    - backward 870 x2", orders={})
-    assert schedules[4].frequencies == [("forward", 885)] * 2 + [("backward", 870)] * 2
-    assert set(schedules) == {4, 5}
-
-
-def test_the_example_of_a_1f1b_stage_fits_its_order() -> None:
-    text = "stages:\n  1:\n    - forward 885 x3\n    - backward 870, forward 885 x9\n    - backward 870 x3\n"
-    assert len(resolve(text)[2].frequencies) == 24
-
-
-def test_ranks_that_offer_no_clocks_may_be_given_any() -> None:
-    job = make_job(pp=1, clocks=[])
-    assert clocks(resolve("all: 123", {0: order_of(["forward"])}, job)[0]) == {("forward", 123)}
-
-
-# ---- ranks that hold several stages
 
 V_ORDER: Order = [("forward", 0), ("forward", 3), ("backward", 3), ("backward", 0)]
-V_JOB = make_job(pp=2)
+INNER: Order = [("forward", 1), ("forward", 2), ("backward", 2), ("backward", 1)]
+FFB = order_of(["forward", "forward", "backward"])
 
 
-def test_an_entry_of_a_stage_goes_to_the_instructions_of_that_stage_on_any_rank() -> None:
-    orders: dict[int, Order] = {0: V_ORDER, 1: [("forward", 1), ("forward", 2), ("backward", 2), ("backward", 1)]}
-    schedules = resolve("stages: {0: 900, 3: 1200}", orders, V_JOB)
-    assert schedules[0].frequencies == [("forward", 900), ("forward", 1200), ("backward", 1200), ("backward", 900)]
-    assert schedules[0].stages == [0, 3, 3, 0]
-    assert set(schedules) == {0}
+@pytest.mark.parametrize(
+    ("text", "orders", "clocks"),
+    [
+        # A mapping of a rank falls back to the list of its stage.
+        ("stages:\n  0: [forward 885, forward 900, backward 870]\nranks: {0: {backward: 1200}}", {0: FFB, 1: FFB},
+         {0: [885, 900, 1200]}),
+        # A name counts if any rank of its entry runs it.
+        ("all: {forward: 900, recomputation: 1200}", {0: order_of(["forward"]), 1: order_of(["recomputation"])},
+         {0: [900], 1: [1200]}),
+        # A list needs no known order.
+        ("stages:\n  1:\n    - forward 885 x2\n    - backward 870 x2", {}, {1: [885, 885, 870, 870]}),
+        # Where ranks hold several stages, an entry of a stage is for its instructions on any rank.
+        ("stages: {0: 900, 3: 1200}", {0: V_ORDER, 1: INNER}, {0: [900, 1200, 1200, 900]}),
+        ("stages: {3: [forward 900, backward 1200]}", {0: V_ORDER}, {0: [0, 900, 1200, 0]}),
+        ("ranks: {0: {forward: 900, forward@3: 1200}}", {0: V_ORDER}, {0: [900, 1200, 0, 0]}),
+        ("ranks: {0: [forward@0 900, forward@3 1200, backward@3 870, backward@0 885]}", {0: V_ORDER},
+         {0: [900, 1200, 870, 885]}),
+    ],
+)  # fmt: skip
+def test_each_instruction_gets_the_clock_of_the_first_entry_that_has_one(
+    text: str, orders: dict[int, Order], clocks: dict[int, list[int]]
+) -> None:
+    schedules = resolve(text, {1: INNER, **orders} if orders else {}, make_job(pp=2))
+    assert {rank: [mhz for _, mhz in schedule.frequencies] for rank, schedule in schedules.items()} == clocks
+    assert all(schedule.stages == [0, 3, 3, 0] for rank, schedule in schedules.items() if orders.get(rank) == V_ORDER)
 
 
-def test_a_list_of_a_stage_is_held_against_the_instructions_of_that_stage() -> None:
-    schedules = resolve("stages: {3: [forward 900, backward 1200]}", {0: V_ORDER, 1: V_ORDER}, V_JOB)
-    assert schedules[0].frequencies == [("forward", 0), ("forward", 900), ("backward", 1200), ("backward", 0)]
-
-
-def test_a_name_with_a_stage_wins_over_the_name_alone() -> None:
-    schedules = resolve("ranks: {0: {forward: 900, forward@3: 1200}}", {0: V_ORDER}, V_JOB)
-    assert schedules[0].frequencies[:2] == [("forward", 900), ("forward", 1200)]
-
-
-def test_a_list_with_stages_becomes_a_schedule_with_stages() -> None:
-    schedules = resolve(
-        "ranks: {0: [forward@0 900, forward@3 1200, backward@3 870, backward@0 885]}", {0: V_ORDER}, V_JOB
-    )
-    assert schedules[0].stages == [0, 3, 3, 0]
+def test_ranks_that_offer_no_clocks_may_be_given_any_and_0_for_all_needs_no_order() -> None:
+    job = make_job(pp=1, clocks=[])
+    assert resolve("all: 123", {0: order_of(["forward"])}, job)[0].frequencies == [("forward", 123)]
+    assert resolve("all: 0", orders={}) == {}
 
 
 # ---- what does not fit
@@ -203,7 +158,7 @@ def test_gpus_that_differ_are_reported_apart() -> None:
 def test_a_number_or_mapping_waits_for_the_order(text: str) -> None:
     error = unknown_of(text, JOB, INFOS, {rank: ORDERS[rank] for rank in (0, 1, 2)})
     assert (error.ranks, error.line) == ([3, 4, 5, 6, 7], 2)
-    assert "ranks 3, 4, 5, 6, 7 are not known" in str(error)
+    assert "ranks 3, 4, 5, 6 and 1 more are not known" in str(error)
 
 
 def test_a_rank_that_a_list_covers_does_not_wait() -> None:

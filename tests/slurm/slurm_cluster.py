@@ -6,7 +6,6 @@ Each node is a slurmd in namespaces of its own, whose first process takes all ot
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -139,34 +138,14 @@ class Cluster:
     def submit(self, *arguments: str) -> str:
         return self.run("sbatch", "--parsable", "--export=ALL", "--output=log/job.%j", *arguments)
 
-    def fields(self, job: str) -> dict[str, str]:
-        text = self.run("scontrol", "-o", "show", "job", job)
-        return {key: value for key, is_, value in (part.partition("=") for part in text.split()) if is_}
-
     def wait_for_state(self, job: str, *states: str, timeout_s: float = HANGS_AFTER_S) -> dict[str, str]:
         def reached() -> dict[str, str] | None:
-            fields = self.fields(job)
+            text = self.run("scontrol", "-o", "show", "job", job)
+            fields = {key: value for key, is_, value in (part.partition("=") for part in text.split()) if is_}
             return fields if fields["JobState"] in states else None
 
-        try:
-            found: dict[str, str] = self.wait(reached, timeout_s, f"job {job} to be {' or '.join(states)}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self._known_of(job)}") from None
+        found: dict[str, str] = self.wait(reached, timeout_s, f"job {job} to be {' or '.join(states)}")
         return found
-
-    def _known_of(self, job: str) -> str:
-        """What Slurm, the batch script and our commands say about a job."""
-        log = self.root / "log"
-        about = re.compile(rf"(JobId=|job ){job}\b")
-        lines = [
-            f"{name}: {line}"
-            for name in ("slurmctld", "commands")
-            for line in (log / name).read_text(errors="replace").splitlines()
-            if about.search(line)
-        ]
-        printed = log / f"job.{job}"
-        output = printed.read_text(errors="replace") if printed.exists() else ""
-        return "\n".join([f"== job {job}", str(self.fields(job)), *lines[-40:], output[-1500:]])
 
     def wait(self, condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
         deadline = time.monotonic() + timeout_s

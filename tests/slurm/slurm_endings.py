@@ -66,10 +66,8 @@ class Site:
     def submit(self, name: str, *options: str, exit_code: int = 0, script: str = "train.sbatch") -> str:
         """Submits a job of one rank, unless the options say otherwise."""
         values = f"ALL,STOP_FILE={self.stop_file(name)},EXIT_CODE={exit_code}"
-        one = ("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1", "--time=5")
-        if script != "train.sbatch":
-            one = ("--time=5",)
-        job = self.cluster.submit("-J", name, *one, *options, f"--export={values}", script)
+        one_rank = ("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1") if script == "train.sbatch" else ()
+        job = self.cluster.submit("-J", name, "--time=5", *one_rank, *options, f"--export={values}", script)
         self.jobs.append(job)
         return job
 
@@ -89,12 +87,9 @@ class Site:
         logs = [self.cluster.root / "sim" / f"{body.gpu_uuid.removeprefix('SIM-')}.log" for body in ranks]
         return [[json.loads(line)["action"] for line in log.read_text().splitlines()] for log in logs]
 
-    def begun(self, job: str, runs: int = 1, ranks: int = 1) -> JobFolder:
-        """Waits until a run of the job trains with lowered clocks."""
-        folders: list[JobFolder] = self.cluster.wait(
-            lambda: len(found := self.folders(job)) >= runs and found, 90, f"run {runs} of job {job}"
-        )
-        folder = folders[-1]
+    def begun(self, job: str, ranks: int = 1) -> None:
+        """Waits until the job trains with lowered clocks."""
+        folder: JobFolder = self.cluster.wait(lambda: self.folders(job), 90, f"job {job}")[-1]
         folder.write_file(layout.YAML, LOWERED.encode())
 
         def lowered() -> bool:
@@ -102,7 +97,6 @@ class Site:
             return len(acts) == ranks and all(act[-1:] == ["lock"] for act in acts)
 
         self.cluster.wait(lowered, 60, f"lowered clocks of job {job}")
-        return folder
 
     def left_of(self, job: str, *states: str, timeout_s: float = HANGS_AFTER_S) -> Ended:
         """Waits for the job's end, and for the records and processes that follow it by a little."""
@@ -124,18 +118,11 @@ class Site:
         self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=30")
 
 
-def success(site: Site, node: str) -> Ended:
-    job = site.submit("success", "-w", node)
+def _trained(site: Site, node: str, name: str, state: str, exit_code: int = 0) -> Ended:
+    job = site.submit(name, "-w", node, exit_code=exit_code)
     site.begun(job)
-    site.stop_file("success").touch()
-    return site.left_of(job, "COMPLETED")
-
-
-def failure(site: Site, node: str) -> Ended:
-    job = site.submit("failure", "-w", node, exit_code=3)
-    site.begun(job)
-    site.stop_file("failure").touch()
-    return site.left_of(job, "FAILED")
+    site.stop_file(name).touch()
+    return site.left_of(job, state)
 
 
 def scancel(site: Site, node: str) -> Ended:
@@ -170,14 +157,6 @@ def warned_before_the_time_limit(site: Site, node: str) -> Ended:
     return site.left_of(job, "COMPLETED")
 
 
-def requeue(site: Site, node: str) -> Ended:
-    job = site.submit("requeue", "-w", node)
-    site.begun(job)
-    site.cluster.run("scontrol", "requeue", job)
-    site.again(job)
-    return site.left_of(job, "COMPLETED")
-
-
 def preemption(site: Site, node: str) -> Ended:
     job = site.submit("preempted", "-w", node, "--gpus-per-node=4")
     site.begun(job)
@@ -185,27 +164,6 @@ def preemption(site: Site, node: str) -> Ended:
     site.jobs.append(urgent)
     site.again(job)
     return site.left_of(job, "COMPLETED")
-
-
-def array(site: Site, node: str) -> Ended:
-    """Two tasks, which are two jobs; returns what is left of both."""
-    job = site.submit("array", "-w", node, "--array=0-1")
-    ids: list[str] = site.cluster.wait(
-        lambda: len(found := site.cluster.run("squeue", "-h", "-r", "-j", job, "-o", "%A").split()) == 2 and found,
-        30,
-        "two tasks",
-    )
-    site.jobs += ids
-    for task in ids:
-        site.begun(task)
-    site.stop_file("array").touch()
-    first, second = (site.left_of(task, "COMPLETED") for task in ids)
-    return Ended(
-        f"{first.state} {second.state}",
-        first.processes + second.processes,
-        first.ends + second.ends,
-        first.clocks + second.clocks,
-    )
 
 
 def two_nodes_lose_one(site: Site, node: str) -> Ended:
@@ -235,15 +193,13 @@ def daemon(site: Site, node: str) -> Ended:
 
 
 ENDINGS: dict[str, Callable[[Site, str], Ended]] = {
-    "success": success,
-    "failure": failure,
+    "success": lambda site, node: _trained(site, node, "success", "COMPLETED"),
+    "failure": lambda site, node: _trained(site, node, "failure", "FAILED", exit_code=3),
     "scancel": scancel,
     "all killed": all_killed,
     "time limit": time_limit,
     "warned": warned_before_the_time_limit,
-    "requeue": requeue,
     "preemption": preemption,
-    "array": array,
     "node lost": two_nodes_lose_one,
     "daemon": daemon,
 }

@@ -17,9 +17,7 @@ TRUE_REASONS: dict[str, tuple[str, list[str] | None]] = {
     "all killed": ("FAILED", None),  # Slurm sends SIGTERM to what is left when it sees the first task die
     "time limit": ("COMPLETED", ["terminated", "finished"]),
     "warned": ("COMPLETED", ["terminated", "finished"]),
-    "requeue": ("COMPLETED", ["terminated", "finished"]),
     "preemption": ("COMPLETED", ["terminated", "finished"]),
-    "array": ("COMPLETED COMPLETED", ["finished", "finished"]),
     "node lost": ("CANCELLED", None),  # these nodes share a helper, which sees the other rank die
     "daemon": ("CANCELLED", []),
 }

@@ -78,3 +78,25 @@ def run_ranks(run_program: Callable[..., list[str]]) -> Callable[..., Facts]:
         return [json.loads(told[-1]) for told in lines]
 
     return run
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The tests of `followed` run with each kind of their module."""
+    if "facts" in metafunc.fixturenames:
+        metafunc.parametrize("facts", metafunc.module.KINDS, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def all_facts(request: pytest.FixtureRequest, run_ranks: Callable[..., Facts]) -> dict[int, Facts]:
+    """What each rank told of all cases, by the number of ranks."""
+    module = request.module
+    return {
+        ranks: run_ranks(module.PROGRAM, ranks, pp=min(2, ranks), cases=cases) for ranks, cases in module.RUNS.items()
+    }
+
+
+@pytest.fixture
+def facts(request: pytest.FixtureRequest, all_facts: dict[int, Facts]) -> Facts:
+    """What each rank saw of one case, and how many steps it should have seen."""
+    ranks, steps = request.module.KINDS[request.param]
+    return [{**seen[request.param], "expected_steps": steps} for seen in all_facts[ranks]]

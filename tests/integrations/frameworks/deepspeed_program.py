@@ -82,7 +82,7 @@ def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False) -> dic
     steps, errors = opt.steps[:2], opt.errors
     pfo.close()
     return {
-        "orders": [[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
+        "orders": [[*map(tuple, order)] for order in pfo.orders],
         "known_beforehand": known,
         "steps": steps,
         "errors": errors,

@@ -201,13 +201,13 @@ def run_case(
         errors = opt.errors
         pfo.close()
         return {
-            "orders": [[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
+            "orders": [[*map(tuple, order)] for order in pfo.orders],
             "steps": steps,
             "errors": errors,
             "same_weights": same,
             "evaluation_silent": silent,
             "left_in_step_by_an_error": failed_in_step,
-            "timers_are_the_programs_own": job.config.timers is timers,
+            "left_patched": job.config.timers is not timers,
             "inner_timers": sorted(timers._timers),
             "pp": [dims.pp_rank, dims.pp_degree],
         }

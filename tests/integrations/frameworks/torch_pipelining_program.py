@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -154,7 +155,12 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("pfo_fs").addHandler(handler)
     if "attach" in options:
-        pfo = pfo_fs.attach(case.schedule, want["shared_dir"], **options["attach"])
+        given_plan = {}
+        if "plan" in options:
+            plan = Path(f"{want['shared_dir']}-{rank}.py")
+            plan.write_text(options["plan"])
+            given_plan = {"scheduler": "PointSolution3D", "scheduler_args": {"solution_path": str(plan)}}
+        pfo = pfo_fs.attach(case.schedule, want["shared_dir"], **options["attach"], **given_plan)
     else:
         pfo = run_block("frameworks", "torch.distributed.pipelining", 0, want["shared_dir"], schedule=case.schedule)[
             "pfo"
@@ -163,7 +169,7 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     if mesh["pp"].size() == 1:  # nothing to follow
         same, patched = case.train() == without, case.shape() != before
         pfo.close()
-        return {"closed": pfo.closed, "same_gradients": same, "left_patched": patched, "warnings": warnings}
+        return {"closed": pfo.closed, "same_weights": same, "left_patched": patched, "warnings": warnings}
     assert opt.job_id is not None, warnings
     # The first rank of a stage writes its order for all of them.
     known = order_in_directory(rank - mesh.get_local_rank("dp"), opt.job_id)
@@ -193,12 +199,12 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     pfo.close()
     logging.getLogger("pfo_fs").removeHandler(handler)
     return {
-        "orders": [[tuple(each) for each in order] for order in pfo.orders],
+        "orders": [[*map(tuple, order)] for order in pfo.orders],
         "known_beforehand": known,
         "steps": steps,
         "ran": trained,
         "errors": errors,
-        "same_gradients": with_pfo == without,
+        "same_weights": with_pfo == without,
         "evaluation_silent": silent,
         "left_in_step_by_an_error": left_in_step,
         "left_patched": case.shape() != before,

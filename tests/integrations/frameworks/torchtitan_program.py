@@ -69,7 +69,7 @@ def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, 
     ]
     dims = opt.parallel_dims
     return {
-        "orders": [[(name, stage, microbatch) for stage, name, microbatch in order] for order in trainer.pfo.orders],
+        "orders": [[*map(tuple, order)] for order in trainer.pfo.orders],
         "steps": steps,
         "errors": opt.errors,
         "same_weights": same,

@@ -16,7 +16,7 @@ from colossalai.cluster import ProcessGroupMesh
 from colossalai.interface import OptimizerWrapper
 from colossalai.pipeline.schedule import OneForwardOneBackwardSchedule
 from colossalai.pipeline.stage_manager import PipelineStageManager
-from recording import fingerprint, given, say
+from recording import fingerprint, given, run_cases
 from torch import nn
 
 WIDTH, MICROBATCHES = 8, 4
@@ -31,10 +31,7 @@ class Stage(nn.Module):
         return {"hidden": self.layer(x if hidden is None else hidden)}
 
 
-def main() -> None:
-    want = given()
-    set_accelerator("cpu")
-    dist.init_process_group("gloo")
+def run_case() -> dict[str, Any]:
     adapter = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "colossalai_adapter.py"))
 
     def train(followed: bool) -> tuple[str, Any, Any]:
@@ -43,7 +40,7 @@ def main() -> None:
         model = Stage()
         optimizer = OptimizerWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
         batches = iter([{"x": torch.randn(2 * MICROBATCHES, WIDTH)} for _ in range(3)])
-        pfo = adapter["attach"](schedule, want["shared_dir"]) if followed else None
+        pfo = adapter["attach"](schedule, given()["shared_dir"]) if followed else None
 
         def run(optimizer: Any) -> None:
             schedule.forward_backward_step(model, batches, lambda out, _: out["hidden"].pow(2).mean(), optimizer)
@@ -59,14 +56,17 @@ def main() -> None:
     bare, _, _ = train(False)
     weights, schedule, pfo = train(True)
     pfo.close()
-    say(
-        dist.get_rank(),
-        orders=[[(name, stage) for stage, name, _ in order] for order in pfo.orders],
-        steps=pfo.optimizer.steps,
-        errors=pfo.optimizer.errors,
-        same_weights=bare == weights,
-        left_patched=[name for name in vars(schedule) if name.endswith("_step")],
-    )
+    return {
+        "orders": [[*map(tuple, order)] for order in pfo.orders],
+        "steps": pfo.optimizer.steps,  # and nothing of the evaluation
+        "errors": pfo.optimizer.errors,
+        "same_weights": bare == weights,
+        "left_in_step_by_an_error": None,
+        "left_patched": [name for name in vars(schedule) if name.endswith("_step")],
+        "pp": [dist.get_rank(), 2],
+    }
 
 
-main()
+set_accelerator("cpu")
+dist.init_process_group("gloo")
+run_cases(run_case)
