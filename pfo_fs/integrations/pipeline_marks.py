@@ -1,7 +1,7 @@
 """What the adapters of frameworks with a pipeline have in common.
 
 An adapter of a framework has three methods (`PipelineAdapter`). `attach_pipeline` makes the optimizer from them.
-docs/frameworks.md shows a complete adapter.
+examples/colossalai_adapter.py is a complete adapter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules of docs/failures.md that hold for the whole code that touches the shared directory."""
+"""Rules of CONTRIBUTING.md (shared file systems) that hold for the whole code that touches the shared directory."""
 
 from __future__ import annotations
 
