@@ -312,6 +312,7 @@ def test_a_target_and_a_straggler_leave_the_clocks_to_the_scheduler() -> None:
     assert document.target == Target(power=18000)
     assert document.straggler == Straggler(slowdown=1.2, pipeline=3)
     assert not document.has_clocks
+    assert parse_schedule_yaml("straggler: {slowdown: 3}").straggler == Straggler(slowdown=3)
     assert parse_schedule_yaml("all: 1200\ntarget: {slowdown: 1.1}\n").has_clocks
 
 
@@ -325,6 +326,8 @@ def test_a_target_and_a_straggler_leave_the_clocks_to_the_scheduler() -> None:
         ("target: {slowdown: fast}\n", "slowdown must be a number, not 'fast'"),
         ("target: {slowdwon: 1.1}\n", "did you mean 'slowdown'?"),
         ("target: {power: .inf}\n", "power"),
+        ("target: {slowdown: 3}\n", "at most 2 is taken"),
+        ("straggler: {slowdown: 5}\n", "at most 4 is taken"),
         ("straggler: {pipeline: 3}\n", "slowdown is missing"),
         ("straggler: {slowdown: [1.2]}\n", "'slowdown' takes one number"),
         ("straggler: {slowdown: 1.2, pipeline: -1}\n", "pipeline must be at least 0"),
