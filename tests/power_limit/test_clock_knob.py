@@ -92,9 +92,8 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
         train(monitor, optimizer, 20)
         assert isinstance(optimizer.state, pl.Off)
     monitor.close()
-    assert [record.message for record in caplog.records] == [
-        f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"
-    ]
+    said = [record.message for record in caplog.records if not record.message.startswith("the clock process says")]
+    assert said == [f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"]
     if fault != "permission":
         assert clocks_set(sim_dir)[-1] == 0
 
