@@ -132,7 +132,7 @@ class Cluster:
                 for pipeline in range(self.pipelines)
             ]
 
-        self.repeat_noise(self.seed)
+        self._random = np.random.default_rng(self.seed)
         self._kernels = KernelTables(self.pipeline, self.truth, self.nuisances.delay_s)
 
     def set_truth(self, truth: Truth) -> None:
@@ -182,10 +182,6 @@ class Cluster:
         for factors in islice(cycle(steps), _UNTIL_STEADY if self._nodes else 0):
             self.iterate(clocks, factors)
         return [self._compared(clocks, factors) for factors in steps]
-
-    def repeat_noise(self, seed: int) -> None:
-        """Begins the noise of a seed, so that two plans can be compared under the same noise."""
-        self._random = np.random.default_rng(seed)
 
     def noise(self, count: int, half_width: float) -> Array:
         """Returns uniform noise around zero."""

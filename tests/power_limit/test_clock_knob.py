@@ -92,9 +92,8 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
         train(monitor, optimizer, 20)
         assert isinstance(optimizer.state, pl.Off)
     monitor.close()
-    assert [record.message for record in caplog.records] == [
-        f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"
-    ]
+    said = [record.message for record in caplog.records if not record.message.startswith("the clock process says")]
+    assert said == [f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"]
     if fault != "permission":
         assert clocks_set(sim_dir)[-1] == 0
 
@@ -113,7 +112,7 @@ def test_zeus_cost_of_clocks_takes_the_power_at_the_highest_one() -> None:
 def test_the_command_names_knob_and_unit(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(pl.profile_text([ClockMeasurement(clock=c, energy=c, time=1) for c in (1410, 900)]))
-    done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy", "-o", str(tmp_path / "p.svg")])
+    done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy"])
     assert "Energy(): 900 MHz" in done.output
     assert "clock MHz" in done.output
     done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy", "--json"])

@@ -28,9 +28,9 @@ def test_long_contexts_save_much_and_lose_no_more_time_than_is_allowed(seed: int
 @pytest.mark.parametrize("gpu", [A100, A40], ids=["A100", "A40"])
 def test_what_the_status_says_is_what_was_saved(gpu: GpuModel) -> None:
     summary, state = play(drawn_steps(16, **LONG, seed=3), gpu, MODELS["8B"], steps=range(120))
-    saving = state.saving
-    assert saving is not None
-    assert abs(saving.share - summary.run_saved) < 2 * saving.error < 0.02
+    assert state.saved is not None
+    assert state.saved_error is not None
+    assert abs(state.saved - summary.run_saved) < 2 * state.saved_error < 0.02
     assert abs(state.late - summary.run_late) < 1e-4
 
 
