@@ -13,7 +13,7 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.planner import Plan, Problem
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.pipeline_picture import draw_pipeline
+from pfo_fs.reports.plan_picture import draw_pipeline
 from pfo_fs.reports.wording import percent
 from pfo_fs.schedule_yaml import format_schedule_yaml
 from pfo_fs.scheduler import format_lowtime_plan

@@ -28,6 +28,8 @@ from pfo_fs.errors import first_problem
 from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from pfo_fs.models import RankInfo
     from pfo_fs.store import JobFolder
     from pfo_fs.store.bodies import JobBody
@@ -173,19 +175,14 @@ def target(
     json_: JsonFlag = False,
 ) -> None:
     """Change the target of a running job; all ranks switch to the new plan at the same step."""
-    from pydantic import ValidationError
-
     from pfo_fs.models import Target
 
     given = {"slowdown": slowdown, "deadline": deadline, "power": power}
     asked: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if none + len(asked) != 1:
         wrong_usage("give exactly one of --slowdown, --deadline, --power and --none")
-    try:
-        request = None if none else Target.model_validate(asked)
-    except ValidationError as error:
-        wrong_usage(f"--{next(iter(asked))}: {first_problem(error)[1]}")
-    _write(find_job(job, shared_dir, writes=True), "target", None if request is None else asked, json_)
+    request = None if none else _checked(Target, asked)
+    _write(find_job(job, shared_dir, writes=True), "target", request, json_)
 
 
 def straggler(
@@ -203,8 +200,6 @@ def straggler(
     json_: JsonFlag = False,
 ) -> None:
     """Announce a straggler: other pipelines, which have to wait for it anyway, get slower plans that save energy."""
-    from pydantic import ValidationError
-
     from pfo_fs.models import MOST_STRAGGLING, Straggler, implausible
 
     if gone == (slowdown is not None):
@@ -212,16 +207,24 @@ def straggler(
     folder = find_job(job, shared_dir, writes=True)
     request = None
     if slowdown is not None:
-        try:
-            request = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
-            if problem := implausible(slowdown, MOST_STRAGGLING):
-                wrong_usage(f"--slowdown: {problem}")
-        except ValidationError as error:
-            wrong_usage(f"--{': '.join(first_problem(error))}")
+        request = _checked(Straggler, {"slowdown": slowdown, "pipeline": pipeline})
+        if problem := implausible(slowdown, MOST_STRAGGLING):
+            wrong_usage(f"--slowdown: {problem}")
         body = folder.read_job()
         if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
             wrong_usage(f"--pipeline {pipeline}: the job has pipelines 0 to {body.job_info.dp_degree - 1}")
     _write(folder, "straggler", request, json_)
+
+
+def _checked(model: type[BaseModel], values: dict[str, object]) -> dict[str, object]:
+    """Returns options as the model takes them; fails with the first one that it refuses."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(values).model_dump(exclude_none=True)
+    except ValidationError as error:
+        option, problem = first_problem(error)
+        wrong_usage(f"--{option or next(iter(values))}: {problem}")
 
 
 def _write(folder: JobFolder, key: str, request: dict[str, object] | None, as_json: bool) -> None:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import pfo_fs
 from pfo_fs.errors import PfoError
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.figures import SHADES, colour, ticks_of
 from pfo_fs.reports.load_advice import load_advice
-from pfo_fs.reports.pictures import clock_bounds, life_svg, loads_svg, mean_clocks
-from pfo_fs.reports.pipeline_picture import ROW_PX, pipeline_svg
+from pfo_fs.reports.pictures import PIPELINE_ROW_PX, clock_bounds, life_svg, loads_svg, mean_clocks, pipeline_svg
 from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
+from pfo_fs.reports.svg import SCALE, ticks_of
 from pfo_fs.reports.timeline import Laid, dag_of, measured_pipeline
 from pfo_fs.reports.wording import seconds_text, signed_percent
 
@@ -54,7 +53,7 @@ def render_page(data: JobData) -> str:
         path=str(data.folder.path),
         style=Markup(style),  # noqa: S704  a file of this package
         script=Markup(script),  # noqa: S704  a file of this package
-        ramp=f"linear-gradient(90deg, {', '.join(colour(step) for step in range(SHADES))})",
+        ramp=f"linear-gradient(90deg, {', '.join(SCALE)})",
         state=data.text,
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
@@ -84,7 +83,7 @@ def _facts(data: JobData) -> list[str]:
 
 
 def picture_markup(svg: str) -> Markup:
-    """Returns a picture of `figures.svg_of`, which has escaped its texts, for the template."""
+    """Returns a picture of `svg.Svg`, which escapes its texts, for the template."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
@@ -256,14 +255,14 @@ def _chart(data: JobData, laid: Laid) -> dict[str, object]:
         for nodes in laid.rows()
     ]
     return {
-        "svg": picture_markup(pipeline_svg("Pipeline over time", laid, length_s, bounds)),
+        "svg": picture_markup(pipeline_svg("Pipeline over time", laid, bounds)),
         "scales": [legend(ends, units[kind]) | {"kind": kind} for kind, ends in bounds.items()],
         "by": next(iter(bounds), "clock"),
-        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(length_s, 8)],
+        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(0, length_s, 8)],
         "data": {
             "length": length_s,
             "names": names,
-            "row": ROW_PX,
+            "row": PIPELINE_ROW_PX,
             "bounds": bounds,
             "staged": data.place != "stage",
             "dense": max(map(len, boxes)),

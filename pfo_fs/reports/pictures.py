@@ -1,30 +1,15 @@
-"""Pictures of the page: what ran when, and who waits for whom in a step with clocks from loads."""
+"""Pictures of the page: what ran when, a step of a pipeline, and who waits for whom where clocks come from loads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pfo_fs.loads_known import LastLoadStep
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.figures import (
-    COLOURS,
-    WIDTH,
-    add_boxes,
-    colour,
-    drawing,
-    ink,
-    page_axes,
-    page_figure,
-    set_ticks,
-    set_title,
-    shade,
-    svg_of,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from pfo_fs.reports.svg import SCALE, WIDTH, Bounds, Svg, ink, shade, ticks_of
+from pfo_fs.reports.timeline import Laid
 
 _MOST_WINDOWS = 80
 """This many schedules fit beside one another; the table of the page has all."""
@@ -35,8 +20,14 @@ _ROW_PX, _MOST_PX = 20.0, 320.0
 _LABEL_PX = 34.0
 """A box has the clock written in it, and its column the schedule's number, where it is at least so wide."""
 _GAP = 30.0
-"""Space in px between the two panels of a step."""
+"""Space in px between the two panels of a step with clocks from loads."""
 _PANEL_PX = (WIDTH - _LEFT - _RIGHT - _GAP) / 2
+
+PIPELINE_ROW_PX = 24.0
+_PIPELINE_WIDTH = 10_000.0
+"""Units of a step's picture from its begin to its end; the script zooms in them."""
+_HEIGHT = {"forward": 0.62, "recomputation": 0.62, "backward_weight": 0.4}
+_LANE = "var(--lane)"
 
 
 def mean_clocks(data: JobData, window: Window) -> dict[int, float]:
@@ -50,7 +41,7 @@ def mean_clocks(data: JobData, window: Window) -> dict[int, float]:
     return {stage: fmean(clocks) for stage, clocks in sorted(by_stage.items())}
 
 
-def clock_bounds(data: JobData, clocks: Sequence[float]) -> tuple[float, float]:
+def clock_bounds(data: JobData, clocks: Sequence[float]) -> Bounds:
     """Returns the bounds of a colour scale: from the lowest of these clocks to the highest that the GPUs offer (MHz).
 
     So a job that runs at a single low clock has the colour of a low clock.
@@ -59,108 +50,100 @@ def clock_bounds(data: JobData, clocks: Sequence[float]) -> tuple[float, float]:
     return min(clocks), max(*clocks, *offered) if offered else max(clocks)
 
 
-def life_svg(data: JobData, bounds: tuple[float, float]) -> str:
-    """Returns the picture for the page.
+def height_of(instruction: str) -> float:
+    """Returns the part of a row's height that an instruction fills, which shows its kind without colour."""
+    return _HEIGHT.get(instruction, 0.92)
 
-    Args:
-        data: The job, with at least one schedule.
-    """
+
+def life_svg(data: JobData, bounds: Bounds) -> str:
+    """Returns the mean clock of each stage under each schedule, over the steps of a job with at least one schedule."""
     windows = data.windows[-_MOST_WINDOWS:]
     begins = [window.index.start_step for window in windows]
     edges = [*begins, max(begins[-1], data.last_step) + 1]
     stages = max(1, *(len(mean_clocks(data, window)) for window in windows))
     row_px = min(_ROW_PX, _MOST_PX / stages)
     px_per_step = (WIDTH - _LEFT - _RIGHT) / max(1, edges[-1] - edges[0])
-    half = (1 - min(2.0, row_px * 0.1) / row_px) / 2
-    boxes, faces, tooltips = [], [], []
-    with drawing("life"):
-        figure = page_figure(WIDTH, _TOP + stages * row_px + _BOTTOM)
-        axes = page_axes(figure, _LEFT, _TOP, WIDTH - _RIGHT, _TOP + stages * row_px)
-        for window, first, end in zip(windows, edges, edges[1:], strict=False):
-            wide_px, middle = (end - first) * px_per_step, (first + end) / 2
-            for stage, mhz in mean_clocks(data, window).items():
-                tone = shade(mhz, *bounds)
-                boxes.append((first, end - min(2.0, wide_px * 0.1) / px_per_step, float(stage), half))
-                faces.append(colour(tone) if mhz else COLOURS["lane"])
-                about = f"{mhz:,.0f} MHz" if mhz else "left alone"
-                tooltips.append(f"schedule {window.number}, {data.place} {stage}: {about}")
-                if wide_px > _LABEL_PX and row_px > _ROW_PX / 2:
-                    text, shown = (f"{mhz:.0f}", ink(tone)) if mhz else ("–", COLOURS["soft"])
-                    axes.text(middle, stage, text, ha="center", va="center_baseline", fontsize=11, color=shown)
-            if wide_px > _LABEL_PX:
-                axes.annotate(
-                    f"{window.number}",
-                    (middle, -0.5),
-                    (0, 4),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=11.5,
-                    color=COLOURS["soft"],
-                )
-            if window.follows_straggler:
-                axes.axvspan(first, end, facecolor="none", edgecolor=COLOURS["warn"], linewidth=1.8)
-        add_boxes(axes, boxes, faces, "clocks")
-        axes.set_yticks(range(0, stages, 1 if row_px > _ROW_PX / 2 else 4))
-        axes.set_ylabel(data.place.split()[-1])
-        axes.set_ylim(stages - 0.5, -0.5)
-        axes.set_xlim(edges[0], edges[-1])
-        set_ticks(axes.xaxis, 8)
-        axes.set_xlabel("step")
-        return svg_of(
-            figure, f"Mean clock of each {data.place} under each schedule, over the steps", {"clocks": tooltips}
-        )
+    bottom, gap = _TOP + stages * row_px, min(2.0, row_px * 0.1)
+    picture = Svg(WIDTH, bottom + _BOTTOM, f"Mean clock of each {data.place} under each schedule, over the steps")
+
+    def x_of(step: float) -> float:
+        return _LEFT + (step - edges[0]) * px_per_step
+
+    for window, first, end in zip(windows, edges, edges[1:], strict=False):
+        wide_px, middle = (end - first) * px_per_step, x_of((first + end) / 2)
+        for stage, mhz in mean_clocks(data, window).items():
+            tone, top = shade(mhz, bounds), _TOP + stage * row_px
+            about = f"{mhz:,.0f} MHz" if mhz else "left alone"
+            tooltip = f"schedule {window.number}, {data.place} {stage}: {about}"
+            fill = SCALE[tone] if mhz else _LANE
+            picture.box(x_of(first), top, wide_px - min(2.0, wide_px * 0.1), row_px - gap, fill, tooltip)
+            if wide_px > _LABEL_PX and row_px > _ROW_PX / 2:
+                text, colour = (f"{mhz:.0f}", ink(tone)) if mhz else ("–", "var(--soft)")
+                picture.text(middle, top + (row_px - gap) / 2, text, fill=colour)
+        if wide_px > _LABEL_PX:
+            picture.text(middle, _TOP - 10, f"{window.number}")
+        if window.follows_straggler:
+            picture.box(x_of(first), _TOP, wide_px, stages * row_px, "none", stroke="var(--warn)")
+    for stage in range(0, stages, 1 if row_px > _ROW_PX / 2 else 4):
+        picture.text(_LEFT - 8, _TOP + (stage + 0.5) * row_px, f"{stage}", anchor="end")
+    picture.text(_LEFT - 40, (_TOP + bottom) / 2, data.place.split()[-1], turned=True)
+    _add_axis(picture, [(x_of(step), step) for step in ticks_of(edges[0], edges[-1], 8)], bottom, WIDTH / 2, "step")
+    return picture.markup()
 
 
-# ---- one step of a job with clocks from loads
+def _add_axis(picture: Svg, ticks: Sequence[tuple[float, float]], bottom: float, middle: float, title: str) -> None:
+    for x, value in ticks:
+        picture.text(x, bottom + 12, f"{value:,.6g}")
+    picture.text(middle, bottom + 32, title)
 
 
-def loads_svg(step: LastLoadStep, who: str, bounds: tuple[float, float]) -> str:
-    """Returns the picture for the page.
+def pipeline_svg(title: str, laid: Laid, scales: Mapping[str, Bounds]) -> str:
+    """Returns one iteration: only its boxes, once for each colour scale, `clock` (MHz) or `power` (W)."""
+    rows, length_s = laid.rows(), laid.length_s
+    height = len(rows) * PIPELINE_ROW_PX
+    picture = Svg(_PIPELINE_WIDTH, height, title, f"height:{height:g}px")
+    for kind, bounds in scales.items():
+        values = laid.clocks_mhz if kind == "clock" else laid.powers_w
+        boxes: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+        for rank, nodes in enumerate(rows):
+            for node in nodes:
+                half = height_of(laid.pipeline.instructions[node].name) / 2
+                left, right = laid.starts_s[node], laid.starts_s[node] + laid.times_s[node]
+                top, bottom = (rank + 0.5 - half) * PIPELINE_ROW_PX, (rank + 0.5 + half) * PIPELINE_ROW_PX
+                fill = SCALE[shade(values[node], bounds)] if values[node] else _LANE
+                boxes[fill].append((_PIPELINE_WIDTH * left / length_s, top, _PIPELINE_WIDTH * right / length_s, bottom))
+        picture.layer(kind, boxes)
+    return picture.markup()
+
+
+def loads_svg(step: LastLoadStep, who: str, bounds: Bounds) -> str:
+    """Returns who waits for whom in a step, at max clocks and at the clocks from loads.
 
     Args:
+        who: What a row is, such as "rank".
         bounds: Those of the colour scale, in MHz; the upper one is the highest clock.
     """
-    rows, tooltips = len(step.lane), {}
-    with drawing("loads"):
-        figure = page_figure(WIDTH, _ROW_PX * rows + _TOP + _BOTTOM)
-        for number, (title, work_s, clocks) in enumerate(
-            (
-                ("at max clocks", step.full_s, [round(bounds[1])] * rows),
-                ("at the clocks from loads", step.work_s, step.mhz),
-            )
-        ):
-            x = _LEFT + number * (_PANEL_PX + _GAP)
-            axes = page_axes(figure, x, _TOP, x + _PANEL_PX, _TOP + _ROW_PX * rows)
-            axes.set_xlim(0, 1.02 * (max(*step.work_s, *step.full_s) or 1.0))
-            axes.set_ylim(rows - 0.5, -0.5)
-            _add_bars(axes, work_s, clocks, bounds, number)
-            end_s = max(work_s)
-            tooltips[f"waits{number}"] = [
-                f"{who} {lane} waits {end_s - time_s:.3g} s" for lane, time_s in zip(step.lane, work_s, strict=True)
-            ]
-            tooltips[f"work{number}"] = [
-                f"{who} {lane} works {time_s:.3g} s at {mhz} MHz"
-                for lane, time_s, mhz in zip(step.lane, work_s, clocks, strict=True)
-            ]
-            set_title(axes, title)
-            axes.set_xlabel("time (s)")
-            set_ticks(axes.xaxis, 6)
-            axes.set_yticks(range(rows), [] if number else map(str, step.lane))
-            axes.set_ylabel("" if number else who)
-        return svg_of(figure, f"Own work and waiting of each {who} in step {step.step}, before and after", tooltips)
-
-
-def _add_bars(
-    axes: Axes, work_s: Sequence[float], clocks: Sequence[int], bounds: tuple[float, float], number: int
-) -> None:
-    """Adds a bar of work in the colour of its clock, and one of waiting, for each row."""
-    end_s, s_per_px = max(work_s), axes.get_xlim()[1] / _PANEL_PX
-    tones = [shade(mhz, *bounds) for mhz in clocks]
-    waits = [(time_s, end_s, float(place), 0.42) for place, time_s in enumerate(work_s)]
-    add_boxes(axes, waits, [COLOURS["lane"]] * len(waits), f"waits{number}")
-    work = [(0.0, time_s, float(place), 0.42) for place, time_s in enumerate(work_s)]
-    add_boxes(axes, work, [colour(tone) for tone in tones], f"work{number}")
-    for place, (time_s, mhz, tone) in enumerate(zip(work_s, clocks, tones, strict=True)):
-        if time_s > _LABEL_PX * s_per_px:
-            axes.text(6 * s_per_px, place, f"{mhz}", fontsize=11, color=ink(tone), ha="left", va="center_baseline")
-    axes.axvline(end_s, color=COLOURS["bad"], linewidth=1.5)
+    rows = len(step.lane)
+    bottom, longest_s = _TOP + _ROW_PX * rows, 1.02 * (max(*step.work_s, *step.full_s) or 1.0)
+    name = f"Own work and waiting of each {who} in step {step.step}, before and after"
+    picture = Svg(WIDTH, bottom + _BOTTOM, name)
+    highest = "at max clocks", step.full_s, [round(bounds[1])] * rows
+    panels = highest, ("at the clocks from loads", step.work_s, step.mhz)
+    for number, (title, work_s, clocks) in enumerate(panels):
+        left, end_s, px_per_s = _LEFT + number * (_PANEL_PX + _GAP), max(work_s), _PANEL_PX / longest_s
+        picture.text(left, _TOP - 10, title, anchor="start")
+        for place, (lane, time_s, mhz) in enumerate(zip(step.lane, work_s, clocks, strict=True)):
+            top, tone, work_px = _TOP + place * _ROW_PX, shade(mhz, bounds), time_s * px_per_s
+            waits = f"{who} {lane} waits {end_s - time_s:.3g} s"
+            picture.box(left + work_px, top, (end_s - time_s) * px_per_s, _ROW_PX - 3, _LANE, waits)
+            works = f"{who} {lane} works {time_s:.3g} s at {mhz} MHz"
+            picture.box(left, top, work_px, _ROW_PX - 3, SCALE[tone], works)
+            if work_px > _LABEL_PX:
+                picture.text(left + 6, top + (_ROW_PX - 3) / 2, f"{mhz}", fill=ink(tone), anchor="start")
+            if not number:
+                picture.text(left - 8, top + (_ROW_PX - 3) / 2, f"{lane}", anchor="end")
+        picture.line(left + end_s * px_per_s, _TOP, bottom, "var(--bad)")
+        ticks = [(left + time_s * px_per_s, time_s) for time_s in ticks_of(0, longest_s, 6)]
+        _add_axis(picture, ticks, bottom, left + _PANEL_PX / 2, "time (s)")
+    picture.text(_LEFT - 40, (_TOP + bottom) / 2, who, turned=True)
+    return picture.markup()

@@ -68,12 +68,8 @@ def write_trace(
     degree = data.job.job_info.dp_degree
     if pipeline is not None and not 0 <= pipeline < degree:
         raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
-    places = [
-        (number, tp)
-        for number in range(degree)
-        for tp in range(data.job.job_info.tp_degree)
-        if pipeline in (None, number)
-    ]
+    pipelines = range(degree) if pipeline is None else [pipeline]
+    places = [(number, tp) for number in pipelines for tp in range(data.job.job_info.tp_degree)]
     measured = [group for place in places if (group := measured_pipeline(data, window, *place)) is not None]
     numbers = sorted({number for group in measured for number in group.iterations})[:most]
     measured = [
@@ -284,12 +280,14 @@ def _at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
     for window in data.windows:
         if window.measured is None or not data.at_max_clocks(window, or_default=True):
             continue
-        group = {pipeline: _iterations(data, window, pipeline) for pipeline in range(data.job.job_info.dp_degree)}
-        group = {pipeline: iterations for pipeline, iterations in group.items() if iterations}
-        if group:
-            for step in sorted(set.intersection(*(set(iterations) for iterations in group.values()))):
-                for pipeline, iterations in group.items():
-                    yield step, pipeline, iterations[step]
+        by_pipeline = {
+            pipeline: iterations
+            for pipeline in range(data.job.job_info.dp_degree)
+            if (iterations := _iterations(data, window, pipeline))
+        }
+        for step in sorted(set.intersection(*map(set, by_pipeline.values())) if by_pipeline else ()):
+            for pipeline, iterations in by_pipeline.items():
+                yield step, pipeline, iterations[step]
 
 
 def _iterations(data: JobData, window: Window, pipeline: int) -> Mapping[int, Laid]:

@@ -16,6 +16,7 @@ from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.reports.page import last_step, render_page
+from pfo_fs.reports.svg import WIDTH
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
@@ -69,6 +70,10 @@ def test_the_clock_of_each_stage_under_each_schedule_can_be_read(data: JobData, 
     for window in data.windows:
         clocks = re.findall(rf"schedule {window.number}, stage (\d): (?:[\d,]+ MHz|left alone)", page)
         assert clocks == ["0", "1", "2", "3"]
+    places = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*><title>schedule', page)
+    lefts, rights = [float(x) for x, _ in places], [float(x) + float(width) for x, width in places]
+    assert (min(lefts), max(rights)) == (76.0, pytest.approx(WIDTH - 24, abs=2.1)), "the steps fill the picture's width"
+    assert len(set(lefts)) == len(data.windows)
 
 
 LAST = {"step": 41, "lanes": 2, "lane": [1, 0], "mhz": [1410, 1200], "work_s": [0.5, 0.45], "full_s": [0.5, 0.4]}
