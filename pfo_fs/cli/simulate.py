@@ -35,6 +35,14 @@ def simulate(
         int | None,
         typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
     ] = None,
+    varied: Annotated[
+        bool,
+        typer.Option(
+            "--varied",
+            help="With --generated: durations also vary as those of real jobs (by step, by micro-batch, by rank, in "
+            "bursts), and there may be several pipelines.",
+        ),
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -42,6 +50,10 @@ def simulate(
             "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
         ),
     ] = None,
+    without_slow_workers: Annotated[
+        bool,
+        typer.Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good."),
+    ] = False,
     loads: Annotated[
         str | None,
         typer.Option(
@@ -51,6 +63,10 @@ def simulate(
             "file with columns step, dp_rank, micro_batch, load.",
         ),
     ] = None,
+    no_pipeline: Annotated[
+        bool,
+        typer.Option("--no-pipeline", help="With --loads: each dp_rank's last stage alone, as a data-parallel job."),
+    ] = False,
     gpu: Annotated[
         Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
     ] = "A100",
@@ -104,8 +120,18 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
-    from pfo_fs.simulator import QUIET, ModelTruth, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
-    from pfo_fs.simulator.load_play import LoadPlay, loads_of
+    from pfo_fs.simulator import (
+        QUIET,
+        ModelTruth,
+        Nuisances,
+        Play,
+        SimulatedJob,
+        generated_job,
+        read_trace,
+        summarize,
+        varied_job,
+    )
+    from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
@@ -116,17 +142,26 @@ def simulate(
         )
     if loads is not None and (trace is None or shared_dir or asked):
         wrong_usage("--loads needs --trace, and does not go with --slowdown, --power or --shared-dir")
+    if trace is None and without_slow_workers:
+        wrong_usage("--without-slow-workers needs --trace")
+    if no_pipeline and loads is None:
+        wrong_usage("--no-pipeline needs --loads")
+    if varied and generated is None:
+        wrong_usage("--varied needs --generated")
     kind: str = gpu
     noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
-        job, kind = generated_job(generated), f"generated-{generated}"
+        job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
         say(job.name, to=err)
     elif trace is not None:
-        traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
+        traced = read_trace(
+            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
+        )
         say(_about(traced), to=err)
         nodes = _nodes(node, gpus_per_stage)
         calm = replace(noise, time_jitter=0.0)
         if loads is not None:
+            traced = last_stage(traced) if no_pipeline else traced
             cluster = traced.job(gpu_model(gpu), nodes, calm).cluster(seed)
             _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
             return
