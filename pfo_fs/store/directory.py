@@ -152,8 +152,8 @@ class SharedDirectory(RecordFolder):
         """
         if layout.DIRECTORY not in self.files.names():  # by listing: an NFS client remembers that a name was missing
             return ""
-        found = self.read(b.DirectoryBody)
-        return found.directory_id if found is not None else ""
+        body = self.read(b.DirectoryBody)
+        return body.directory_id if body is not None else ""
 
     def check_same(self, directory_id: str, job_id: str, attempt: str) -> None:
         """Checks that this host sees the directory that rank 0's host has named: by its id, or by rank 0's job in it.
@@ -171,11 +171,11 @@ class SharedDirectory(RecordFolder):
         """
         if self._has_job(job_id, attempt):
             return
-        found = self.directory_id()
-        if found == directory_id:
+        own_id = self.directory_id()
+        if own_id == directory_id:
             return
         text = f"this host sees another directory at {self.files.root} than the host of rank 0: is it mounted?"
-        if not found:
+        if not own_id:
             raise StoreUnavailable(errno.ENOENT, f"{text} ({layout.DIRECTORY} is not there)")
         raise NotShared(errno.ESTALE, f"{text} ({layout.DIRECTORY} has another id)")
 

@@ -69,21 +69,21 @@ class FileReader:
             except OSError as error:
                 raise StoreError(error.errno, f"{self.root}: cannot be made: {error.strerror}") from error
         try:
-            found = os.stat(self.root)
+            status = os.stat(self.root)
         except OSError as error:
             raise StoreError(error.errno, f"{self.root}: {error.strerror}; is the file system mounted here?") from error
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             raise StoreError(errno.ENOTDIR, f"{self.root} is not a folder")
-        if found.st_mode & stat.S_IWOTH:
-            others = found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX  # /tmp: it must stay as it is
+        if status.st_mode & stat.S_IWOTH:
+            others = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX  # /tmp: it must stay as it is
             advice = f"`mkdir -m 700 {self.root / 'pfo-fs'}` and use that" if others else f"`chmod o-w {self.root}`"
             text = (
                 f"{self.root}: all users of the host may write there, so any of them could plant a schedule; {advice}"
             )
             raise StoreError(errno.EPERM, f"{text} (mode 2770 to share it with a group)")
-        self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
+        self.shared_with_group = bool(status.st_mode & stat.S_IWGRP)
         self._caches_may_be_old = not is_local(self.root)
-        self._trusted_uids = {os.geteuid(), found.st_uid, 0, *(users or ())}
+        self._trusted_uids = {os.geteuid(), status.st_uid, 0, *(users or ())}
         self._names_users = users is not None
 
     def read(self, path: str, limit: int) -> bytes | None:
@@ -105,20 +105,20 @@ class FileReader:
             except FileNotFoundError:
                 return None
             try:
-                found = self.calls.fstat(fd)
-                if not stat.S_ISREG(found.st_mode):
+                status = self.calls.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
                     raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
-                if not self._trusts(found.st_uid):
-                    raise StoreError(errno.EPERM, f"{self.root / path}: belongs to user {found.st_uid}, not read")
-                if self._names_users and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                if not self._trusts(status.st_uid):
+                    raise StoreError(errno.EPERM, f"{self.root / path}: belongs to user {status.st_uid}, not read")
+                if self._names_users and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                     raise StoreError(
                         errno.EPERM,
-                        f"{self.root / path}: others may write into it (mode {stat.S_IMODE(found.st_mode):o}), so that "
-                        "its owner need not be its author; not read. `chmod go-w` it",
+                        f"{self.root / path}: others may write into it (mode {stat.S_IMODE(status.st_mode):o}), so "
+                        "that its owner need not be its author; not read. `chmod go-w` it",
                     )
-                if found.st_size > limit:
+                if status.st_size > limit:
                     raise StoreError(
-                        errno.EFBIG, f"{self.root / path}: {found.st_size} bytes, at most {limit} are read"
+                        errno.EFBIG, f"{self.root / path}: {status.st_size} bytes, at most {limit} are read"
                     )
                 if self._caches_may_be_old:
                     with suppress(OSError):  # drop what this client may have cached of an older content
@@ -129,7 +129,7 @@ class FileReader:
                     size += len(chunk)
                     if size > limit:
                         raise StoreError(errno.EFBIG, f"{self.root / path}: grew beyond {limit} bytes while read")
-                if size != found.st_size:
+                if size != status.st_size:
                     raise OSError(errno.ESTALE, "torn read")
                 return b"".join(chunks)
             finally:
@@ -167,8 +167,8 @@ class FileReader:
         """Does the same as `names`, but returns None if the folder is not there now."""
 
         def once() -> list[str] | None:
-            found = self._listing(path)
-            return None if found is None else sorted(name for name in found if not name.startswith(TEMP_PREFIX))
+            listed = self._listing(path)
+            return None if listed is None else sorted(name for name in listed if not name.startswith(TEMP_PREFIX))
 
         return self._retry(path, once)
 

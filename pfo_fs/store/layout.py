@@ -171,9 +171,9 @@ def without_jumps(numbers: Iterable[int]) -> list[int]:
     Processes count up by one. One planted file with an absurd number must not use up all numbers, nor count as the
     newest of a series. Some missing numbers are allowed, because users delete files.
     """
-    found: list[int] = []
+    kept: list[int] = []
     for number in numbers:
-        if number - (found[-1] if found else 0) > _LARGEST_GAP:
+        if number - (kept[-1] if kept else 0) > _LARGEST_GAP:
             break
-        found.append(number)
-    return found
+        kept.append(number)
+    return kept

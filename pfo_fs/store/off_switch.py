@@ -74,10 +74,10 @@ class OffSwitch:
         Raises:
             StoreError: The directory cannot be written.
         """
-        found = self.read()
-        if name in found.names:
+        switched = self.read()
+        if name in switched.names:
             return
-        if not found.is_there:
+        if not switched.is_there:
             self.files.make_folder(layout.OFF)
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         text = f"off since {stamp}, by {_user()} on {socket.gethostname()}{f': {why}' if why else ''}\n"

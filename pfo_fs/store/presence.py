@@ -44,10 +44,10 @@ class Presence:
         top = mount_of(path).point or path
         places: list[_Place] = []
         while True:
-            found = self.files.calls.stat(path)
-            if places and found.st_dev != places[0].device:
+            status = self.files.calls.stat(path)
+            if places and status.st_dev != places[0].device:
                 break
-            places.append(_Place(path, found.st_dev, found.st_ino))
+            places.append(_Place(path, status.st_dev, status.st_ino))
             if path in (top, "/"):
                 break
             path = os.path.dirname(path)
@@ -64,13 +64,13 @@ class Presence:
             below = ""
             for place in self._places:
                 try:
-                    found = self.files.calls.stat(place.path)
+                    status = self.files.calls.stat(place.path)
                 except FileNotFoundError:
                     below = place.path
                     continue
-                is_same = (found.st_dev, found.st_ino) == (place.device, place.inode)
+                is_same = (status.st_dev, status.st_ino) == (place.device, place.inode)
                 # At a mount point, another folder shows that the file system is not mounted.
-                is_mounted = is_same or (found.st_dev == place.device and place is not self._places[-1])
+                is_mounted = is_same or (status.st_dev == place.device and place is not self._places[-1])
                 if below:
                     gone = is_mounted and os.path.basename(below) not in self._names(place.path)
                     return f"{self.files.root} was removed" if gone else ""

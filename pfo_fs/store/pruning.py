@@ -117,18 +117,18 @@ class Pruning:
             if folder is None:
                 return None
             try:
-                found = calls.stat(name, dir_fd=folder, follow_symlinks=False)
+                status = calls.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 return None
-            newest_s, inodes, count = found.st_mtime, {found.st_ino: found.st_blocks * 512}, 1
-            if stat.S_ISDIR(found.st_mode):
-                for _, _, inside in self._walk(folder, name, found.st_dev):
+            newest_s, inodes, count = status.st_mtime, {status.st_ino: status.st_blocks * 512}, 1
+            if stat.S_ISDIR(status.st_mode):
+                for _, _, inside in self._walk(folder, name, status.st_dev):
                     newest_s = max(newest_s, inside.st_mtime)
                     inodes[inside.st_ino] = inside.st_blocks * 512  # ranks of a host share a file by several names
                     count += 1
                     if count > _MOST_FILES:
                         raise OSError(errno.EFBIG, f"more than {_MOST_FILES:,} files; remove it by hand")
-            return Left(path, kind, found.st_uid, sum(inodes.values()), count, now_s - newest_s)
+            return Left(path, kind, status.st_uid, sum(inodes.values()), count, now_s - newest_s)
 
     def remove(self, left: Left) -> bool:
         """Removes a folder or file; returns whether all of it is gone. What is wrong is added to `problems`.
@@ -141,16 +141,16 @@ class Pruning:
                 if folder is None:
                     return False
                 hidden = name if left.kind == "half removed" else f"{_HALF_REMOVED}{secrets.token_hex(6)}"
-                found = calls.stat(name, dir_fd=folder, follow_symlinks=False)
-                if stat.S_ISDIR(found.st_mode):
-                    for parent, inside, about in self._walk(folder, name, found.st_dev):
+                status = calls.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    for parent, inside, about in self._walk(folder, name, status.st_dev):
                         _require_removable(parent, inside, about)
                 if hidden != name:
                     calls.rename(name, hidden, src_dir_fd=folder, dst_dir_fd=folder)
-                if not stat.S_ISDIR(found.st_mode):
+                if not stat.S_ISDIR(status.st_mode):
                     calls.unlink(hidden, dir_fd=folder)
                     return True
-                for parent, inside, about in self._walk(folder, hidden, found.st_dev):
+                for parent, inside, about in self._walk(folder, hidden, status.st_dev):
                     if stat.S_ISDIR(about.st_mode):
                         calls.rmdir(inside, dir_fd=parent)
                     else:

@@ -23,7 +23,7 @@ def test_ranks_of_the_next_release_keep_default_clocks_and_the_status_names_the_
 ) -> None:
     folder = make_job(tmp_path, 1, 2)
     register(folder, INFOS)
-    place = Place(f"{folder.path}/ranks/1.json", "ranks", bodies.RanksBody)
+    place = Place(f"{folder.path}/ranks/1.json", bodies.RanksBody)
     plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 5)
@@ -36,7 +36,7 @@ def test_a_job_of_the_next_release_is_not_claimed_and_the_log_names_the_versions
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = make_job(tmp_path, 1, 2)
-    place = Place(f"{folder.path}/job.json", "job", bodies.JobBody)
+    place = Place(f"{folder.path}/job.json", bodies.JobBody)
     plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
     shared = SharedDirectory(folder.files, "daemon")
     folders = JobFolders(shared, lambda job_id: coordinate(shared.job(job_id), clock), 3600.0, clock)
@@ -49,7 +49,7 @@ def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_say
     folder = make_job(tmp_path, 1, 2)
     shared = SharedDirectory(folder.files, "daemon")
     shared.write(bodies.DaemonBody(generation=1, counter=1, host="h", pid=1, version="9", scheduler="S", interval_s=1))
-    place = Place("daemon.json", "daemon", bodies.DaemonBody)
+    place = Place("daemon.json", bodies.DaemonBody)
     plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
     operations = op.DirectoryOperations(str(tmp_path), "test", "Manual")
     body = bodies.RankBody(rank_info=INFOS[0], nonce="n")

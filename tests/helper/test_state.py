@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from helper_host import connected
 from jobs import rank_infos
 
 from pfo_fs.coordination import SitePolicy
-from pfo_fs.errors import RecordError
+from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.state import HelperState
+from pfo_fs.helper.write_queue import MAX_WAITING
 from pfo_fs.ipc import messages as m
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.store.bodies import ProgressBody, RankProgress
@@ -151,3 +154,47 @@ def test_why_a_job_waits_for_a_daemon_is_logged(caplog: pytest.LogCaptureFixture
     found = op.WhoSchedules(claimed=False, daemon=None, site=SitePolicy("daemon-only"))
     state.handle(e.OperationDone(ask, found), 0.0)
     assert "default clocks" in caplog.text
+
+
+def test_a_worker_that_hangs_is_given_nothing_more_and_the_helper_keeps_a_bounded_number() -> None:
+    state = connected()
+    given: list[e.Action] = []
+    for _ in range(MAX_WAITING + 10):
+        given += state.handle(e.MessageArrived(0, m.SaveProfile(path="/p", content=b"", replace=True)), 0.0)
+    for _ in range(MAX_WAITING + 10):
+        action = given.pop(0)
+        assert isinstance(action, e.Run)
+        given += state.handle(e.OperationDone(action.operation, [m.ProfileSaved()]), 0.0)[1:]
+        if not given:
+            break
+    assert state.is_idle
+    assert _ == MAX_WAITING  # the first one, and those that waited
+
+
+def test_warnings_of_the_helper_reach_training() -> None:
+    line = m.LogLine(level=30, message="a warning")
+    assert connected().handle(e.ForTraining(line), 0.0) == [e.Send(0, line)]
+
+
+def test_a_rank_that_watches_the_switch_is_told_at_once_and_when_it_changes() -> None:
+    state = connected(3)
+    look = state.handle(e.MessageArrived(3, m.WatchSwitch()), 0.0)
+    assert look == [e.Run(op.ReadSwitch())]
+    for number, (off, told) in enumerate([(False, [""]), (False, []), (True, ["off"]), (False, [""])]):
+        actions = state.handle(e.OperationDone(op.ReadSwitch(), op.SwitchFound(off)), 10.0 * number)
+        sent = [action.message for action in actions if isinstance(action, e.Send)]
+        assert sent == [m.ClocksHeld(why=why) for why in told]
+        state.handle(e.TimePassed(), 10.0 * number + 9.0)
+    state.handle(e.MessageArrived(4, m.Hello(rank=4, role="training", token="token")), 40.0)
+    (answer,) = state.handle(e.MessageArrived(4, m.WatchSwitch()), 40.0)
+    assert answer == e.Send(4, m.ClocksHeld())
+
+
+def test_a_switch_that_cannot_be_read_at_first_is_told_when_it_can() -> None:
+    state = connected()
+    state.handle(e.MessageArrived(0, m.WatchSwitch()), 0.0)
+    error = StoreError(errno.EIO, "no answer")
+    assert state.handle(e.OperationDone(op.ReadSwitch(), error=error), 0.0) == []
+    assert state.handle(e.TimePassed(), 10.0) == [e.Run(op.ReadSwitch())]
+    actions = state.handle(e.OperationDone(op.ReadSwitch(), op.SwitchFound(True)), 10.0)
+    assert e.Send(0, m.ClocksHeld(why="off")) in actions

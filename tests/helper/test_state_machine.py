@@ -20,6 +20,7 @@ from pfo_fs.store import bodies
 
 RANKS = 3
 INFOS = rank_infos(RANKS)
+ASKED = m.ReadProfile | m.SaveProfile
 ERRORS: list[PfoError | None] = [
     None,
     None,
@@ -35,7 +36,8 @@ class HelperMachine(RuleBasedStateMachine):
 
     What must hold: the worker carries operations out in the order in which it was given them, so a lost one shows; no
     result reaches the directory twice; every registration is answered once the directory has spoken; ranks are sent to
-    default clocks only after long silence, and told when it is over; nothing grows without bound.
+    default clocks only after long silence, and told when it is over; what training asks for is carried out once, in
+    its order, also after training has gone; the helper ends when all have gone; nothing grows without bound.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,7 @@ class HelperMachine(RuleBasedStateMachine):
         self.trainers: dict[int, int] = {}
         self.clock_processes: dict[int, int] = {}
         self.results: list[tuple[int, int]] = []
+        self.asked: list[Any] = []  # what rank 0 asked for and the worker has not been given
         self.reset: list[e.ResetGpu] = []
         self.resetting: list[e.ResetGpu] = []
         self.stopped = False
@@ -68,6 +71,9 @@ class HelperMachine(RuleBasedStateMachine):
                     if isinstance(message, m.ClocksHeld):
                         (self.at_default_clocks.add if message.why else self.at_default_clocks.discard)(client)
                 case e.Run(operation):
+                    if isinstance(operation, ASKED):
+                        assert operation == self.asked.pop(0), "in the order in which training asked"
+                        assert not any(isinstance(other, ASKED) for other in self.running), "one at a time"
                     self.running.append(operation)
                 case e.ResetGpu():
                     self.reset.append(action)
@@ -142,11 +148,21 @@ class HelperMachine(RuleBasedStateMachine):
         if says_goodbye:
             self.tell(e.MessageArrived(client, m.Goodbye(reason="finished")))
         self.tell(e.ClientGone(client))
+        assert self.stopped or self.trainers or self.clock_processes
+
+    @precondition(lambda self: 0 in self.trainers)
+    @rule(saves=st.booleans(), replace=st.booleans())
+    def rank_0_asks_for_its_profile(self, saves: bool, replace: bool) -> None:
+        path = f"/{replace}.json"
+        self.asked.append(
+            m.SaveProfile(path=path, content=b"new", replace=replace) if saves else m.ReadProfile(path=path)
+        )
+        self.tell(e.MessageArrived(self.trainers[0], self.asked[-1]))
 
     @rule(client=st.integers(0, 5))
     def a_stranger_speaks(self, client: int) -> None:
         stranger = 1000 + client
-        self.tell(e.MessageArrived(stranger, m.ProblemSeen(message="x")))
+        self.tell(e.MessageArrived(stranger, m.SaveProfile(path="/p.json", content=b"theirs", replace=True)))
         self.tell(e.ClientGone(stranger))
 
     @precondition(lambda self: self.running)
@@ -161,6 +177,8 @@ class HelperMachine(RuleBasedStateMachine):
             match operation:
                 case op.OpenDirectory():
                     result = True
+                case m.ReadProfile() | m.SaveProfile():
+                    result = [m.ProfileSaved()]
                 case op.WriteResults(number, bodies_):
                     self.results += [(number, body.result.rank) for body in bodies_]
                 case op.PollSchedule():
@@ -170,7 +188,12 @@ class HelperMachine(RuleBasedStateMachine):
                     result = op.ScheduleFound(current, schedule)
         if error is None and isinstance(operation, op.OpenDirectory | op.PollSchedule):
             self.answered_s = self.now_s
+        told = self.sent.setdefault(self.trainers.get(0, -1), [])
+        before = len(told)
         self.tell(e.OperationDone(operation, result, error))
+        if isinstance(operation, ASKED) and 0 in self.trainers:
+            answers = [m.ProfileSaved() if error is None else m.LogLine(level=30, message=str(error))]
+            assert [message for message in told[before:] if isinstance(message, m.ProfileSaved | m.LogLine)] == answers
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 5.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
@@ -222,6 +245,7 @@ class HelperMachine(RuleBasedStateMachine):
                 self.tell(e.TimePassed())
         else:
             raise AssertionError("the helper does not come to an end")
+        assert not self.asked
         assert len(self.results) == len(set(self.results))
 
 

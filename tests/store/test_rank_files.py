@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from jobs import make_job, rank_infos, results_by_rank
 from replaced_calls import Calls, refuses
 
+from pfo_fs.errors import RecordError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.store import Files, JobFolder, bodies
 
@@ -41,6 +42,15 @@ def test_a_rank_of_another_process_is_refused_and_those_beside_it_are_not(tmp_pa
     assert "process 0 on node1" in refused[1]
     assert folder.numbers(bodies.RanksBody) == [0, 1, 2, 3]
     assert folder.read_rank(1) == ranks(4, "first")[1]
+
+
+def test_a_registration_under_the_name_of_another_rank_is_refused_and_none_is_no_registration(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 2)
+    folder.register_ranks(ranks(1))
+    assert folder.read_rank(1) is None
+    (folder.location / "ranks/0.json").rename(folder.location / "ranks/1.json")
+    with pytest.raises(RecordError, match=r"1\.json: it is of rank 0"):
+        folder.read_rank(1)
 
 
 def test_without_hard_links_every_rank_gets_a_copy(tmp_path: Path) -> None:
