@@ -22,11 +22,11 @@ from typing import Any
 
 import _common as common
 
+from pfo_fs.device.load_exchange import connect, received
+from pfo_fs.loads.messages import CLOCK_BYTES, TOKEN_BYTES, clock_of, pack_row
 from pfo_fs.loads.step_rows import UNKNOWN, EndedStep, Reading, load_of_step, make_row
 from pfo_fs.planner import make_pipeline
-from pfo_fs.training.load_client import connect, received
-from pfo_fs.training.load_messages import CLOCK_BYTES, TOKEN_BYTES, clock_of, pack_row
-from pfo_fs.training.load_processes import LoadDecider
+from pfo_fs.training.load_decider import LoadDecider
 
 CLOCKS = tuple(range(1980, 210, -15))
 FIRST_CHOICE = 12

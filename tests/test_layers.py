@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "loads": {"planner"},
     "schedule_yaml": set(),
     "scheduler": {"schedule_yaml"},
-    "device": {"ipc"},
+    "device": {"ipc", "loads"},
     "autotune": {"scheduler", "planner"},
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "device", "coordination"},

@@ -27,9 +27,7 @@ _WHAT = {
     "daemon": "pfo_fs\0daemon",
     "rank": "benchmarks.chaos.rank_program",
     "decider": "pfo_fs.training.load_decider",
-    "link": "pfo_fs.training.load_client",
 }
-_OF_LOADS = ("decider", "link")
 _STARTS_WITHIN_S = 120.0
 _ENDS_WITHIN_S = 90.0
 _PROFILE_WINDOW = 48
@@ -151,7 +149,7 @@ class SlowEpisode:
     def disturb(self) -> None:
         """Makes one thing go wrong, or lets a stopped process go on."""
         kinds = ("helper", "clocks", "daemon", "daemon", "rank", "directory", "start", "people")
-        kind = self.random.choice((*kinds, *_OF_LOADS, *_OF_LOADS) if self.loads else kinds)
+        kind = self.random.choice((*kinds, "decider", "decider") if self.loads else kinds)
         number = self.random.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT))
         choice, pause_s = self.random.random(), self.random.uniform(0.2, 2.5)
         if kind == "directory":
@@ -213,7 +211,7 @@ class SlowEpisode:
         codes = [process.returncode for process in self._ranks]
         if any(codes) and not self.may_fail:
             found.append(f"training ended with status {codes}")
-        beside = ("helper", "clocks", *_OF_LOADS)
+        beside = ("helper", "clocks", "decider")
         if not self.wait(lambda: not any(map(self.pids, beside)), _ENDS_WITHIN_S):
             found.append(f"processes are left: { {kind: self.pids(kind) for kind in beside} }")
         for pid in self.pids("daemon"):

@@ -44,6 +44,9 @@ class ClockProcess:
     The constructor starts it and does not wait; the first use of `info` waits until it is ready. An error of the clock
     process never stops training: `message` says why clocks are left alone, and one warning reports a later death.
 
+    Attributes:
+        loads_fd: A socket for packets about loads (`load_exchange.py`), and `loads_file` to close it.
+
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
         options: The rest that the clock process must know.
@@ -97,12 +100,20 @@ class ClockProcess:
             only_the_childs.enter_context(theirs)
             self._fd = self._socket.fileno()
             self._own_socket = OwnFile(self._fd)
+            with refusals_named("socketpair"):
+                loads, their_loads = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            only_the_childs.enter_context(their_loads)
+            loads.setblocking(False)
+            self.loads_fd = loads.detach()
+            self.loads_file = OwnFile(self.loads_fd)
+            weakref.finalize(self, self.loads_file.close).atexit = False
             weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
             fds = {
                 "page_fd": self._page.fd,
                 "doorbell_fd": waiting,
                 "lifeline_fd": lifeline,
                 "socket_fd": theirs.fileno(),
+                "loads_fd": their_loads.fileno(),
             }
             try:
                 self._process = self._start(fds, trainer_pid=os.getpid())
@@ -121,11 +132,6 @@ class ClockProcess:
         self.words[shared_page.SLEEPING] = 0
         if self._doorbell >= 0 and self._own_doorbell.seems_open():
             held_calls.write(self._doorbell, _ONE, 8)
-
-    @property
-    def shared_fds(self) -> dict[str, int]:
-        """The page and the doorbell, for another process that writes clocks; none after the end."""
-        return {} if self._closed else {"page_fd": self._page.fd, "doorbell_fd": self._doorbell}
 
     def check(self) -> bool:
         """If the clock process has died, warns, has the GPU reset, and says so once it is. About 1 us; keeps the lock.
@@ -251,7 +257,7 @@ class ClockProcess:
         self._page_file.close()
 
     def _forget(self) -> None:
-        """Closes the socket, the doorbell and the lifeline.
+        """Closes the sockets, the doorbell and the lifeline.
 
         In a forked child they are copies: the clock process belongs to the parent, and takes the end of the socket for
         the end of training.
@@ -262,6 +268,7 @@ class ClockProcess:
             self._close_doorbell()
             self._doorbell = -1
             self._lifeline.close()
+            self.loads_file.close()
 
     def _wait_for_hello(self) -> ClockInfo:
         if self._lost or self._closed:

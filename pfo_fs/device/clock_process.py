@@ -28,7 +28,7 @@ import socket
 import stat
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockInfo, ClockOptions
@@ -51,6 +51,9 @@ from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import GpuToReset, SwitchingReport
 from pfo_fs.ipc.started import OwnOutput
 from pfo_fs.ipc.transport import refusals_named
+
+if TYPE_CHECKING:
+    from pfo_fs.device.load_exchange import LoadExchange
 
 _MODES = ("launch", "device", "sync", "device")
 """What the word `FOLLOWS` of the page means."""
@@ -75,6 +78,7 @@ class ClockLoop:
         shared: SharedPage,
         doorbell: int,
         trainer: socket.socket,
+        loads: socket.socket,
         reporter: Reporter,
         options: ClockOptions,
         why_clocks_stay: str,
@@ -118,6 +122,9 @@ class ClockLoop:
         self._stops = Stops(self._on_sigterm)
         self._poll.register(self._stops.fd, select.EPOLLIN)
         self._parent = -1
+        self._loads = loads
+        self._exchange: LoadExchange | None = None
+        self._poll.register(loads, select.EPOLLIN)
 
     def watch_process(self, pid: int, lifeline: int) -> None:
         """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds."""
@@ -297,7 +304,20 @@ class ClockLoop:
                 if self._setter.terminated:
                     text = "the clock process got SIGTERM; power limit and clock are what they were before"
                     self._power_limits.refuse(text, self._trainer)
+            elif self._exchange_loads(fd):
+                self._apply()
         return True
+
+    def _exchange_loads(self, fd: int) -> bool:
+        """Exchanges loads with the other ranks; returns whether the clock of the running step changes."""
+        if self._exchange is None:
+            if has_ended(self._loads):
+                self._poll.unregister(self._loads)
+                return False
+            from pfo_fs.device.load_exchange import LoadExchange  # most jobs have no loads
+
+            self._exchange = LoadExchange(self._loads, self._words, self._poll)
+        return self._exchange.answer(fd)
 
     def _take_requests(self) -> bool:
         """Answers requests about power limits and energy; returns False if the socket has been closed."""
@@ -321,11 +341,11 @@ def main(given: dict[str, Any]) -> int | str:
             SharedPage(given["page_fd"]).words[shared_page.ALL_BACK] = int(not problem)
         return problem or 0  # the text becomes the last words
     gpu, why_clocks_stay = open_to_set(spec, options.leave_clocks, options.clock_backend)
-    trainer = socket.socket(fileno=given["socket_fd"])
+    trainer, loads = (socket.socket(fileno=given[name]) for name in ("socket_fd", "loads_fd"))
     to_reset = GpuToReset(spec, options.clock_backend, leave_clocks=bool(why_clocks_stay)) if gpu.uuid else None
     reporter = Reporter(options.report_to, options.rank, options.token, to_reset)
     page = SharedPage(given["page_fd"])
-    loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, reporter, options, why_clocks_stay, OwnOutput())
+    loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, loads, reporter, options, why_clocks_stay, OwnOutput())
     clocks_mhz = [] if why_clocks_stay else gpu.supported_clocks_mhz()
     hello = ClockInfo(gpu.name, gpu.uuid, clocks_mhz, why_clocks_stay, gpu.clock_backend)
     with refusals_named("sendto"), suppress(ConnectionError):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pfo_fs.errors import PfoError, plain_text
 from pfo_fs.guard import Guard, InTraining
 from pfo_fs.loads.choice import LOST_TIME
+from pfo_fs.training.load_decider import Orders
 from pfo_fs.training.load_joining import join_loads
-from pfo_fs.training.load_processes import Orders
 from pfo_fs.training.optimizer import PFOFileOptimizer
 from pfo_fs.training.step_loads import StepLoads
 

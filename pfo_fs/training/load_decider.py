@@ -1,7 +1,7 @@
 """The process of rank 0 that decides all ranks' clocks: it gets each rank's row of a step, and answers with its clock.
 
-One connection for each rank, from the process beside it (`load_client.py`). It ends with rank 0's training. What is
-known stands in a file in memory, which training reads.
+One connection for each rank, from its clock process (`device/load_exchange.py`). It ends with rank 0's training. What
+is known stands in a file in memory, which training reads.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ import secrets
 import selectors
 import socket
 import time
+import weakref
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeAlias
 
+from pfo_fs.ipc.optional_calls import open_memory_file
+from pfo_fs.ipc.own_file import OwnFile
+from pfo_fs.ipc.process_end import in_forked_children
+from pfo_fs.ipc.spawn import start_process
 from pfo_fs.loads import step_rows
+from pfo_fs.loads.messages import HELLO, TOKEN_BYTES, Seals, next_row, pack_clock, proof
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.training.load_messages import HELLO, TOKEN_BYTES, Seals, next_row, pack_clock, proof
 
 _MOST_OPEN = 64
 """At most 64 steps are open at once; a rank that tells more is wrong."""
@@ -32,6 +38,11 @@ _SETTLED = 8
 """Of eight packets one was quick, also at the start of a large job; the times in earlier ones do not count."""
 _STATE_BYTES = 16_384
 """What is known has at most some 2,000 characters of text, and 100 numbers of the last step."""
+
+_BACKLOG = 4096
+
+Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
+"""(stage, name, micro-batch) of the instructions of each rank of a pipeline, in their order."""
 
 
 class Rounds:
@@ -226,6 +237,70 @@ def read_state(fd: int) -> LoadsKnown | None:
     with suppress(OSError, ValueError):
         return LoadsKnown.model_validate_json(os.pread(fd, _STATE_BYTES, 0))
     return None
+
+
+class LoadDecider:
+    """Training's side of rank 0's process that decides; it ends when this object closes its end of a socket pair.
+
+    Args:
+        places, offered_mhz, change_s, lost_time: As for `LoadCoordinator`.
+        orders: The instructions of each rank of a pipeline, (stage, name, micro-batch); empty without one.
+        token: The job's secret, as 64 hexadecimal digits.
+
+    Raises:
+        OSError: The process cannot be started, or no port be opened.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[tuple[int, int]],
+        offered_mhz: Sequence[int],
+        change_s: float,
+        lost_time: float,
+        orders: Orders,
+        token: str,
+    ) -> None:
+        given = {
+            "places": [*places],
+            "offered_mhz": [*offered_mhz],
+            "change_s": change_s,
+            "lost_time": lost_time,
+            "orders": [[tuple(each) for each in order] for order in orders],
+        }
+        self._state_fd = open_memory_file("pfo-fs-loads")
+        weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
+        with _listening() as listening:
+            self.port: int = listening.getsockname()[1]
+            ours, theirs = socket.socketpair()
+            with theirs:
+                fds = {"socket_fd": theirs.fileno(), "listening_fd": listening.fileno(), "state_fd": self._state_fd}
+                self._process = start_process(__name__, {**given, "token": token}, fds=fds)
+        self._file = OwnFile(ours.detach())
+        weakref.finalize(self, self._file.close).atexit = False
+        in_forked_children(self._file.close)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where the ranks may reach it, the likeliest first; what else answers there cannot show the job's secret."""
+        hosts = [os.environ.get("MASTER_ADDR", ""), socket.gethostname(), "127.0.0.1"]
+        return [(host, self.port) for host in dict.fromkeys(hosts) if host]
+
+    @property
+    def state(self) -> LoadsKnown | None:
+        """What is known; None before the first step."""
+        return read_state(self._state_fd)
+
+    def close(self) -> None:
+        """Ends the process; does not wait."""
+        self._file.close()
+
+
+def _listening() -> socket.socket:
+    """Returns a socket on a free port, for IPv4 and, where there is one, IPv6."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("::", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=_BACKLOG)
 
 
 def main(given: dict[str, Any]) -> int:

@@ -12,13 +12,13 @@ from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.loads.choice import CHANGE_S
+from pfo_fs.loads.messages import TOKEN_BYTES, ReachDecider
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.switching_file import given_switching
 from pfo_fs.training.joining import JoinedJob
-from pfo_fs.training.load_messages import TOKEN_BYTES
-from pfo_fs.training.load_processes import LoadDecider, LoadLink, Orders
+from pfo_fs.training.load_decider import LoadDecider, Orders
 from pfo_fs.training.parallel_dims import ParallelDims
-from pfo_fs.training.step_loads import StepLoads
+from pfo_fs.training.step_loads import LoadLink, StepLoads
 
 
 def join_loads(
@@ -66,7 +66,6 @@ def join_loads(
         link.send(messages.LoadsSeen(known=state.model_dump()))
 
     decider: LoadDecider | None = None
-    exchange: LoadLink | None = None
     why = ""
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
@@ -82,18 +81,12 @@ def join_loads(
             address for address in addresses if address[0] != "localhost" and not address[0].startswith("127.")
         ]
     try:
-        if addresses:
-            exchange = LoadLink(dims.rank, sorted(offered), addresses, token, clocks.shared_fds)
-    except Exception as error:  # noqa: BLE001
-        why = f"the process that exchanges loads cannot be started: {reason_of(error)}"
-    try:
         _raise_first(ranks.all_gather(why))
     except ConfigError:
-        for process in (decider, exchange):
-            if process is not None:
-                process.close()
+        if decider is not None:
+            decider.close()
         raise
-    assert exchange is not None
+    exchange = LoadLink(clocks, ReachDecider(dims.rank, sorted(offered), addresses, bytes.fromhex(token)))
     micro_batches = len({micro_batch for order in orders for _, _, micro_batch in order})
     return StepLoads(clocks.words, exchange, decider, problem, tell, micro_batches)
 

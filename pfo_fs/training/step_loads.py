@@ -2,29 +2,70 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
 from pfo_fs.errors import ConfigError
+from pfo_fs.ipc import held_calls
+from pfo_fs.loads.messages import ReachDecider, StepBegun
 from pfo_fs.loads.step_rows import MOST_ENDED, checked_load
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.load_messages import StepBegun
-from pfo_fs.training.load_processes import LoadDecider, LoadLink
+from pfo_fs.training.load_decider import LoadDecider
 
 if TYPE_CHECKING:
+    from pfo_fs.device.clock_client import ClockProcess
     from pfo_fs.helper.link import HelperLink
     from pfo_fs.training.joining import JoinedJob
 
 JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink], StepLoads]"
 """Makes the steps of a rank whose job is joined; called with a text, its second argument tells of a problem."""
 
+_AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_TOLD_BYTES = 4096
 _MOST_GIVEN = RECENT_TURNS - 2
 """The page has room for the clocks of this number of steps."""
 _TELL_EVERY_S = 2.0
 """The state of the loads is told to the helper this often: people read it."""
+
+
+class LoadLink:
+    """Tells this rank's clock process, which exchanges loads with the other ranks.
+
+    Args:
+        clocks: The clock process.
+        join: How it reaches the process that decides.
+    """
+
+    def __init__(self, clocks: ClockProcess, join: ReachDecider) -> None:
+        self._fd, self._file = clocks.loads_fd, clocks.loads_file
+        self.works = True
+        self._send(join.packed())
+
+    def tell(self, begun: StepBegun) -> None:
+        """Sends what training tells; does not wait, and keeps the interpreter lock."""
+        self._send(begun.packed())
+
+    def _send(self, packet: bytes) -> None:
+        if not self._file.seems_open() or held_calls.send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
+            self.works = False  # the exchange has ended, or does not read
+
+    @property
+    def told(self) -> str:
+        """What the clock process says of its search for the process that decides; empty if nothing is new."""
+        with suppress(OSError):
+            if self._file.is_open():
+                return os.read(self._fd, _TOLD_BYTES).decode("utf-8", "replace")
+        return ""
+
+    def close(self) -> None:
+        """Ends the exchange; does not wait."""
+        self._file.close()
 
 
 class StepLoads:
@@ -32,7 +73,7 @@ class StepLoads:
 
     Args:
         words: The page shared with the clock process.
-        link: Tells the process that exchanges loads.
+        link: Tells the clock process, which exchanges loads.
         decider: On rank 0, the process that decides; None on others.
         warn: Called with a text for a warning.
         tell: On rank 0, called with what is known, from time to time.

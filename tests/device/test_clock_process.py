@@ -643,6 +643,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
     gpu = SimulatedGpu("a")
     shared = SharedPage.create()
     ours, theirs = socket.socketpair()
+    no_loads, _loads = socket.socketpair()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
     try:
         loop = ClockLoop(
@@ -650,6 +651,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
             shared,
             os.eventfd(0),
             theirs,
+            no_loads,
             Broken(),  # type: ignore[arg-type]
             ClockOptions(profile_steps=1),
             why_clocks_stay="",
@@ -666,7 +668,8 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
         loop.finish()
         ending.join()
     finally:
-        theirs.close()
+        for one in (theirs, no_loads, _loads):
+            one.close()
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)

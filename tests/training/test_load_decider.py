@@ -1,13 +1,15 @@
-"""The process that decides, and the one beside each rank: connections, secrets, endings."""
+"""The process that decides, and the exchange in each clock process: connections, secrets, endings."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +19,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import HANGS_AFTER_S, wait_for
 
+from pfo_fs.device import shared_page
+from pfo_fs.device.load_exchange import Connection, LoadClient, LoadExchange, connect, received
 from pfo_fs.device.shared_page import TURNS, SharedPage, decided_mhz, write_change
 from pfo_fs.device.shared_page import Reading as PageReading
 from pfo_fs.device.shared_page import write_reading as write_energy
+from pfo_fs.ipc.transport import receive
 from pfo_fs.loads.coordinator import LoadCoordinator
-from pfo_fs.loads.step_rows import EndedStep, Reading, StepRows, make_row
-from pfo_fs.training.load_client import Connection, LoadClient, connect, connect_beside, received
-from pfo_fs.training.load_decider import Decider, read_state
-from pfo_fs.training.load_messages import (
+from pfo_fs.loads.messages import (
     CLOCK_BYTES,
     HELLO,
     TOKEN_BYTES,
+    ReachDecider,
     StepBegun,
     clock_of,
+    message_of,
     pack_row,
     proof,
-    step_begun,
 )
+from pfo_fs.loads.step_rows import EndedStep, Reading, StepRows, make_row
+from pfo_fs.training.load_decider import Decider, read_state
 
 TOKEN = secrets.token_bytes(TOKEN_BYTES)
 
@@ -166,8 +171,91 @@ def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_t
         thread.join()
 
 
-def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a_name_is_looked_up(
-    monkeypatch: pytest.MonkeyPatch,
+class Exchanging:
+    """A rank's exchange, with the loop of its clock process.
+
+    Args:
+        addresses: Where the process that decides may be.
+    """
+
+    def __init__(self, addresses: list[tuple[str, int]], rank: int = 0) -> None:
+        self.page = SharedPage.create()
+        self.training, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.training.settimeout(HANGS_AFTER_S)
+        self._theirs, self._poll = theirs, select.epoll()
+        self._poll.register(theirs, select.EPOLLIN)
+        self.exchange = LoadExchange(theirs, self.page.words, self._poll)
+        self.changes = 0
+        self.training.send(ReachDecider(rank, [1410, 1200], addresses, TOKEN).packed())
+
+    def turn(self) -> bool:
+        """Answers what has come; returns whether the exchange goes on."""
+        self.changes += sum(self.exchange.answer(fd) for fd, _ in self._poll.poll(0.01))
+        return self._theirs.fileno() >= 0
+
+    def close(self) -> None:
+        self.exchange.close()
+        self.training.close()
+        self._poll.close()
+        self.page.close()
+
+
+@pytest.fixture
+def exchanging() -> Iterator[Callable[..., Exchanging]]:
+    made: list[Exchanging] = []
+
+    def make(addresses: list[tuple[str, int]], rank: int = 0) -> Exchanging:
+        made.append(Exchanging(addresses, rank))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_clocks_of_steps_come_into_the_page_of_each_rank(
+    decider: Running, exchanging: Callable[..., Exchanging]
+) -> None:
+    ranks = [exchanging([("127.0.0.1", decider.port)], rank) for rank in (0, 1)]
+    for step in (3, 4):
+        for rank in ranks:
+            rank.training.send(begun(step, step, turn=step).packed())
+
+    def have_come() -> bool:
+        return [rank.turn() and decided_step(rank.page.words, 4) for rank in ranks] == [4, 4]
+
+    wait_for(have_come)
+    ranks[0].training.close()
+    wait_for(lambda: [rank.turn() for rank in ranks] == [False, False], what="the end of both")
+    assert ranks[1].training.recv(1) == b"", "training sees it"
+
+
+def test_a_decider_that_takes_no_rows_holds_nobody_up_and_is_given_up(exchanging: Callable[..., Exchanging]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        rank = exchanging([("127.0.0.1", listening.getsockname()[1])])
+        served: list[socket.socket] = []
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            served.append(connection)
+            challenge = bytes(TOKEN_BYTES)
+            connection.sendall(challenge)
+            _, own, _ = HELLO.unpack(received(connection, HELLO.size))
+            connection.sendall(proof(TOKEN, own, -1))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        row = begun(7, 7)._replace(load=tuple(map(float, range(4096)))).packed()
+        while rank.turn():
+            with suppress(BlockingIOError, BrokenPipeError):
+                rank.training.send(row, socket.MSG_DONTWAIT)
+        thread.join()
+        assert b"takes no loads any more" in receive(rank.training)
+        served[0].close()
+
+
+def test_the_search_for_the_process_that_decides_holds_nobody_up_also_while_a_name_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch, exchanging: Callable[..., Exchanging]
 ) -> None:
     looked_up, answers = threading.Event(), threading.Event()
 
@@ -180,23 +268,20 @@ def test_the_search_for_the_process_that_decides_ends_with_training_also_while_a
         return time.monotonic() + 3600 * answers.is_set()
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    replace_time(monkeypatch, "pfo_fs.training.load_client", monotonic=now_s)
+    replace_time(monkeypatch, "pfo_fs.device.load_exchange", monotonic=now_s)
     threads = threading.active_count()
-    training, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    training.sendall(b"a packet that waits")
-
-    def end_training() -> None:
-        looked_up.wait()
-        training.close()
-
-    threading.Thread(target=end_training).start()
-    with theirs:
-        assert connect_beside(theirs, [("host", 1)], TOKEN, 1) is None
+    rank = exchanging([("host", 1)])
+    rank.training.sendall(b"a packet that waits")
+    wait_for(lambda: rank.turn() and looked_up.is_set())
+    rank.training.close()
+    wait_for(lambda: not rank.turn(), what="its end")
     answers.set()
     wait_for(lambda: threading.active_count() == threads)
 
 
-def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(
+    monkeypatch: pytest.MonkeyPatch, exchanging: Callable[..., Exchanging]
+) -> None:
     def look_up(*_: object, **__: object) -> list[object]:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -205,10 +290,10 @@ def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(m
     with pytest.raises(OSError, match=r"node7\.cluster:4711: Name or service not known"):
         connect([("node7.cluster", 4711)], TOKEN, 1, within_s=0.1, note=notes.append)
     assert "node7.cluster:4711: Name or service not known" in notes
-    training, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with training, theirs:
-        assert connect_beside(theirs, [], TOKEN, 1) is None
-        assert b"was not reached" in training.recv(4096)
+    rank = exchanging([])
+    wait_for(lambda: not rank.turn(), what="the end of the exchange")
+    assert b"was not reached" in rank.training.recv(4096)
+    assert rank.training.recv(4096) == b"", "training sees that it has ended"
 
 
 def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
@@ -235,7 +320,12 @@ def test_what_training_tells_arrives_as_it_was(
     posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
 ) -> None:
     told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
-    assert step_begun(told.packed()) == told
+    assert message_of(told.packed(), StepBegun) == told
+
+
+def decided_step(words: memoryview, step: int) -> int:
+    """The step whose clock stands in the page at the place of this one."""
+    return words[shared_page._DECIDED + 2 * (step % shared_page.RECENT_TURNS)]
 
 
 def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:

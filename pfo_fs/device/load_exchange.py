@@ -1,19 +1,16 @@
-"""The process beside each training process that exchanges its loads: to rank 0's decisions, and clocks back.
+"""Exchanges a rank's loads, in its clock process: to rank 0's process that decides, and clocks back.
 
-Training writes a packet when a step begins (`load_messages.py`), and never waits. This process sends the step's row to
-the process that decides (`load_decider.py`), and writes the clock that comes back into the page that training shares
-with its clock process: as the clock of a step to come, and, where the device follows training, as that of a step that
-has begun. It ends with training, or when clocks are decided no more; training sees that it is gone.
+Training writes a packet when a step begins (`loads/messages.py`), and never waits. The clock process sends the step's
+row to the process that decides (`training/load_decider.py`), and writes the clock that comes back into the page: as
+the clock of a step to come, and, where the device follows training, as that of a step that has begun. When clocks are
+decided no more, it closes its end of training's socket, by which training sees it.
 """
 
 from __future__ import annotations
 
 import hmac
-import math
-import os
 import secrets
 import select
-import selectors
 import socket
 import threading
 import time
@@ -21,33 +18,32 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.loads import step_rows
-from pfo_fs.training.load_messages import (
+from pfo_fs.loads.messages import (
     CLOCK_BYTES,
     HELLO,
     MOST_BYTES,
     TOKEN_BYTES,
+    ReachDecider,
     Seals,
     StepBegun,
     clock_of,
+    message_of,
     pack_row,
     proof,
-    step_begun,
 )
 
 _CONNECTS_WITHIN_S = 60.0
 _TRY_S = 5.0
-_LOOKS_EVERY_S = 0.05
 _KEPT = 64
 _WAITING = 2
 """CUDA may tell the times of two steps at once."""
 _SAYS_AFTER_S = 5.0
 """Training hears after 5 s where the process that decides was not reached, and again when the search is given up."""
-_ONE = (1).to_bytes(8, "little")
+_MOST_UNSENT = 1 << 21
+"""As many rows as may be open, of the largest: a process that takes none of them has ended, or the network has."""
 
 
 class LoadClient:
@@ -170,41 +166,6 @@ def connect(
     raise problem
 
 
-def connect_beside(
-    training: socket.socket, addresses: Sequence[tuple[str, int]], token: bytes, rank: int
-) -> Connection | None:
-    """Returns what `connect` does; None at once if training ends meanwhile, or if nothing answers.
-
-    A thread connects, since looking up the name of a host can take half a minute, and nothing interrupts that. Training
-    is told what the search is waiting for.
-    """
-    made: list[Connection] = []
-    notes = deque(["it has no address that this host may use"], maxlen=1)
-
-    def search() -> None:
-        with suppress(OSError):
-            made.append(connect(addresses, token, rank, note=notes.append))
-
-    thread = threading.Thread(target=search, daemon=True)
-    thread.start()
-    end = select.poll()
-    end.register(training, select.POLLRDHUP)  # also while packets of training wait to be read
-    says_at_s = time.monotonic() + _SAYS_AFTER_S
-    while thread.is_alive() and not end.poll(0):
-        thread.join(_LOOKS_EVERY_S)
-        if time.monotonic() > says_at_s:
-            says_at_s = math.inf
-            _say(training, f"waiting for rank 0's process that decides clocks: {notes[0]}")
-    if not made:
-        _say(training, f"rank 0's process that decides clocks was not reached: {notes[0]}")
-    return made[0] if made else None
-
-
-def _say(training: socket.socket, text: str) -> None:
-    with suppress(OSError):
-        training.send(text.encode(), socket.MSG_DONTWAIT)
-
-
 def received(of: socket.socket, size: int) -> bytes:
     """Returns a packet of this size; empty at the end of the connection."""
     found = b""
@@ -216,42 +177,118 @@ def received(of: socket.socket, size: int) -> bytes:
     return found
 
 
-def main(given: dict[str, Any]) -> int:
-    """Runs the process."""
-    training = socket.socket(fileno=given["socket_fd"])
-    words = SharedPage(given["page_fd"]).words
-    client = LoadClient(words, given["offered_mhz"])
-    addresses = [(str(host), int(port)) for host, port in given["addresses"]]
-    deciding = connect_beside(training, addresses, bytes.fromhex(given["token"]), given["rank"])
-    if deciding is None:
-        return 0
-    with deciding.stream:
+class LoadExchange:
+    """A rank's connections to training and to the process that decides, in the loop of its clock process.
+
+    No call waits. Only the search for the process that decides runs in a thread, since looking up the name of a host
+    can take half a minute, and nothing interrupts that.
+
+    Args:
+        training: The socket on which training tells how to reach the process that decides, and then its steps.
+        words: The page shared with training.
+        poll: What the loop waits with.
+    """
+
+    def __init__(self, training: socket.socket, words: memoryview, poll: select.epoll) -> None:
+        self._training, self._words, self._poll = training, words, poll
+        self._client: LoadClient | None = None
+        self._deciding: Connection | None = None
+        self._greeted = self._closed = False
+        self._received = self._unsent = b""
+
+    def answer(self, fd: int) -> bool:
+        """Does what an event of a descriptor asks for; returns whether the clock of the running step changes."""
         try:
-            _serve(client, training, deciding, given["doorbell_fd"])
-        except (OSError, ValueError) as error:
-            _say(training, f"the connection to rank 0's process that decides clocks: {error}")
-    return 0
+            if fd == self._training.fileno():
+                return self._hear_training()
+            if self._deciding is not None and fd == self._deciding.stream.fileno():
+                return self._hear_decider(self._deciding)
+        except Exception as error:  # noqa: BLE001  clocks are set without it, too
+            self._say(f"the connection to rank 0's process that decides clocks: {error}")
+            self.close()
+        return False
 
+    def close(self) -> None:
+        """Ends the exchange."""
+        self._closed = True
+        for one in (self._training, *([self._deciding.stream] if self._deciding is not None else [])):
+            if one.fileno() >= 0:
+                with suppress(OSError):
+                    self._poll.unregister(one)
+                one.close()
 
-def _serve(client: LoadClient, training: socket.socket, deciding: Connection, doorbell: int) -> None:
-    """Serves until training or the process that decides has ended."""
-    with selectors.DefaultSelector() as ready:
-        ready.register(training, selectors.EVENT_READ)
-        ready.register(deciding.stream, selectors.EVENT_READ)
-        while True:
-            for key, _ in ready.select():
-                if key.fileobj is training:
-                    message = training.recv(MOST_BYTES)
-                    if not message:
-                        return
-                    row, changes = client.begun(step_begun(message))
-                    if changes:
-                        os.write(doorbell, _ONE)
-                    if row is not None:
-                        deciding.stream.sendall(pack_row(row, time.monotonic(), deciding.rows))
-                    continue
-                packet = received(deciding.stream, CLOCK_BYTES)
-                if not packet:
-                    return
-                if client.decided(*clock_of(packet, deciding.clocks)):
-                    os.write(doorbell, _ONE)
+    def _hear_training(self) -> bool:
+        packet = self._training.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+        if not packet:
+            self.close()
+        elif self._client is None:
+            join = message_of(packet, ReachDecider)
+            self._client = LoadClient(self._words, join.offered_mhz)
+            self._poll.modify(self._training, 0)  # what training tells waits; its end is still seen
+            threading.Thread(target=self._search, args=(join,), daemon=True).start()
+        elif self._deciding is None:
+            self.close()  # training, or the search, has ended
+        else:
+            row, changes = self._client.begun(message_of(packet, StepBegun))
+            if row is not None:
+                self._unsent += pack_row(row, time.monotonic(), self._deciding.rows)
+                self._send(self._deciding.stream)
+            return changes
+        return False
+
+    def _search(self, join: ReachDecider) -> None:
+        notes = deque(["it has no address that this host may use"], maxlen=1)
+        slow = threading.Timer(
+            _SAYS_AFTER_S,
+            lambda: self._say(f"waiting for rank 0's process that decides clocks: {notes[0]}"),
+        )
+        slow.daemon = True
+        slow.start()
+        try:
+            made = connect(join.addresses, join.token, join.rank, note=notes.append)
+            made.stream.setblocking(False)
+            self._deciding = made
+            self._poll.register(made.stream, select.EPOLLOUT)
+        except (OSError, ValueError):  # a name of a host may be no name
+            self._say(f"rank 0's process that decides clocks was not reached: {notes[0]}")
+            with suppress(OSError):
+                self._training.shutdown(socket.SHUT_RDWR)  # the loop closes it
+        finally:
+            slow.cancel()
+
+    def _hear_decider(self, deciding: Connection) -> bool:
+        if not self._greeted:
+            self._greeted = True
+            if self._closed:  # during the search
+                self.close()
+                return False
+            self._poll.modify(self._training, select.EPOLLIN)
+        self._send(deciding.stream)
+        with suppress(BlockingIOError):
+            piece = deciding.stream.recv(65_536)
+            if not piece:
+                self.close()
+            self._received += piece
+        changes = False
+        while len(self._received) >= CLOCK_BYTES:
+            packet, self._received = self._received[:CLOCK_BYTES], self._received[CLOCK_BYTES:]
+            assert self._client is not None
+            changes |= self._client.decided(*clock_of(packet, deciding.clocks))
+        return changes
+
+    def _send(self, stream: socket.socket) -> None:
+        """Sends what waits, as far as the kernel takes it.
+
+        Raises:
+            OSError: Too much waits.
+        """
+        with suppress(BlockingIOError):
+            if self._unsent:
+                self._unsent = self._unsent[stream.send(self._unsent) :]
+        if len(self._unsent) > _MOST_UNSENT:
+            raise OSError("it takes no loads any more")
+        self._poll.modify(stream, select.EPOLLIN | (select.EPOLLOUT if self._unsent else 0))
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError):
+            self._training.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -1,4 +1,4 @@
-"""What training, the process beside it that exchanges loads, and the process that decides tell each other.
+"""What training, its clock process, which exchanges loads, and the process that decides tell each other.
 
 Training writes a message in a microsecond; no side waits. Between hosts, all are numbers of 64 bits.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -108,6 +108,26 @@ def clock_of(packet: bytes, seals: Seals) -> tuple[int, int]:
     return step, mhz
 
 
+class ReachDecider(NamedTuple):
+    """What training tells its clock process once: how to reach the process that decides.
+
+    Attributes:
+        rank: Global rank.
+        offered_mhz: The clocks that may be decided.
+        addresses: Where the process that decides may be reached.
+        token: The job's secret.
+    """
+
+    rank: int
+    offered_mhz: list[int]
+    addresses: list[tuple[str, int]]
+    token: bytes
+
+    def packed(self) -> bytes:
+        """Returns the message."""
+        return _ENCODER.encode(self)
+
+
 class StepBegun(NamedTuple):
     """What training tells when a step begins.
 
@@ -136,11 +156,16 @@ class StepBegun(NamedTuple):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(StepBegun)
 MOST_BYTES = 65_536
 """Each number takes at most 9 bytes, and there are at most `MOST_NUMBERS` in `load`."""
 
+Message = TypeVar("Message", ReachDecider, StepBegun)
 
-def step_begun(message: bytes) -> StepBegun:
-    """Returns what a message says."""
-    return _DECODER.decode(message)
+
+def message_of(packet: bytes, kind: type[Message]) -> Message:
+    """Returns the message in a packet.
+
+    Raises:
+        ValueError: It is not such a message.
+    """
+    return msgspec.msgpack.decode(packet, type=kind)
