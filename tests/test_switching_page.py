@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pfo_fs.device.simulated.node_physics import PRESETS
+from pfo_fs.training.step_parts import MODES
 from pfo_fs.training.stream_marks import WAYS
-from pfo_fs.training.switching import MODES
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "switching.md").read_text()

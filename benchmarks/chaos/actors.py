@@ -20,8 +20,7 @@ from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import RankInfo
 from pfo_fs.store import Files
-from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed, ScheduleSwitcher
 
 if TYPE_CHECKING:
     from benchmarks.chaos.world import World

@@ -25,7 +25,7 @@ from benchmarks.gpu.cuda import DEVICE, gpu_spec, make_event, matmul
 from benchmarks.gpu.load_fits import standard_error
 from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import DeviceError
-from pfo_fs.training.cuda_driver import PAGE_BYTES, Driver, RegisteredPage
+from pfo_fs.training.stream_marks import PAGE_BYTES, Driver, RegisteredPage
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST = 0xFFFF_FFFF

@@ -15,11 +15,9 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall
-from pfo_fs.coordination.poll_pace import PollPace
-from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.progress import IterationTimeReader, PollPace, Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler

@@ -14,18 +14,33 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pfo_fs.coordination.bounds import PolicyLimits
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.errors import ConfigError, PlanError, plain_text
 from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PolicyLimits:
+    """What the process of a job's policy may take; `docs/threat-model.md` states the numbers.
+
+    Attributes:
+        memory_bytes: Memory, beyond what the process has at its start.
+        cpu_s: Processor time in s for one call: to take in results, or to make a plan.
+        wall_s: Time in s for the same; longer, since many policies may share few processors.
+    """
+
+    memory_bytes: int = 1 << 30
+    cpu_s: int = 300
+    wall_s: float = 900.0
+
 
 _MOST_LOG_LINES = 20
 _ADDRESSES = 4

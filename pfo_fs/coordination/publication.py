@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.bounds import MOST_REPLAYED
-from pfo_fs.coordination.poll_pace import PollPace
-from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
 from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
 
+_MOST_REPLAYED = 20_000
+"""Schedules of the policy that are replayed, and slow pipelines in what they were made for."""
 _HEARTBEATS_PER_LEASE = 4
 """A rank may miss three renewals of a lease before the lease ends."""
 _LONGEST_PLAN_S = 300.0
@@ -142,8 +142,8 @@ class Publication:
                 made[number] = source
                 inputs = (source.plan_inputs, source.observed_with or PlanInputs())
                 replayed += 1 + sum(len(each.slow_pipelines) for each in inputs)
-                if replayed > MOST_REPLAYED:
-                    problems.append(f"more than {MOST_REPLAYED} schedules: the scheduler starts afresh")
+                if replayed > _MOST_REPLAYED:
+                    problems.append(f"more than {_MOST_REPLAYED} schedules: the scheduler starts afresh")
                     made.clear()
                     replayed = 0
         if next((source.revision for source in made.values()), 0) > 0:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, InstructionOrder, JobInfo, RankInfo
 from pfo_fs.store import JobFolder, bodies
 
+_MOST_CLOCKS = 256
+"""Different clocks of all GPUs of a job together that a policy gets; of more, it gets some, at even distances."""
+_MOST_CLOCK_LISTS = 64
+"""Different lists of clocks in a job: one for each kind of GPU, and for each limit of its clocks."""
 _PAUSE_PER_READING = 2
 """After a reading that took t seconds there is a pause of 2 t: each listing has all the ranks that were read before."""
 _ORDERS_AGAIN_S, _ORDERS_SHARE = 10.0, 0.01
@@ -56,10 +59,10 @@ class RankRegistry:
         """The same, with the clocks that a policy may use: where there are very many, some at even distances."""
         infos = self.infos
         offered = sorted({mhz for info in infos for mhz in info.available_frequencies})
-        if len(offered) <= MOST_CLOCKS:
+        if len(offered) <= _MOST_CLOCKS:
             return infos
         last = len(offered) - 1
-        kept = {offered[round(place * last / (MOST_CLOCKS - 1))] for place in range(MOST_CLOCKS)}
+        kept = {offered[round(place * last / (_MOST_CLOCKS - 1))] for place in range(_MOST_CLOCKS)}
         few: dict[int, list[int]] = {}
         for info in infos:
             clocks = info.available_frequencies
@@ -97,8 +100,8 @@ class RankRegistry:
         clocks = body.rank_info.available_frequencies
         # Most ranks offer the same clocks: one list of them is kept, which saves most of the memory.
         clocks = self._clocks.setdefault(tuple(clocks), clocks)
-        if len(self._clocks) > MOST_CLOCK_LISTS:
-            raise PlanError(f"the ranks' GPUs have more than {MOST_CLOCK_LISTS} different lists of clocks")
+        if len(self._clocks) > _MOST_CLOCK_LISTS:
+            raise PlanError(f"the ranks' GPUs have more than {_MOST_CLOCK_LISTS} different lists of clocks")
         rank = body.rank_info.rank
         known = {"available_frequencies": clocks, "host": body.rank_info.host or body.host}
         self.by_rank[rank] = body.rank_info.model_copy(update=known)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
-from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.progress import IterationTimeReader, Progress
 from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
 from pfo_fs.coordination.status_publisher import StatusPublisher

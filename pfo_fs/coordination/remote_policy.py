@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from typing import Any
 
-from pfo_fs.coordination import policy_process
-from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, PLAN_LIMITS, PLANS_READ_AT_ONCE, POLICY_LIMITS, PolicyLimits
+from pfo_fs.coordination.policy_process import PolicyLimits, serve
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.ipc.spawn import why_no_processes
@@ -29,6 +28,13 @@ from pfo_fs.scheduler.base import ScheduleGenerator
 
 log = logging.getLogger(__name__)
 
+_POLICY_LIMITS = PolicyLimits()
+_PLAN_LIMITS = PolicyLimits(memory_bytes=256 << 20, cpu_s=60, wall_s=300.0)
+"""What the process may take that reads the largest plan. It needs half of that memory, and a tenth of that time."""
+_PLANS_READ_AT_ONCE = 4
+"""So many plans of 256 MiB take as much memory as one policy; further jobs wait for them."""
+_MOST_REPLY_BYTES = 64 << 20
+"""The largest answer of a policy's process."""
 _ENDS_WITHIN_S = 10.0
 """A process whose connection is closed has ended, but for what the kernel does."""
 _SERVER_ENDED = 255
@@ -44,9 +50,9 @@ _starts = threading.Lock()
 class PolicyProcesses:
     """Starts a process for each policy; `make` is a `MakePolicy`."""
 
-    def __init__(self, limits: PolicyLimits = POLICY_LIMITS) -> None:
+    def __init__(self, limits: PolicyLimits = _POLICY_LIMITS) -> None:
         self._limits = limits
-        self._reading = threading.BoundedSemaphore(PLANS_READ_AT_ONCE)
+        self._reading = threading.BoundedSemaphore(_PLANS_READ_AT_ONCE)
         _processes.set_forkserver_preload(["__main__", "pfo_fs.coordination.policy_preload"])
 
     def make(self, call: PolicyCall) -> FrequencyScheduler:
@@ -56,7 +62,7 @@ class PolicyProcesses:
         if not only_reads_a_plan(call.name):
             return RemotePolicy(call, self._limits)
         with self._reading:
-            policy = RemotePolicy(call, PLAN_LIMITS)
+            policy = RemotePolicy(call, _PLAN_LIMITS)
             try:
                 schedules = policy.request().schedules
             finally:
@@ -81,7 +87,7 @@ class RemotePolicy(FrequencyScheduler):
         self._is_old = True  # whether the answer may have changed
         self._connection, theirs = _processes.Pipe()
         given = theirs, limits, logging.getLogger().level
-        self._process = _processes.Process(target=policy_process.serve, args=given, daemon=True)
+        self._process = _processes.Process(target=serve, args=given, daemon=True)
         with theirs:
             try:
                 with _starts:
@@ -163,7 +169,7 @@ class RemotePolicy(FrequencyScheduler):
             if not self._connection.poll(self._limits.wall_s):
                 self.close()
                 raise PolicyFailed(f"the scheduler has not answered for {self._limits.wall_s:.0f} s. {_TO_DO}")
-            data = self._connection.recv_bytes(MOST_REPLY_BYTES)
+            data = self._connection.recv_bytes(_MOST_REPLY_BYTES)
             kind, *content = pickle.loads(data)  # noqa: S301  our own process has made it
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise self._of_end() from error

@@ -9,7 +9,6 @@ from typing import Any, overload
 
 from pydantic import TypeAdapter
 
-from pfo_fs.coordination.bounds import MOST_RESULT_BYTES
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import RecordError
 from pfo_fs.models import ProfilingResult
@@ -17,6 +16,8 @@ from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
 
+_MOST_RESULT_BYTES = 64 << 20
+"""Results of one schedule; of more, those of the pipelines with the lowest numbers are used."""
 _LIST = TypeAdapter(list[ProfilingResult])
 
 
@@ -118,7 +119,7 @@ class Results:
 
     def _bound(self) -> None:
         """Drops results of the pipelines with the highest numbers, so that no job takes all memory."""
-        while sum(map(len, self._stored.values())) > MOST_RESULT_BYTES:
+        while sum(map(len, self._stored.values())) > _MOST_RESULT_BYTES:
             last = max(self._stored, key=self._place)
             log.warning("job %s: results %d are left out: there are too many bytes", self.folder.job_id, last)
             del self._stored[last]

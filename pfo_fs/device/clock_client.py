@@ -22,8 +22,7 @@ from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc import held_calls
 from pfo_fs.ipc.optional_calls import open_doorbell
 from pfo_fs.ipc.own_file import OwnFile
-from pfo_fs.ipc.process_end import in_forked_children
-from pfo_fs.ipc.process_state import is_stopped
+from pfo_fs.ipc.process_end import in_forked_children, is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 from pfo_fs.ipc.transport import refusals_named
 

@@ -27,7 +27,7 @@ from pfo_fs.helper.resets import LOOK_EVERY_S, Resets
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
-from pfo_fs.ipc.sigterm_trace import got_sigterm_within, open_trace_of_peer
+from pfo_fs.ipc.process_end import got_sigterm_within, open_trace_of_peer
 from pfo_fs.ipc.started import OwnOutput
 
 log = logging.getLogger("pfo_fs.helper")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pfo_fs.helper import events as e
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.ipc import messages as m
-from pfo_fs.ipc.process_state import is_stopped
+from pfo_fs.ipc.process_end import is_stopped
 from pfo_fs.ipc.transport import peer_of
 
 log = logging.getLogger("pfo_fs.helper")

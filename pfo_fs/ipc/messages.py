@@ -50,7 +50,7 @@ class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
     A clock process names the GPU that it sets, if it sets one. Training names the file descriptor of its trace of
-    SIGTERM (`sigterm_trace.py`), or -1.
+    SIGTERM (`process_end.py`), or -1.
     """
 
     rank: int

@@ -27,7 +27,7 @@ from typing import Any
 from pfo_fs.errors import plain_text
 from pfo_fs.ipc.optional_calls import FLOCK, open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
-from pfo_fs.ipc.process_state import start_of
+from pfo_fs.ipc.process_end import start_of
 from pfo_fs.ipc.started import STARTED
 
 _COMMAND = "import marshal;given=marshal.load(open(0,'rb',closefd=False));exec(given['begin'],given)"

@@ -18,7 +18,7 @@ from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.store import JobFolder, bodies
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import ScheduleSwitcher
 
 RankSchedules = list[dict[int, Sequence[tuple[str, int]]]]
 """For each pipeline, the (instruction, MHz) of each of its ranks that has a schedule."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pfo_fs.device.clock_backends.choice import NAMES
 from pfo_fs.errors import ConfigError, plain_text
 from pfo_fs.settings import PFOSettings, load_settings
-from pfo_fs.training.switching import Switching
+from pfo_fs.training.step_parts import Switching
 
 _MAX_TEXT_CHARS = 2_000_000
 Coordination = Literal["auto", "daemon", "local"]

@@ -29,14 +29,13 @@ from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.collectives import Collectives, Problem, problem_of, raise_first
-from pfo_fs.ipc.sigterm_trace import trace_sigterm
+from pfo_fs.ipc.process_end import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed, ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts
 
 log = logging.getLogger("pfo_fs")

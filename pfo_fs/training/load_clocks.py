@@ -11,9 +11,8 @@ from pfo_fs.errors import PfoError, plain_text
 from pfo_fs.guard import Guard, InTraining
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.training.load_decider import Orders
-from pfo_fs.training.load_joining import join_loads
 from pfo_fs.training.optimizer import PFOFileOptimizer
-from pfo_fs.training.step_loads import StepLoads
+from pfo_fs.training.step_loads import StepLoads, join_loads
 
 if TYPE_CHECKING:
     from pfo_fs.device.simulated.gpu import SimulatedKernels

@@ -38,10 +38,8 @@ from pfo_fs.training.job_request import (
     text_of,
 )
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
-from pfo_fs.training.schedule_feed import ScheduleFeed
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
-from pfo_fs.training.step_parts import StepParts
-from pfo_fs.training.switching import Switching, checked_switching
+from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
+from pfo_fs.training.step_parts import StepParts, Switching, checked_switching
 
 if TYPE_CHECKING:
     from pfo_fs.device.simulated.gpu import SimulatedKernels

@@ -23,8 +23,7 @@ from jobs import (
 from schedulers import ThreeSteps
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.coordination.poll_pace import PollPace
-from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfo_fs.coordination.leader_lease import LEASES_WITH_LOCK, LeaderLease
+from pfo_fs.coordination.leader import LEASES_WITH_LOCK, LeaderLease
 from pfo_fs.store import bodies
 
 LEASE_S = 3.0

@@ -24,13 +24,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jobs import make_job, rank_infos, register, write_step
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.coordination.leader import Leader
-from pfo_fs.coordination.leader_lease import LEASES_WITH_LOCK
+from pfo_fs.coordination.leader import LEASES_WITH_LOCK, Leader
+from pfo_fs.coordination.policy_runner import replay
 from pfo_fs.coordination.policy_start import PolicyChoice
-from pfo_fs.coordination.poll_pace import PollPace
+from pfo_fs.coordination.progress import PollPace
 from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
-from pfo_fs.coordination.replay import replay
 from pfo_fs.coordination.results import Results
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult

@@ -9,7 +9,7 @@ from clock import Clock
 from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
 from jobs import current_of, index_of, make_job, rank_infos, write_results, write_step
 
-from pfo_fs.coordination.iteration_times import IterationTimeReader
+from pfo_fs.coordination.progress import IterationTimeReader
 from pfo_fs.models import PlanInputs, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.store import JobFolder, bodies

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from scheduler_jobs import make_job, result_of
 
-from pfo_fs.coordination.bounds import PolicyLimits
+from pfo_fs.coordination.policy_process import PolicyLimits
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.coordination.remote_policy import PolicyProcesses, RemotePolicy
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost

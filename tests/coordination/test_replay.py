@@ -10,7 +10,7 @@ from clock import Clock
 from coordinator_jobs import ORDER, ReactingScheduler, clock_mhz, coordinate, poll, say_yaml
 from jobs import current_of, index_of, instead_of, make_job, rank_infos, write_results
 
-from pfo_fs.coordination.poll_pace import PollPace
+from pfo_fs.coordination.progress import PollPace
 from pfo_fs.coordination.publication import Publication
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, RankInfo
@@ -161,7 +161,7 @@ def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     publication = Publication(folder, 1, PollPace(1.0, remote=False, adapts=False, now=0.0))
     assert publication.restore("p") == []
     assert len(publication.made) == 8
-    monkeypatch.setattr("pfo_fs.coordination.publication.MOST_REPLAYED", 500)
+    monkeypatch.setattr("pfo_fs.coordination.publication._MOST_REPLAYED", 500)
     problems = publication.restore("p")
     assert publication.made == {}
     assert publication.number == 7

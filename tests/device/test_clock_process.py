@@ -34,11 +34,11 @@ from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
-from pfo_fs.ipc.process_state import start_of
+from pfo_fs.ipc.process_end import start_of
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
-from pfo_fs.training.switching import choose_switching
+from pfo_fs.training.step_parts import choose_switching
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]

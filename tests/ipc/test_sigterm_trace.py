@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal
-from pfo_fs.ipc.sigterm_trace import got_sigterm_within, trace_sigterm
+from pfo_fs.ipc.process_end import got_sigterm_within, trace_sigterm
 
 signal.signal(signal.SIGTERM, lambda *_: print("the program's own handler", flush=True))
 trace = trace_sigterm()
@@ -30,7 +30,7 @@ def test_the_programs_own_handler_runs_and_a_forked_child_leaves_no_trace_in_its
 
 DUMPS = """
 import faulthandler, os, signal, sys
-from pfo_fs.ipc.sigterm_trace import trace_sigterm
+from pfo_fs.ipc.process_end import trace_sigterm
 
 faulthandler.register(signal.SIGTERM, file=sys.stderr, chain=True)
 trace_sigterm()

@@ -215,12 +215,12 @@ def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_fir
     register(folder, infos)
     ranks = registry_of(folder, infos)
     one = windowed(0)
-    monkeypatch.setattr(results, "MOST_RESULT_BYTES", 8 * len(one.model_dump_json()))
+    monkeypatch.setattr(results, "_MOST_RESULT_BYTES", 8 * len(one.model_dump_json()))
     reader = results.Results(folder, ranks)
     for info in reversed(infos[1:]):  # those of the last pipelines come first
         folder.write_results(0, [bodies.ResultBody(result=windowed(info.rank))])
         assert info.rank not in reader.missing(0)
-        assert sum(map(len, reader._stored.values())) <= results.MOST_RESULT_BYTES
+        assert sum(map(len, reader._stored.values())) <= results._MOST_RESULT_BYTES
     assert reader.missing(0) == [0]
     kept = [infos[result.rank] for result in reader.read(0)]
     assert {info.pp_rank for info in kept} == {0, 1}

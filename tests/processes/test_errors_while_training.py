@@ -16,8 +16,7 @@ from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.schedule_feed import ScheduleFeed
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
 
 Make = Callable[..., PFOFileOptimizer]
 

@@ -28,8 +28,7 @@ from pfo_fs.ipc.messages import (
     SchedulesWithdrawn,
     ToTraining,
 )
-from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed, ScheduleSwitcher
 
 RANKS = 3
 FLIGHT_STEPS = 3

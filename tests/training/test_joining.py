@@ -22,7 +22,7 @@ from pfo_fs.training import joining
 from pfo_fs.training.job_request import JobRequest, checked_settings
 from pfo_fs.training.joining import JobJoiner, JoinedJob
 from pfo_fs.training.parallel_dims import find_parallel_dims
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import ScheduleSwitcher
 
 RANKS = 3
 

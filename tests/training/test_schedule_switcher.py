@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pfo_fs.ipc.messages import NewSchedule
-from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+from pfo_fs.training.schedule_feed import ScheduleSwitcher
 
 
 class Rank:

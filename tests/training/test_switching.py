@@ -15,7 +15,7 @@ from test_instruction_tracker import FakeClocks
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import ConfigError
-from pfo_fs.training.switching import MODES, checked_switching, choose_switching
+from pfo_fs.training.step_parts import MODES, checked_switching, choose_switching
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from pfo_fs.ipc.process_state import is_stopped
+from pfo_fs.ipc.process_end import is_stopped
 from pfo_fs.ipc.started import on_sigterm
 
 _LOOK_EVERY_NS = 1_000_000_000

@@ -15,7 +15,7 @@ import tempfile
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from pfo_fs.ipc.process_state import is_stopped, start_of
+from pfo_fs.ipc.process_end import is_stopped, start_of
 
 _MAX_BYTES = 4096
 MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
