@@ -41,7 +41,6 @@ class Daemon:
     """Schedules every job of a shared directory while it leads.
 
     Args:
-        settings: The settings of the scheduler.
         make_policy: Makes the scheduler of a job, here or in a process of its own.
 
     Raises:

@@ -36,7 +36,6 @@ class LeaderLease:
 
     Args:
         lease_s: Seconds of silence after which a standby considers the leader dead.
-        now: Monotonic time in s.
 
     Attributes:
         generation: The generation in which this daemon leads; 0 while it stands by.
@@ -69,7 +68,6 @@ class LeaderLease:
         """Returns what to do now.
 
         Args:
-            now: Monotonic time in s.
             newest: The newest generation that a daemon has claimed; 0 for none.
             leader: The content of `daemon.json`; None if it is missing or damaged.
             has_lock: Whether this daemon holds the lock.
@@ -125,7 +123,6 @@ class Leadership:
     thread of the earlier one may still be planning then, and must not write.
 
     Args:
-        generation: The claimed generation.
         newest_generation: Reads the newest generation from the shared directory.
     """
 

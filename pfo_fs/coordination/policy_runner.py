@@ -60,7 +60,6 @@ def keep_in_force(scheduler: FrequencyScheduler, revision: int, published: list[
     Args:
         scheduler: A scheduler that has just observed the results of what is in force.
         revision: The revision of what is in force.
-        published: The schedules in force.
     """
     request = scheduler.request()
     if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):

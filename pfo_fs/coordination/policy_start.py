@@ -102,7 +102,6 @@ def make_scheduler(
 
     Args:
         kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's permissions and no limits.
-        settings: Settings of the scheduling side.
         make: Makes it, here or in a process of its own.
 
     Raises:

@@ -44,7 +44,6 @@ class PollPace:
         lead_s: Hosts that poll as often as they like surely have a new schedule within this time.
         remote: Whether the directory is on a file system of another host.
         adapts: Whether the pace may change; False where a user has set the interval, or nothing is polled.
-        now: Monotonic time, in s.
 
     Attributes:
         poll_s: Hosts poll at most once in this time, in s; 0.0: as often as they like.
@@ -82,12 +81,7 @@ class PollPace:
         self._lead_s = max(self._lead_s, _LEAD_PER_POLL * poll_s)
 
     def update(self, now: float, world_size: int) -> None:
-        """Chooses the interval of the next polls.
-
-        Args:
-            now: Monotonic time, in s.
-            world_size: Number of ranks of the job.
-        """
+        """Chooses the interval of the next polls."""
         if not self._adapts:
             return
         self._is_shared = self._remote or world_size > _MOST_LOCAL_RANKS
@@ -115,7 +109,6 @@ class Progress:
 
     Args:
         pace: Knows how long a new schedule takes to reach all ranks.
-        now: Monotonic time, in s.
 
     Attributes:
         step: The newest step known; -1 for none.
@@ -138,11 +131,7 @@ class Progress:
         return self.step < 0 <= self._found
 
     def poll(self, now: float) -> bool:
-        """Reads the progress, at most once a second; returns whether training has reached another step.
-
-        Args:
-            now: Monotonic time, in s.
-        """
+        """Reads the progress, at most once a second; returns whether training has reached another step."""
         if now - self._read < min(_READ_EVERY_S, self._pace.lead_s(now)):
             return False
         is_first, not_yet_there = math.isinf(self._read), max(self._read, self._first_seen)
@@ -168,11 +157,7 @@ class Progress:
         return True
 
     def start_step(self, now: float) -> int:
-        """Returns the first step of a schedule written now: far enough ahead for every rank to receive it before.
-
-        Args:
-            now: Monotonic time, in s.
-        """
+        """Returns the first step of a schedule written now: far enough ahead for every rank to receive it before."""
         if self.step < 0:
             return 0
         if not self.iteration_s:
@@ -204,7 +189,6 @@ class IterationTimeReader:
         """Returns iterations that were not returned before, in the order of their steps.
 
         Args:
-            now: Monotonic time, in s.
             iteration_s: How long an iteration takes, in s, or 0.0 if unknown: reading much more often is useless.
         """
         if now < self._not_before:

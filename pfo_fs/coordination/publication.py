@@ -245,7 +245,6 @@ class Publication:
         gone. Other schedules may stay for ever.
 
         Args:
-            now: Monotonic time in s.
             timeout_s: The setting `straggler_timeout`.
             longest_plan_s: The longest time in s for which planning has blocked the coordinator.
             followed: Whether a scheduler runs here that follows the straggler.

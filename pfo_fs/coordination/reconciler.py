@@ -35,7 +35,6 @@ class Wanted(NamedTuple):
 
     Attributes:
         source: The schedule's source.
-        schedules: The schedules of the ranks.
         measures: Whether the schedule is only for measuring.
     """
 
@@ -83,7 +82,6 @@ class Reconciler:
         """Does what is due; returns whether a schedule was published.
 
         Args:
-            now: Monotonic time in s.
             names: The names in the job's folder now.
         """
         if math.isinf(self._waits_since):

@@ -22,9 +22,6 @@ class Workers:
 
     The threads end with the process at any time. The interpreter would wait for those of `concurrent.futures`, but a
     daemon that is planning for minutes must end at once on a signal.
-
-    Args:
-        most: The largest number of threads.
     """
 
     def __init__(self, most: int) -> None:

@@ -116,7 +116,6 @@ class YamlOverride:
         Args:
             present: Whether a listing of the job's folder has the file. The listing must also have `job.json`: without
                 it, the folder is not seen for a moment, and the file does not count as missing.
-            now: Monotonic time in seconds.
             resolve: Turns a well-formed document into schedules for this job's ranks, or raises `PlanError`.
         """
         content: bytes | None = None

@@ -26,8 +26,6 @@ class Collectives:
     """Collective calls of all ranks; with one rank, nothing is sent.
 
     Args:
-        rank: Global rank of this process.
-        world_size: Number of ranks.
         dist: `torch.distributed`, where there are several ranks.
         group: A process group of all ranks; None for the program's.
     """

@@ -10,11 +10,7 @@ from pfo_fs.ipc import held_calls
 
 
 class OwnFile:
-    """A descriptor that is closed only while it is still that of the file for which it was opened.
-
-    Args:
-        fd: The descriptor.
-    """
+    """A descriptor that is closed only while it is still that of the file for which it was opened."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._file, self._marked = fd, os.fstat(fd), held_calls.mark(fd)

@@ -169,7 +169,6 @@ class InstructionTracker:
         """Begins a step; returns whether it has one clock.
 
         Args:
-            step: The step's number.
             number: The number of the schedule in force, under which measurements are reported.
             clock_mhz: Where there is no schedule: the clock of the whole step, in MHz; 0 for the default clock. None:
                 clocks are left alone.

@@ -46,11 +46,7 @@ Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
 
 
 class Rounds:
-    """Collects the rows of each step until all ranks have told theirs.
-
-    Args:
-        ranks: Number of ranks.
-    """
+    """Collects the rows of each step until all ranks have told theirs."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -98,10 +94,7 @@ class Decider:
     Args:
         listening: The socket to which they connect.
         training: Ends when rank 0's training ends.
-        token: The job's secret.
         state_fd: The file for what is known.
-        coordinator: Decides.
-        ranks: Number of ranks.
     """
 
     def __init__(

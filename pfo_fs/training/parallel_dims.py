@@ -73,7 +73,6 @@ def find_parallel_dims(
 
     Args:
         mesh: A `torch.distributed.DeviceMesh` with dimensions named `pp` and `tp`; all others count as `dp`.
-        environ: The environment, for tests.
 
     Raises:
         ConfigError: Something is missing, or the numbers contradict each other; the message says what to pass.

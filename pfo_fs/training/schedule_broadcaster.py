@@ -34,9 +34,6 @@ class ScheduleBroadcaster:
 
     Making one is a collective call of all ranks. `step_begin` must be called by every rank at every step.
 
-    Args:
-        rank: Global rank of this process.
-
     Attributes:
         lost: Whether packets can no longer be broadcast.
     """

@@ -126,7 +126,6 @@ class ScheduleSwitcher:
 
         Args:
             reason: A name of the reason.
-            text: A warning; empty for none.
         """
         if reason not in self._reasons:
             self._reasons.add(reason)
@@ -172,9 +171,7 @@ class ScheduleFeed:
     """Schedules from the host's helper; see the module's docstring. A job that could not be made gets none.
 
     Args:
-        rank: Global rank of this process.
         switcher: Gets the schedules, and the reasons for default clocks.
-        monotonic: Returns the time, in seconds.
         at_once: Follow a schedule from the step at which it is received; for a job of one rank that its own helper
             schedules.
     """
@@ -193,7 +190,6 @@ class ScheduleFeed:
         """Gives the switcher what is new at this step. Never raises, and waits for a limited time at most.
 
         Args:
-            step: The step that begins.
             iter_time_s: How long the last step took; None before there was one.
             messages: What the helper of this host has sent since the last step.
         """
@@ -256,7 +252,6 @@ class BroadcastFeed(ScheduleFeed):
 
     Args:
         broadcaster: Sends packets from rank 0 to all ranks; None if there is none, then clocks stay at their default.
-        warn: Logs warnings.
     """
 
     broadcaster: ScheduleBroadcaster | None

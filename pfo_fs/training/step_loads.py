@@ -42,7 +42,6 @@ class LoadLink:
     """Tells this rank's clock process, which exchanges loads with the other ranks.
 
     Args:
-        clocks: The clock process.
         join: How it reaches the process that decides.
     """
 
@@ -76,7 +75,6 @@ class StepLoads:
     """One rank's steps.
 
     Args:
-        words: The page shared with the clock process.
         link: Tells the clock process, which exchanges loads.
         decider: On rank 0, the process that decides; None on others.
         warn: Called with a text for a warning.
@@ -114,9 +112,6 @@ class StepLoads:
         """Begins a step at its clock, as far as that is known; it may still change while the step runs.
 
         Args:
-            tracker: Follows the step.
-            step: The step.
-            number: The number of the schedule in force.
             held: Whether there is a reason for default clocks.
         """
         now_s = time.monotonic()
@@ -188,12 +183,9 @@ def join_loads(
     """Returns what follows the steps of this rank; a collective call of all ranks.
 
     Args:
-        dims: This process's place.
         lost_time: Relative: clocks may make training longer by this share on average.
         orders: What each rank of the pipeline runs in a step; empty without a pipeline.
-        job: The job that all ranks have joined.
         problem: Called with the text of a problem, for the log and the status.
-        link: The link to the host's helper.
 
     Raises:
         ConfigError: Clocks cannot come from loads, on all ranks; the message says on which rank, and why.

@@ -278,7 +278,6 @@ def open_stream_marks(
         device: The device's number as torch counts.
         ways: What to try, in this order; of `WAYS`.
         current_stream: Returns the handle of the current stream; by default torch's.
-        library: CUDA's driver.
         timeout_s: The longest time that a self-test may take.
 
     Raises:
