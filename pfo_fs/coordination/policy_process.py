@@ -12,7 +12,7 @@ import pickle
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import parent_process
@@ -121,8 +121,7 @@ class _Policy:
         assert scheduler is not None
         if orders is not None:
             scheduler.orders = orders
-        found: Callable[..., Any] = getattr(scheduler, method)
-        value = found(*args)
+        value = getattr(scheduler, method)(*args)
         state: dict[str, Any] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
         if method in ("request", "assess"):  # what is said of a request may change with the iterations
             asked = scheduler.request()
@@ -139,10 +138,10 @@ def _bounded(schedules: Iterable[FrequencySchedule]) -> list[FrequencySchedule]:
     """
     known: dict[object, FrequencySchedule] = {}
     sharing = []
-    for one in schedules:
-        first = known.setdefault((tuple(one.frequencies), one.stages and tuple(one.stages)), one)
-        sharing.append(first if first is one else first.model_copy(update={"rank": one.rank}))
-    if sum(len(one.frequencies) for one in known.values()) > MAX_JOB_INSTRUCTIONS:
+    for schedule in schedules:
+        first = known.setdefault((tuple(schedule.frequencies), schedule.stages and tuple(schedule.stages)), schedule)
+        sharing.append(first if first is schedule else first.model_copy(update={"rank": schedule.rank}))
+    if sum(len(schedule.frequencies) for schedule in known.values()) > MAX_JOB_INSTRUCTIONS:
         raise PlanError(f"the schedules have more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that is taken")
     return sharing
 

@@ -130,7 +130,11 @@ def _copies_of_files(
     The scheduler gets copies, because a file could be replaced between the check of its path and its opening.
     """
     parameters = inspect.signature(cls).parameters.values()
-    names = [one.name for one in parameters if "path" in one.name.lower() or "Path" in str(one.annotation)]
+    names = [
+        parameter.name
+        for parameter in parameters
+        if "path" in parameter.name.lower() or "Path" in str(parameter.annotation)
+    ]
     copied, shown, foreign = dict(args), {}, False
     for name in names:
         if name in args:

@@ -141,7 +141,7 @@ class Publication:
             if source.policy == policy:
                 made[number] = source
                 inputs = (source.plan_inputs, source.observed_with or PlanInputs())
-                replayed += 1 + sum(len(each.slow_pipelines) for each in inputs)
+                replayed += 1 + sum(len(given.slow_pipelines) for given in inputs)
                 if replayed > _MOST_REPLAYED:
                     problems.append(f"more than {_MOST_REPLAYED} schedules: the scheduler starts afresh")
                     made.clear()

@@ -143,7 +143,7 @@ class Reconciler:
         plan_inputs = runner.plan_inputs
         if runner.watches_iteration_times:
             read = self.reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
-            in_force = [one for one in read if one.number == self.publication.number]
+            in_force = [iteration for iteration in read if iteration.number == self.publication.number]
             source = self.publication.source
             if in_force and source is not None and source.kind == "scheduler":
                 plan_inputs = runner.assess(in_force)

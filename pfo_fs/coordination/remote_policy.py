@@ -128,12 +128,12 @@ class RemotePolicy(FrequencyScheduler):
         return str(self._call("export_profile"))
 
     def model(self) -> dict[str, float]:
-        found: dict[str, float] = self._call("model")
-        return found
+        values: dict[str, float] = self._call("model")
+        return values
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        found: PlanInputs = self._call("assess", iteration_times)
-        return found
+        plan_inputs: PlanInputs = self._call("assess", iteration_times)
+        return plan_inputs
 
     def close(self) -> None:
         """Ends the process, also while another thread waits for it."""

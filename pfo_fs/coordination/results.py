@@ -51,8 +51,10 @@ class StoredResults(Sequence[ProfilingResult]):
 
     def _results(self) -> list[ProfilingResult]:
         if self._read is None:
-            found = (result for text in self._stored for result in _LIST.validate_json(text))
-            self._read = sorted((one for one in found if one.rank in self._ranks), key=lambda result: result.rank)
+            results = (result for text in self._stored for result in _LIST.validate_json(text))
+            self._read = sorted(
+                (result for result in results if result.rank in self._ranks), key=lambda result: result.rank
+            )
         return self._read
 
 

@@ -76,7 +76,7 @@ def parse_site_policy(content: bytes) -> SitePolicy:
     Raises:
         ScheduleProblems: The content is not valid. No other exception is raised, whatever `content` is.
     """
-    found: dict[str, SitePolicy] = {}
+    policies: dict[str, SitePolicy] = {}
     root = compose(content)
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return _DEFAULT
@@ -85,13 +85,13 @@ def parse_site_policy(content: bytes) -> SitePolicy:
     for key, line, value in pairs_of(root):
         if key != "coordination":
             raise _problem(line, unknown_key(key, ["coordination"]))
-        if key in found:
+        if key in policies:
             raise _problem(line, f"the key {key!r} is given twice")
         policy = _POLICIES.get(value.value) if isinstance(value, yaml.ScalarNode) else None
         if policy is None:
             raise _problem(line, f"coordination is {describe_node(value)}; it can be {' or '.join(_POLICIES)}")
-        found[key] = policy
-    return found.get("coordination", _DEFAULT)
+        policies[key] = policy
+    return policies.get("coordination", _DEFAULT)
 
 
 def _problem(line: int, reason: str) -> ScheduleProblems:

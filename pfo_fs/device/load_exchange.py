@@ -155,7 +155,7 @@ def connect(
                 made.sendall(HELLO.pack(proof(token, challenge, rank), own, rank))
                 if hmac.compare_digest(received(made, TOKEN_BYTES), proof(token, own, -1)):
                     made.settimeout(None)
-                    rows, clocks = (Seals(token, (challenge, own), rank, clocks=each) for each in (False, True))
+                    rows, clocks = (Seals(token, (challenge, own), rank, clocks=to_rank) for to_rank in (False, True))
                     return Connection(made, rows, clocks)
                 problem = OSError(f"what answers at {host}:{port} is not of this job")
             except OSError as error:
@@ -168,13 +168,13 @@ def connect(
 
 def received(of: socket.socket, size: int) -> bytes:
     """Returns a packet of this size; empty at the end of the connection."""
-    found = b""
-    while len(found) < size:
-        piece = of.recv(size - len(found))
+    packet = b""
+    while len(packet) < size:
+        piece = of.recv(size - len(packet))
         if not piece:
             return b""
-        found += piece
-    return found
+        packet += piece
+    return packet
 
 
 class LoadExchange:
@@ -211,11 +211,11 @@ class LoadExchange:
     def close(self) -> None:
         """Ends the exchange."""
         self._closed = True
-        for one in (self._training, *([self._deciding.stream] if self._deciding is not None else [])):
-            if one.fileno() >= 0:
+        for connection in (self._training, *([self._deciding.stream] if self._deciding is not None else [])):
+            if connection.fileno() >= 0:
                 with suppress(OSError):
-                    self._poll.unregister(one)
-                one.close()
+                    self._poll.unregister(connection)
+                connection.close()
 
     def _hear_training(self) -> bool:
         packet = self._training.recv(MOST_BYTES, socket.MSG_DONTWAIT)

@@ -98,7 +98,7 @@ class LoadClocks(InTraining):
                 self._loads = self.optimizer.follow_loads(join)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
-                    self._parameters = [each for each in model.parameters() if each.requires_grad]
+                    self._parameters = [tensor for tensor in model.parameters() if tensor.requires_grad]
             except BaseException as error:
                 if self._guard.strict or not isinstance(error, Exception):
                     self.optimizer.close("crashed", str(error))
@@ -120,7 +120,7 @@ class LoadClocks(InTraining):
             if self._loads is None:
                 return
             self._note_end()
-            told = [self._listed(each) for each in (loads, *(self._listed(ahead) or ()))]
+            told = [self._listed(step_loads) for step_loads in (loads, *(self._listed(ahead) or ()))]
             self._loads.give(told)
             self._given_loads = len(told[0] or ()) or self._given_loads  # as many micro-batches as before, if not known
             self._backwards_left = self._given_loads
@@ -134,7 +134,7 @@ class LoadClocks(InTraining):
             return
         # A compiled module calls no hooks: the gradients of its parameters tell of its backward. (With activation
         # checkpointing, they come in backwards of their own within one.)
-        self._hooks += [each.register_hook(self._on_gradient) for each in self._parameters]
+        self._hooks += [tensor.register_hook(self._on_gradient) for tensor in self._parameters]
         self._parameters = []
         self._unmarked += 1
         if self._unmarked == _UNMARKED:
@@ -225,14 +225,14 @@ class LoadClocks(InTraining):
 
         On rank 0 also what is known of loads: `pfo_fs/loads_explain`, `pfo_fs/loads_saving`, `pfo_fs/loads_late`.
         """
-        found = self.optimizer.metrics()
-        found.pop("pfo_fs/saving", None)  # against steps with other loads it says nothing
+        averages = self.optimizer.metrics()
+        averages.pop("pfo_fs/saving", None)  # against steps with other loads it says nothing
         state = self._loads.state if self._loads is not None else None
         if state is not None and state.explained is not None:
-            found |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
+            averages |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
             if state.saved is not None:
-                found["pfo_fs/loads_saving"] = state.saved
-        return found
+                averages["pfo_fs/loads_saving"] = state.saved
+        return averages
 
     @property
     def status_text(self) -> str:
@@ -301,5 +301,5 @@ def _first_tensor(value: Any, kind: type) -> Any:
     elif hasattr(value, "to_tuple"):
         value = value.to_tuple()
     if isinstance(value, (list, tuple)):
-        return next((found for one in value if (found := _first_tensor(one, kind)) is not None), None)
+        return next((tensor for item in value if (tensor := _first_tensor(item, kind)) is not None), None)
     return None

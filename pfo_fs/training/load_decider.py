@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from hmac import compare_digest
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pfo_fs.ipc.optional_calls import open_memory_file
 from pfo_fs.ipc.own_file import OwnFile
@@ -26,6 +26,9 @@ from pfo_fs.ipc.spawn import start_process
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.messages import HELLO, TOKEN_BYTES, Seals, next_row, pack_clock, proof
 from pfo_fs.loads_known import LoadsKnown
+
+if TYPE_CHECKING:
+    from pfo_fs.loads.coordinator import LoadCoordinator
 
 _MOST_OPEN = 64
 """At most 64 steps are open at once; a rank that tells more is wrong."""
@@ -66,7 +69,7 @@ class Rounds:
         if len(rows) < self._ranks:
             return None
         del self._open[step]
-        return step, [rows[each] for each in range(self._ranks)]
+        return step, [rows[member] for member in range(self._ranks)]
 
 
 class _Rank:
@@ -103,7 +106,7 @@ class Decider:
         training: socket.socket,
         token: bytes,
         state_fd: int,
-        coordinator: Any,
+        coordinator: LoadCoordinator,
         ranks: int,
     ) -> None:
         self._listening, self._training, self._token = listening, training, token
@@ -185,7 +188,7 @@ class Decider:
             return False
         of.connection.sendall(proof(self._token, challenge, -1))
         challenges = of.challenge, challenge
-        of.rows, of.clocks = (Seals(self._token, challenges, rank, clocks=each) for each in (False, True))
+        of.rows, of.clocks = (Seals(self._token, challenges, rank, clocks=to_rank) for to_rank in (False, True))
         of.rank = rank
         self._ranks[rank] = of
         if len(self._ranks) == self._size:
@@ -258,7 +261,7 @@ class LoadDecider:
             "offered_mhz": [*offered_mhz],
             "change_s": change_s,
             "lost_time": lost_time,
-            "orders": [[tuple(each) for each in order] for order in orders],
+            "orders": [[tuple(instruction) for instruction in order] for order in orders],
         }
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False

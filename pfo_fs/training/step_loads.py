@@ -199,15 +199,15 @@ def join_loads(
     if orders and len(orders) != dims.pp_degree:
         mine = f"orders= holds those of {len(orders)} ranks, the pipeline has {dims.pp_degree}"
     ranks = Collectives.of_job(dims.rank, dims.world_size)
-    found = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, mine))
-    _raise_first([why for _, _, why in found])
+    told = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, mine))
+    _raise_first([why for _, _, why in told])
     if dims.dp_degree == 1:
         raise ConfigError(
             f"there is one {'pipeline' if orders else 'data-parallel rank'}, so none waits for another and no clock "
             "can be lowered for free"
         )
-    offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in found))
-    if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):
+    offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in told))
+    if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in told):
         raise ConfigError("the max clocks of the ranks' GPUs differ; clocks from loads need equal GPUs")
 
     def tell(state: LoadsKnown) -> None:
@@ -217,7 +217,7 @@ def join_loads(
     why = ""
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
-        places, change_s = [place for place, *_ in found], _measured_change_s() or CHANGE_S
+        places, change_s = [place for place, *_ in told], _measured_change_s() or CHANGE_S
         try:
             decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it

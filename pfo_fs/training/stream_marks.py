@@ -69,18 +69,18 @@ class Driver:
 
     def function(self, name: str) -> Callable[..., int]:
         """Returns the function that returns CUDA's error number."""
-        found = self.bare_function(name)
-        found.argtypes = _ARGUMENTS[name]  # type: ignore[attr-defined]
-        return found
+        function = self.bare_function(name)
+        function.argtypes = _ARGUMENTS[name]  # type: ignore[attr-defined]
+        return function
 
     def bare_function(self, name: str) -> Callable[..., int]:
         """Returns the function, to which the caller passes ctypes objects: a call takes half as long."""
         try:
-            found = getattr(self._library, name)
+            function = getattr(self._library, name)
         except AttributeError:
             raise DeviceError(f"this CUDA driver has no {name}; it needs the driver of CUDA 12 or later") from None
-        found.restype = ctypes.c_int
-        return found  # type: ignore[no-any-return]
+        function.restype = ctypes.c_int
+        return function  # type: ignore[no-any-return]
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function.
