@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import HANGS_AFTER_S
 from scheduler_jobs import make_job, result_of
 
 from pfo_fs.coordination.policy_process import PolicyLimits
@@ -24,7 +25,7 @@ from pfo_fs.settings import PFOSettings
 
 Wait = Callable[..., Any]
 JOB, INFOS = make_job(2)
-SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=60.0)
+SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=HANGS_AFTER_S)
 
 pytestmark = pytest.mark.xdist_group("remote policies")
 
