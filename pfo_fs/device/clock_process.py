@@ -150,6 +150,8 @@ class ClockLoop:
             self._setter.release_for_good()  # the page still holds the last request of a killed trainer
             self._power_limits.restore()
             self._driver.close()
+            if self._exchange is not None:
+                self._exchange.close()  # `finish` may take long; the other ranks need not wait for loads of this one
 
     def finish(self) -> bool:
         """Measures the marks that training left, sends the result, and puts back what the driver has refused to.
