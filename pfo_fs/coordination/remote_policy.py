@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from pfo_fs.coordination.policy_process import PolicyLimits, serve
@@ -85,15 +86,15 @@ class RemotePolicy(FrequencyScheduler):
         self._limits = limits
         self._given_orders: Mapping[int, InstructionOrder | None] | None = None
         self._is_old = True  # whether the answer may have changed
-        self._connection, theirs = _processes.Pipe()
-        given = theirs, limits, logging.getLogger().level
-        self._process = _processes.Process(target=serve, args=given, daemon=True)
-        with theirs:
-            try:
-                with _starts:
-                    self._process.start()
-            except (OSError, EOFError) as error:
-                raise PolicyLost(f"no process for the scheduler: {error or 'it has ended'}; trying again") from error
+        self._process: BaseProcess | None = None
+        try:
+            self._connection, theirs = _processes.Pipe()
+            with theirs, _starts:
+                given = theirs, limits, logging.getLogger().level
+                self._process = _processes.Process(target=serve, args=given, daemon=True)
+                self._process.start()
+        except (OSError, EOFError) as error:
+            raise PolicyLost(f"no process for the scheduler: {error or 'it has ended'}; trying again") from error
         try:
             self._exchange("make", (call,))
         except BaseException:
@@ -137,7 +138,7 @@ class RemotePolicy(FrequencyScheduler):
 
     def close(self) -> None:
         """Ends the process, also while another thread waits for it."""
-        if self._process.pid is not None:
+        if self._process is not None and self._process.pid is not None:
             self._process.kill()
 
     def __del__(self) -> None:
@@ -187,6 +188,7 @@ class RemotePolicy(FrequencyScheduler):
 
     def _of_end(self) -> PolicyFailed | PolicyLost:
         """Returns the error for the end of the process."""
+        assert self._process is not None
         with _starts:
             self._process.join(_ENDS_WITHIN_S)
             how = self._process.exitcode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -56,9 +57,9 @@ def start() -> Iterator[Start]:
 
 
 def pid_of(policy: RemotePolicy) -> int:
-    pid = policy._process.pid
-    assert pid
-    return pid
+    assert policy._process is not None
+    assert policy._process.pid is not None
+    return policy._process.pid
 
 
 def state_of(pid: int) -> list[str]:
@@ -201,6 +202,17 @@ def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start
     os.kill(pid_of(first), signal.SIGKILL)
     with pytest.raises(PolicyLost):
         first.observe(results())
+
+
+def test_a_daemon_that_has_no_file_left_tries_again_later(
+    processes: PolicyProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pipe() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("pfo_fs.coordination.remote_policy._processes.Pipe", pipe)
+    with pytest.raises(PolicyLost, match="Too many open files"):
+        processes.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {}))
 
 
 def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path, wait_for: Wait) -> None:
