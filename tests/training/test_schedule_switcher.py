@@ -40,23 +40,6 @@ def rank() -> Rank:
     return Rank()
 
 
-def test_a_schedule_comes_into_force_at_its_step(rank: Rank) -> None:
-    rank.expect(4, start_step=2)
-    assert rank.switcher.newest == 4
-    assert rank.switcher.number == -1
-    assert rank.steps(4) == [None, None, "schedule 4", "schedule 4"]
-    assert rank.switcher.number == rank.switcher.measured_number == 4
-
-
-def test_a_rank_that_hears_of_a_schedule_after_its_start_follows_it_at_once(rank: Rank) -> None:
-    rank.steps(5)
-    rank.expect(0, start_step=2)
-    applied = rank.switcher.step_begin(5)
-    assert applied is not None
-    assert applied.start_step == 2
-    assert rank.runs == "schedule 0"
-
-
 def test_after_a_withdrawal_clocks_are_default_until_a_schedule_comes_whatever_its_number(rank: Rank) -> None:
     rank.expect(7, steps=1)
     rank.expect(9, start_step=6)
@@ -65,13 +48,6 @@ def test_after_a_withdrawal_clocks_are_default_until_a_schedule_comes_whatever_i
     assert (rank.runs, rank.switcher.number) == (None, -1)
     rank.expect(2, start_step=4)
     assert rank.steps(5) == [None, "schedule 2", "schedule 2", "schedule 2", "schedule 2"]
-
-
-def test_the_order_in_which_schedules_are_heard_does_not_count(rank: Rank) -> None:
-    rank.expect(1, start_step=5)
-    rank.expect(0, start_step=3)
-    rank.expect(1, start_step=5)
-    assert rank.steps(7) == [None] * 3 + ["schedule 0"] * 2 + ["schedule 1"] * 2
 
 
 def test_schedules_that_pile_up_without_ever_starting_do_not_fill_the_memory(rank: Rank) -> None:
