@@ -255,7 +255,7 @@ class ScenarioDescent:
             alone_s = np.maximum(alone_s.max(axis=2), 0.0).mean(axis=1)
             more_s = np.maximum(more_s, np.maximum.reduceat(alone_s, firsts))
         if not self._free:
-            more_j += self._edges_j(clocks, group, begin, end, clock)
+            more_j = more_j + self._edges_j(clocks, group, begin, end, clock)
         more_j = np.where(np.bincount(of_move, ~offered, len(begin)) > 0, np.inf, more_j)
         return _Moves(group, begin, end, clock, more_s, more_j)
 
