@@ -45,7 +45,8 @@ def test_the_cheapest_of_all_clocks_is_found(seed: int, missing: float, shortest
 
 def test_none_is_found_where_each_clock_lacks_an_instruction_and_runs_are_long() -> None:
     values = np.array([[1.0, np.inf], [np.inf, 1.0]])
-    assert cheapest(values, np.full((2, 2, 2), 2), np.zeros((1, 2, 2))) is None
+    needed = np.array([[[2, 2], [1, 1]]] * 2)
+    assert cheapest(values, needed, np.zeros((1, 2, 2))) is None
 
 
 def test_a_run_needs_as_many_instructions_as_last_until_the_next_change_or_all_that_are_left() -> None:
