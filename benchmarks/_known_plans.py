@@ -85,6 +85,8 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
     best, most = Known(0.0, 0.0), slowdown + MOST_LATE
     problems = list(_problems(job))
     planners = [_for_scenarios(job, problems[0], seed, iterations)] if job.variation else map(_for_one, problems)
+    if job.nodes is None and not job.variation:
+        planners = [_with_one_clock_per_rank(job, problems[0])]
     for plan in planners:
         allowed_s = most * full_s
         for _ in range(_ROUNDS):
@@ -113,6 +115,12 @@ def _for_one(problem: Problem) -> Callable[[float], RankSchedules]:
     return plan
 
 
+def _with_one_clock_per_rank(job: SimulatedJob, problem: Problem) -> Callable[[float], RankSchedules]:
+    """Where clocks do not follow the device."""
+    planner = ScenarioPlanner(problem.alike)
+    return lambda allowed_s: [_by_rank(job, planner.one_clock_per_rank(allowed_s)[0])]
+
+
 def _for_scenarios(job: SimulatedJob, problem: Problem, seed: int, iterations: int) -> Callable[[float], RankSchedules]:
     assert job.variation is not None
     factors = np.array(job.variation.judged(iterations, seed))
@@ -122,7 +130,7 @@ def _for_scenarios(job: SimulatedJob, problem: Problem, seed: int, iterations: i
     planner = ScenarioPlanner(Scenarios(problem, factors * np.array(highest_s)[:, None], groups))
 
     def plan(allowed_s: float) -> RankSchedules:
-        clocks = planner.at(allowed_s)
+        clocks = planner.at(allowed_s) if job.nodes is not None else planner.one_clock_per_rank(allowed_s)
         return [_by_rank(job, clocks[group]) for group in groups]
 
     return plan
@@ -158,7 +166,7 @@ def _problems(job: SimulatedJob) -> Iterator[Problem]:
         gpus_per_rank=gpus,
     )
     if job.nodes is None:
-        yield problem_of(Profile(table), switch_costs=SwitchCosts(onset_delay_s=job.nuisances.switch_s))
+        yield problem_of(Profile(table))
         return
     costs = _true_costs(job)
     lengths_s = [table[one.stage, one.name][0].time_s for one in job.pipeline.instructions]

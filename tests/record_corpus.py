@@ -116,7 +116,6 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
             blocking_power_w=75,
             delay_s=0.0,
             overhead_s=0.001,
-            switch_time_s=0.01,
             full_time_s=0.1,
             full_energy_j=40,
             power_drift_factor=1,

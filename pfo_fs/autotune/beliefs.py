@@ -14,10 +14,10 @@ from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
 from pfo_fs.autotune.judgements import highest_scatter
 from pfo_fs.autotune.load_rows import Ratios, ratio_of
 from pfo_fs.autotune.loads import Found, LoadModel
-from pfo_fs.autotune.measured_switching import late_switching, measured_switching
+from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
-from pfo_fs.autotune.windows import CLOCK_UNKNOWN_S, LATENCY_UNKNOWN_S, Window, window_of
+from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
 
@@ -110,6 +110,8 @@ class Beliefs:
         reference_drift: `power_drift_factor` at that time.
         refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
             The times of plans that were not measured are `1 + refuted` times as uncertain.
+        switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
+            rank.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
             where clock processes have learned when each clock acts that they had to set in the latest window.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
@@ -125,10 +127,10 @@ class Beliefs:
         self.reference: Window | None = None
         self.reference_drift = 1.0
         self.refuted = 0
-        self.clock_unknown_s = CLOCK_UNKNOWN_S
+        self.switching: SwitchCosts | None = None
+        self.clock_unknown_s = LATENCY_UNKNOWN_S
         self.slow_pipelines: frozenset[int] = frozenset()
         self._pipeline: Pipeline | None = None
-        self._switching: SwitchCosts | None = None
         self._curves: Curves | None = None
 
     @property
@@ -147,14 +149,14 @@ class Beliefs:
         """
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
-        self._switching = measured_switching(taken, self.layout.rank_infos) or self._switching
+        if any(result.switching is not None for result in taken):
+            self.switching = measured_switching(taken, self.layout.rank_infos)
         if not self.layout.one_pipeline():
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken)
         self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
-        learns = any(one.switching is not None and one.switching.mode != "launch" for one in taken)
         are_known = bool(schedules) and not (window and window.or_mhz.any())
-        self.clock_unknown_s = CLOCK_UNKNOWN_S if not learns else 0.0 if are_known else LATENCY_UNKNOWN_S
+        self.clock_unknown_s = 0.0 if are_known else LATENCY_UNKNOWN_S
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
@@ -165,8 +167,6 @@ class Beliefs:
                 self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
                 point.add_times(found.count, found.time_s, found.error * found.time_s)
-            for changed in self.loads.changed:
-                self.samples.late.add(*changed)
         for result in taken:
             self._add_powers(result, in_force.get(result.rank))
         self._curves = None
@@ -301,7 +301,7 @@ class Beliefs:
         assert self.loads is not None
         kinds = self.loads.kinds
         if all(self.samples.curve(kind) for kind in kinds):
-            return self.curves().ratios(kinds, self.samples.late.latency_s(self.samples.points))
+            return self.curves().ratios(kinds)
         clocks = sorted({mhz for clocks in self.layout.clocks_mhz.values() for mhz in clocks})
         top_mhz = np.array([max(self.layout.clocks_mhz[stage]) for stage, _ in kinds], float)
         z = np.maximum(0.0, np.log(top_mhz[:, None] / np.array(clocks, float)))
@@ -324,10 +324,6 @@ class Beliefs:
         at_top = sum(window.iterations * float((window.clocks_mhz >= tops).mean()) for window in self.windows)
         scatters = [float(np.log(full_s.sum(axis=(1, 2))).std()) for full_s in self.at_max_clocks_s()]
         return max(scatters) / math.sqrt(max(1.0, at_top))
-
-    def switching(self) -> SwitchCosts:
-        """Returns what a clock change costs."""
-        return self._switching or late_switching(self.samples.late.latency_s(self.samples.points))
 
     def calibration(self) -> Calibration | None:
         """Returns the delays that the order of instructions leaves out; None while too little was measured."""

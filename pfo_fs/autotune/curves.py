@@ -82,14 +82,8 @@ class Curves:
         """The kinds of instructions that have a curve."""
         return sorted(self._table)
 
-    def ratios(self, kinds: Sequence[Kind], onset_delay_s: float) -> Ratios:
-        """Returns r for kinds, in this order.
-
-        Args:
-            kinds: The kinds.
-            onset_delay_s: How long after the begin of an instruction its clock acts, in s, where no clock process knows
-                it.
-        """
+    def ratios(self, kinds: Sequence[Kind]) -> Ratios:
+        """Returns r for kinds, in this order."""
         clocks = sorted({mhz for kind in kinds for mhz in self._table[kind]})
         logs, errors = np.zeros((len(kinds), len(clocks))), np.zeros((len(kinds), len(clocks)))
         for number, kind in enumerate(kinds):
@@ -99,7 +93,7 @@ class Curves:
             logs[number] = np.interp(clocks, own, log)
             errors[number] = np.interp(clocks, own, [self._ratio_error(kind, mhz) for mhz in own])
         top_mhz = np.array([self._top_mhz[kind] for kind in kinds], float)
-        return Ratios(np.array(clocks, float), logs, errors, top_mhz, onset_delay_s)
+        return Ratios(np.array(clocks, float), logs, errors, top_mhz)
 
     def _ratio_error(self, kind: Kind, mhz: int) -> float:
         """The relative standard error of the time at a clock over that at the highest one."""

@@ -181,7 +181,8 @@ def choose(
     """Applies the rule.
 
     Where an iteration is too short for a second clock to act surely within it, plans have one clock per rank until none
-    of these is worth another window: each window tells of them, and hardly anything of clocks that change.
+    of these is worth another window: each window tells of them, and hardly anything of clocks that change. Where clocks
+    do not follow the device, that is all.
 
     Args:
         model: What is believed.
@@ -194,7 +195,7 @@ def choose(
     """
     if model.one_stretch and (last is None or last.steady):
         found = _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=True)
-        if not found.converged:
+        if model.only_steady or not found.converged:
             return replace(found, steady=True)
     return _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=False)
 

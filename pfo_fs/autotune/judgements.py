@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.planner import SwitchCosts
 
 
 class ModelError(NamedTuple):
@@ -68,19 +67,6 @@ class Judgement(NamedTuple):
     slower: float
     saved: float
     saved_error: float
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """What the user has set of the model.
-
-    Attributes:
-        switch_costs: What a clock change costs; None: as measured in the training.
-        blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training.
-    """
-
-    switch_costs: SwitchCosts | None = None
-    blocking_power_w: float | None = None
 
 
 class Offset(NamedTuple):

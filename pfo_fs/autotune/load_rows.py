@@ -10,8 +10,6 @@ from pfo_fs.autotune.windows import Window
 
 _SAME_CLOCK = 0.999
 """A run tells of the highest clock if its mean clock was at least this share of it."""
-_UNKNOWN_LATENCY = 0.5
-"""Relative: how far the latency of a clock may be from the usual one, where no clock process knows it."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +21,12 @@ class Ratios:
         logs: Logarithm of r of each kind (row) at each clock (column).
         errors: Standard error of each.
         top_mhz: The highest clock of each kind.
-        onset_delay_s: How long after the begin of an instruction its clock acts, in s, where no clock process knows it.
     """
 
     clocks_mhz: Array
     logs: Array
     errors: Array
     top_mhz: Array
-    onset_delay_s: float = 0.0
 
     def at(self, kinds: Array, mhz: Array) -> tuple[Array, Array]:
         """Returns log r and its error for kinds at clocks, arrays of one shape; between two clocks interpolated."""
@@ -65,8 +61,6 @@ class Rows:
                 ),
                 "at_clock": window.at_clock,
                 "seen": window.or_mhz == 0,
-                "from_mhz": np.where(window.since_s == 0, window.from_mhz, 0.0),
-                "late": (window.from_mhz > 0) & (window.since_s < ratios.onset_delay_s),
             }
             for name, values in each.items():
                 parts.setdefault(name, []).append(np.moveaxis(values[:, node_at], 3, 1).reshape(-1, node_at.shape[1]))
@@ -83,9 +77,8 @@ class Rows:
         self.by_step = np.concatenate(steps)
         self.by_place = np.tile(np.arange(len(node_at)), len(self.logs) // len(node_at))
         self.seen = np.vstack(parts["seen"]) & (node_at >= 0)[self.by_place]
-        self.from_mhz = np.vstack(parts["from_mhz"])
         # By how much longer a run would have taken at the clock of its schedule than at the one at which it ran.
-        self.shifts = np.where(np.vstack(parts["late"]), 0.0, np.vstack(parts["own_logs"]) - self.ratio_logs)
+        self.shifts = np.vstack(parts["own_logs"]) - self.ratio_logs
         at_clock = np.vstack(parts["at_clock"])
         self.at_clock = at_clock
         self.top_mhz = ratios.top_mhz
@@ -143,10 +136,7 @@ class Effect:
 
 
 def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array]:
-    """By how much longer each instruction of a window took than at the highest clock, and the relative error of it.
-
-    Where the clock changes from b to c only d seconds after an instruction has begun, it takes d + (1 - d / t_b) t_c.
-    """
+    """By how much longer each instruction of a window took than at the highest clock, and the relative error of it."""
     which = np.broadcast_to(kinds[None, :, None], window.times_s.shape)
     logs, errors = ratios.at(which, window.ran_mhz)
     if window.or_mhz.any():  # it ran at either clock
@@ -154,14 +144,4 @@ def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array
         other_logs, other_errors = ratios.at(which, np.where(is_unsure, window.or_mhz, window.ran_mhz))
         errors = np.where(is_unsure, np.hypot(np.maximum(errors, other_errors), abs(logs - other_logs) / 2), errors)
         logs = (logs + other_logs) / 2
-    left_s = np.where(window.from_mhz > 0, np.maximum(0.0, ratios.onset_delay_s - window.since_s), 0.0)
-    if not left_s.any():
-        return np.exp(logs), errors
-    before_logs, before_errors = ratios.at(which[0], np.where(window.from_mhz > 0, window.from_mhz, window.clocks_mhz))
-    own, before = np.exp(logs), np.exp(before_logs)[None]
-    whole_s = window.times_s
-    full_s = np.maximum(whole_s - left_s * (1 - own / before), 1e-9 * whole_s) / own
-    full_s = np.where(whole_s <= left_s, whole_s / before, full_s)
-    unsure = _UNKNOWN_LATENCY * np.abs(logs - before_logs) * np.minimum(1.0, left_s / whole_s)
-    all_errors = np.sqrt(errors**2 + before_errors**2 + unsure**2)
-    return np.where(left_s > 0, whole_s / full_s, own), np.where(left_s > 0, all_errors, errors)
+    return np.exp(logs), errors

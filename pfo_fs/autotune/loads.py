@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.load_rows import Effect, Ratios, Rows, ratio_of
@@ -66,20 +65,6 @@ class Found:
     is_highest: bool = False
 
 
-class Changed(NamedTuple):
-    """Runs of a kind with which the clock changes from one to another (MHz), where no clock process knows when it acts.
-
-    Their number, their mean duration at an ordinary load in s, and its standard error in s.
-    """
-
-    kind: tuple[int, str]
-    from_mhz: int
-    mhz: int
-    runs: int
-    mean_s: float
-    error_s: float
-
-
 class LoadModel:
     """The model of a job's durations.
 
@@ -93,7 +78,6 @@ class LoadModel:
         noises: For each kind, the standard deviation that is left.
         bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load.
         first_bases: The same in the first windows, of an ordinary pipeline; ratios are told as times of these.
-        changed: What the latest window tells of runs with which the clock changes.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -107,7 +91,6 @@ class LoadModel:
         self.noises: Array = np.full(len(self.kinds), 0.01)
         self.bases: dict[int, Array] = {}
         self.first_bases: Array = None
-        self.changed: list[Changed] = []
         self._explained: dict[int, Array] = {}
 
     def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
@@ -153,7 +136,6 @@ class LoadModel:
         self.sensitivities, self.noises, self.bases = gain, noise, {**self.bases, **bases}
         if self.first_bases is None:
             self.first_bases = np.median(np.array(list(bases.values())), axis=0)
-        self.changed = self._changed(rows, rows.logs - load[:, None] * gain - others - base + self.first_bases)
         self._explained = self._by_window(windows, base + load[:, None] * gain + others)
         return self._found(rows, cells)
 
@@ -170,20 +152,6 @@ class LoadModel:
             by_batch = values[begin:end].reshape(iterations, pipelines, len(self.node_at), -1)
             found[id(window)] = np.moveaxis(by_batch[:, :, place, self.kind_of_node], 1, 2)
             begin = end
-        return found
-
-    def _changed(self, rows: Rows, logs: Array) -> list[Changed]:
-        """What the latest window tells of instructions with which the clock changes, at an ordinary load."""
-        found = []
-        wanted = (rows.from_mhz > 0) & rows.latest[:, None] & rows.seen
-        for number, kind in enumerate(self.kinds):
-            own = wanted[:, number]
-            pairs = np.stack([rows.from_mhz[own, number], rows.mhz[own, number]])
-            for from_mhz, mhz in np.unique(pairs, axis=1).T.tolist():
-                values = np.exp(logs[own, number][(pairs[0] == from_mhz) & (pairs[1] == mhz)])
-                mean_s = float(np.median(values))
-                error_s = mean_s * float(self.noises[number]) / len(values) ** 0.5
-                found.append(Changed(kind, round(from_mhz), round(mhz), len(values), mean_s, error_s))
         return found
 
     def _bases(self, full: Array, rows: Rows, robust: Array) -> dict[int, Array]:

@@ -13,17 +13,14 @@ _TIMING_ERROR_S = 0.0005
 """Error of the predicted end of an instruction; measured in simulations with a jitter of 0.5 %."""
 _CALL_SPREAD = 0.125
 """A change up is requested this share of a call earlier than necessary."""
-UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
-"""Before a change was made, and where clocks do not follow the device but do not act late either, a change is priced as
-if the GPU stood still for 1 ms."""
+_UNKNOWN_CALL_S = 0.005
+"""Before a call was made: one of an A800 takes 4 to 5 ms."""
 _UNKNOWN_LATENCY_S = 0.02
 """Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
-_LEAST_LATE_S = 0.001
-"""Clocks that act sooner after the begin of an instruction are in time: training launches instructions ahead."""
 
 
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> SwitchCosts | None:
-    """Returns what a change of one rank costs; None if no rank has reported it, or clocks do not follow the device.
+    """Returns what a change of one rank costs; None if clocks do not follow the device on all ranks.
 
     The slowest rank counts.
     The latency depends on the clock that is requested. Clocks of unknown latency count with the median of the known.
@@ -33,16 +30,11 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         infos: All ranks of the job.
     """
     reports = [result.switching for result in results if result.switching is not None]
-    measured = [report for report in reports if report.call_s is not None]
-    if not reports:
+    if not reports or any(report.mode == "launch" for report in reports):
         return None
-    if any(report.mode == "launch" for report in reports):
-        return None
-    if not measured:
-        return UNKNOWN_COSTS
-    call_s = max(report.call_s or 0.0 for report in measured)
-    calls, hosts = _hosts(infos, max(report.gpus for report in measured))
-    latency_s = _latency_by_clock(measured, infos)
+    call_s = max((report.call_s for report in reports if report.call_s is not None), default=_UNKNOWN_CALL_S)
+    calls, hosts = _hosts(infos, max(report.gpus for report in reports))
+    latency_s = _latency_by_clock(reports, infos)
     return SwitchCosts(
         driver_time_s=call_s * calls,
         latency_s=_middle(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
@@ -50,17 +42,8 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         calls=calls,
         hosts=hosts,
         latencies_s=latency_s,
-        max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
+        max_calls_per_s=min(report.max_calls_per_s or math.inf for report in reports),
     )
-
-
-def late_switching(latency_s: float) -> SwitchCosts:
-    """Returns what a change costs where no clock process sees the device.
-
-    Args:
-        latency_s: How long after the begin of an instruction its clock acts, in s.
-    """
-    return SwitchCosts(onset_delay_s=latency_s) if latency_s >= _LEAST_LATE_S else UNKNOWN_COSTS
 
 
 def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -> dict[int, float]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs
@@ -18,13 +19,12 @@ from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
 from pfo_fs.autotune.judgements import (
     ClockPlan,
     Judgement,
-    ModelSettings,
     highest_scatter,
 )
 from pfo_fs.autotune.plan_judge import PlanJudge
 from pfo_fs.autotune.plan_schedules import PlanGoal, plan_of, schedules_of, stretches_of
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.planner import Problem
+from pfo_fs.planner import Problem, SwitchCosts
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 
@@ -54,7 +54,6 @@ class JobModel:
     Args:
         beliefs: What was measured.
         goal: What plans are made for.
-        settings: What the user has set.
         blocking_power_w: Power of a waiting GPU, in W.
         answers: `answers` of the model before.
 
@@ -75,13 +74,12 @@ class JobModel:
         self,
         beliefs: Beliefs,
         goal: PlanGoal,
-        settings: ModelSettings,
         blocking_power_w: float,
         answers: Mapping[View, ScenarioAnswer] | None = None,
     ) -> None:
         self.goal = goal
         self.curves: Curves = beliefs.curves()
-        self._beliefs, self._settings = beliefs, settings
+        self._beliefs = beliefs
         self._pipelines = beliefs.windows[-1].pipelines
         self._source = f"profile of {beliefs.layout.job_info.job_id or 'the job'}"
         self.calibration = beliefs.calibration()
@@ -104,13 +102,12 @@ class JobModel:
 
     def _problem(self, blocking_power_w: float) -> Problem:
         layout = self._beliefs.layout
-        costs = self._settings.switch_costs or self._beliefs.switching()
         problem = Problem(
             self._beliefs.pipeline,
             self.curves.profile(self._source),
             blocking_power_w,
             gpus_per_rank=layout.job_info.tp_degree,
-            switch_costs=costs,
+            switch_costs=self._beliefs.switching or SwitchCosts(),
         )
         return problem if self.calibration is None else self.calibration.problem(problem)
 
@@ -224,7 +221,7 @@ class JobModel:
             times: The longest mean time, as a multiple of the target.
             view: How to look at what is uncertain.
             near: A plan that may be good already.
-            steady: Whether all instructions of a rank have one clock.
+            steady: Whether all instructions of a rank have one clock; always, where clocks do not follow the device.
         """
         clocks = self._planned(times * self.target_s / self.full_s, view, near, steady)
         return ClockPlan(tuple(tuple(each) for each in clocks), self.group_of)
@@ -241,7 +238,7 @@ class JobModel:
             planner = ScenarioPlanner(scenarios, self._answers.get(view))
             self._planners[view] = planner, float(scenarios.iteration_times_s(None).mean())
         planner, full_s = self._planners[view]
-        if steady:
+        if steady or self.only_steady:
             return planner.one_clock_per_rank(slowdown * full_s)
         return planner.at(slowdown * full_s, None if near is None else self.for_groups(near))
 
@@ -254,14 +251,21 @@ class JobModel:
     @cached_property
     def stretches(self) -> list[int]:
         """For each node, the number of its stretch of the iteration (`stretches_of`)."""
-        costs = self._settings.switch_costs or self._beliefs.switching()
-        latency_s = max(_USUAL_LATENCY_S, costs.onset_delay_s, costs.latency_s + costs.driver_time_s)
+        costs, first_nodes = self._beliefs.switching, self.problem.pipeline.first_nodes
+        if costs is None:
+            return [rank for rank, (first, end) in enumerate(pairwise(first_nodes)) for _ in range(first, end)]
+        latency_s = max(_USUAL_LATENCY_S, costs.latency_s + costs.driver_time_s)
         return stretches_of(
-            self.problem.pipeline.first_nodes,
+            first_nodes,
             self.judged.full_s.mean(axis=(0, 2)).tolist(),
             _LATENCIES * latency_s,
             self._beliefs.clock_unknown_s,
         )
+
+    @property
+    def only_steady(self) -> bool:
+        """Whether all plans have one clock per rank, since clocks do not follow the device."""
+        return self._beliefs.switching is None
 
     @property
     def one_stretch(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATIONS, Choice, choose, trial_time
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
-from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
+from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
 from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
@@ -29,7 +29,6 @@ from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.planner import SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, Windows
 from pfo_fs.settings import PFOSettings
 
@@ -54,8 +53,6 @@ class ParetoScheduler(FrequencyScheduler):
         deadline: Instead of `slowdown`: longest iteration time, in s.
         power: Instead of `slowdown`: highest average power of all GPUs of the job together, in W.
         blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
-        switch_time: Time in s for which a GPU stands still at a clock change; the longer, the fewer changes a plan has.
-            None: what a change costs is measured in the training.
     """
 
     planning_takes_seconds: bool = True
@@ -70,12 +67,10 @@ class ParetoScheduler(FrequencyScheduler):
         deadline: float | None = None,
         power: float | None = None,
         blocking_power: float | None = None,
-        switch_time: float | None = None,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._default_target = target_of(slowdown, deadline, power)
-        costs = None if switch_time is None else SwitchCosts(stands_still_s=switch_time)
-        self._settings = ModelSettings(costs, blocking_power)
+        self._blocking_power_w = blocking_power
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._beliefs = Beliefs(self._layout)
         self._goal = self._present_goal()
@@ -225,8 +220,8 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _new_model(self) -> JobModel:
         answers = self._model.answers if self._model is not None else None
-        waiting_w = self._settings.blocking_power_w or self._beliefs.blocking_power_w()
-        return JobModel(self._beliefs, self._goal, self._settings, waiting_w, answers)
+        waiting_w = self._blocking_power_w or self._beliefs.blocking_power_w()
+        return JobModel(self._beliefs, self._goal, waiting_w, answers)
 
     def _plan_request(self) -> ScheduleRequest:
         assert self._choice is not None

@@ -82,7 +82,7 @@ class PlanJudge:
         times_s: Array = played.spans_s.max(axis=1) + model.problem.overhead_s
         paired = times_s / model.full_times_s
         sampling = float(paired.std()) / math.sqrt(model.iterations)
-        _, weights = judged.mean_makespan(played.times_s, lost_s=played.lost_s, weights=True)
+        _, weights = judged.mean_makespan(played.times_s, weights=True)
         critical_s = judged.by_group(weights * judged.iterations * played.times_s)
         busy_s = judged.by_group(played.times_s)
         shares: dict[tuple[Kind, int], float] = {}

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction
-from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
 
 _LEAST_TIME_ERROR = 0.0001
@@ -87,12 +86,10 @@ class Samples:
     Attributes:
         points: The points by kind and clock (MHz).
         waiting: Power of a waiting GPU, as a point without times.
-        late: How late clocks act, where no clock process sees the device.
     """
 
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
-    late: LateClocks = field(default_factory=LateClocks)
 
     def add_powers(
         self,

@@ -40,11 +40,8 @@ class Window:
         clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         at_clock: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
-        or_mhz: Where a clock process has not learned yet when the clock acts, or the next one: the clock before, which
+        or_mhz: Where no clock process has learned yet when the clock acts, or the next one: the clock before, which
             may still have been in force, or the next one; 0 elsewhere; shape (iterations, nodes, pipelines).
-        from_mhz: Where no clock process knows when clocks act: the clock before the latest change in the iteration;
-            0 where there was none; shape (nodes, pipelines).
-        since_s: There: time from that change to the begin of the instruction, shape (iterations, nodes, pipelines).
         spans_s: Time from an iteration's begin to the end of a pipeline's last instruction; shape (iterations,
             pipelines).
         step_s: Time of the whole iteration, shape (iterations, pipelines).
@@ -60,8 +57,6 @@ class Window:
     ran_mhz: Array
     at_clock: Array
     or_mhz: Array
-    from_mhz: Array
-    since_s: Array
     spans_s: Array
     step_s: Array
     first_rank_s: Array
@@ -135,7 +130,7 @@ def window_of(
     shape = len(steps), nodes, len(columns)
     times, ran_mhz, or_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     at_clock: Array = np.zeros(shape, bool)
-    clocks, from_mhz, since_s = np.zeros(shape[1:]), np.zeros(shape[1:]), np.zeros(shape)
+    clocks = np.zeros(shape[1:])
     spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
     first_rank_s, energies_j = np.zeros(shape[2]), np.zeros(shape[0])
     knows_energy = True
@@ -148,10 +143,9 @@ def window_of(
             sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
             begins_at = _begins_at(mhz, top_mhz, sees_clocks)
             before = np.array(_before_change(mhz, begins_at))
-            learned, next_mhz = _learned(by_place[dp][pp], mhz), np.roll(mhz, -1)
+            learned, next_mhz = _learned(by_place[dp][pp], mhz) & sees_clocks, np.roll(mhz, -1)
             learned_next = np.roll(learned, -1) | (next_mhz == mhz)
-            if not sees_clocks:
-                from_mhz[first:last, column] = before
+            unknown_s = LATENCY_UNKNOWN_S if sees_clocks else CLOCK_UNKNOWN_S
             ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
             for number, step in enumerate(steps):
                 energies_j[number] += sum(one.energies_j.get(step, 0.0) for one in of_rank)
@@ -164,18 +158,13 @@ def window_of(
                 stayed = bool(sees_clocks and number and ends_at == mhz[0] == at[0])
                 since = _since_change(mhz, mhz[0] if stayed else begins_at, seconds.mean(axis=0))
                 ends_at = at[-1]
-                if sees_clocks:
-                    other = np.where(~learned & (before > 0) & (since < LATENCY_UNKNOWN_S), before, 0.0)
-                    # The next clock is requested early: when it acts within the run before is as unknown.
-                    other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
-                    unsure = other > 0
-                    or_mhz[number, first:last, column] = other
-                    at_clock[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
-                    at = np.where(unsure, mhz, at)
-                else:
-                    since_s[number, first:last, column] = since
-                    at_clock[number, first:last, column] = since >= CLOCK_UNKNOWN_S
-                ran_mhz[number, first:last, column] = at
+                other = np.where(~learned & (before > 0) & (since < unknown_s), before, 0.0)
+                # The next clock is requested early: when it acts within the run before is as unknown.
+                other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
+                unsure = other > 0
+                or_mhz[number, first:last, column] = other
+                at_clock[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
+                ran_mhz[number, first:last, column] = np.where(unsure, mhz, at)
                 spans[number, column] = max(spans[number, column], *(one.spans_s[step] for one in of_rank))
                 if not pp:
                     first_rank_s[column] += max(one.spans_s[step] for one in of_rank) / len(steps)
@@ -189,8 +178,6 @@ def window_of(
         ran_mhz,
         at_clock,
         or_mhz,
-        from_mhz,
-        since_s,
         spans,
         step_s,
         first_rank_s,

@@ -99,14 +99,17 @@ def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[Job
     Raises:
         PlanError: No plan was in force and measured within 400 iterations.
     """
+    from pfo_fs.device.simulated.node_physics import node_physics
     from pfo_fs.device.simulated.physics import A100
     from pfo_fs.planner import make_pipeline
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.settings import load_settings
     from pfo_fs.simulator import Cluster, ModelTruth, Play, summarize
+    from pfo_fs.simulator.nodes import NodeSettings
     from pfo_fs.store import bodies
 
-    cluster = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A100, STAGES), seed=0)
+    nodes = NodeSettings(node_physics("kind"))
+    cluster = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A100, STAGES), seed=0, nodes=nodes)
     settings = load_settings(of_job=True, scheduler="ParetoScheduler", scheduler_args={"slowdown": slowdown})
     console.print(
         f"A job over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B) in virtual time, one simulated "

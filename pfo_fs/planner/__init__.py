@@ -4,17 +4,16 @@ Mathematics only: no GPUs, no shared files. What is planned is a `Problem`: a `P
 changes cost (`SwitchCosts`).
 
 What clocks make of time and energy is computed in one place (`scenario_model`), for iterations as they were measured;
-iterations that are all alike are one such scenario. Both planners take their steps in the same order: prices of time
-from a relaxation, the cheapest runs of one clock for each rank by dynamic programming (`rank_runs`), and moves that put
-the plan on time and save more (`scenario_descent`). A limit on clock changes is a price of a change.
+iterations that are all alike are one such scenario. There is one search (`scenarios`): prices of time from a
+relaxation, the cheapest runs of one clock for each rank by dynamic programming (`rank_runs`), and moves that put the
+plan on time and save more (`scenario_descent`). A limit on clock changes is a price of a change.
 
-`Planner` plans iterations that are alike. A linear program gives the prices, and a lower bound of the energy
-(`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost
-something, `switching_planner` does, rank by rank (`rank_sweeps`).
+`Planner` answers requests for iterations that are alike. A linear program gives the prices, and a lower bound of the
+energy (`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost
+something, the search also begins there.
 
-`ScenarioPlanner` plans for many unequal iterations of all pipelines, as running jobs need it (`scenarios`). The linear
-program over all of them takes ten seconds for 64 of them; `scenario_relaxation` comes near its answer by gradient steps
-in one.
+`ScenarioPlanner` is the search. For many unequal iterations of all pipelines, as running jobs have them, the linear
+program takes ten seconds (64 iterations); `scenario_relaxation` comes near its answer by gradient steps in one.
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage

@@ -115,10 +115,7 @@ class StageClocks:
         for start in range(0, len(clocks_mhz), size):
             chosen = clocks_mhz[start : start + size]
             numbers = np.array([[table.number[mhz] for mhz in row] for row in chosen]).T[self._stages]
-            lost_s = None
-            if problem.switch_costs.stands_still_s:
-                lost_s = problem.alike.changed(numbers) * problem.switch_costs.stands_still_s
-            ends_s = problem.paths.ends(table.time_s[kind, numbers], lost_s=lost_s).ends_s
+            ends_s = problem.paths.ends(table.time_s[kind, numbers]).ends_s
             costs.append(table.cost_j[kind, numbers].sum(axis=0))
             times.append(ends_s.max(axis=0) + problem.overhead_s)
         return np.concatenate(costs), np.concatenate(times)

@@ -23,7 +23,7 @@ class ClockTable:
         ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
         options: For each kind, the clocks that plans may use by rising time, and then -1, (kinds, most of them).
-        nearest: The measured clock that is nearest to each clock.
+        nearest: The measured clock that is nearest to each clock, (kinds, clocks).
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
         max_clock: The max clock of each kind, (kinds,).
         hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on.
@@ -61,24 +61,6 @@ class ClockTable:
             on_hull = problem.choices_by_kind[kind]
             times_s, costs_j = (np.array(x)[list(on_hull.hull)] for x in (on_hull.times_s, on_hull.costs_j))
             self.hulls.append((times_s / full_s, costs_j / full_s))
-
-    def late(self, kind: Any, before: Any, clock: Any, late_s: float) -> tuple[Any, Any, Any]:
-        """Returns what instructions take in addition that begin at the clock before, since their own acts late.
-
-        Args:
-            kind: Kinds of the instructions.
-            before: The clocks before; the nearest one counts where it was not measured for the instruction.
-            clock: The clocks of the instructions.
-            late_s: When their own clock acts, in s from their begin.
-
-        Returns:
-            The share of the instruction that runs at the clock before, above 1 if all of it does; and the time in s and
-            the effective energy in J in addition if all of it does.
-        """
-        before = self.nearest[kind, before]
-        old_s = self.time_s[kind, before]
-        more_j = self.cost_j[kind, before] - self.cost_j[kind, clock]
-        return late_s / old_s, old_s - self.time_s[kind, clock], more_j
 
     def wrong(self, kind: Any, low: Any, high: Any) -> tuple[Any, Any]:
         """Returns the time in s of instructions at a higher clock than theirs, and the energy in J in addition.

@@ -28,13 +28,11 @@ class _Side(NamedTuple):
     Attributes:
         at: The neighbours; the number of nodes where there is none, (n,).
         delay_s: Delays between the node and this neighbour, (n, 1).
-        own: Whether this neighbour is the next node, (n, 1).
         place: At which place of that neighbour's list this node is, (n,).
     """
 
     at: Any
     delay_s: Any
-    own: Any
     place: Any
 
 
@@ -91,14 +89,12 @@ class LongestPaths:
         self.last: Any = np.array([node for node, waiting in enumerate(after) if not waiting])
         self._places = max(len(level.before) for level in self.levels)
 
-    def ends(self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, shares: bool = False) -> Ends:
+    def ends(self, times_s: Any, blur_s: float = 0.0, *, shares: bool = False) -> Ends:
         """Returns when nodes end that begin as early as possible.
 
         Args:
             times_s: Duration of each node, in s, (nodes, columns).
             blur_s: Two neighbours that are ready within this time of each other both count, in s.
-            lost_s: For how long each node waits in addition for the node before it in number, in s, like `times_s`;
-                None: for no time.
             shares: Whether `weights` will be asked for.
         """
         is_exact, blur_s = blur_s == 0, max(blur_s, _LEAST_BLUR_S)
@@ -112,8 +108,6 @@ class LongestPaths:
             for place, side in enumerate(sides if number else ()):
                 ready = ends.take(side.at, axis=0)
                 ready += side.delay_s
-                if lost_s is not None:
-                    ready += side.own * lost_s[own]
                 if place == 0:
                     start = ready
                     counted = [np.ones_like(ready)] if shares else []
@@ -174,24 +168,19 @@ class LongestPaths:
             weights[own] = found
         return weights[:-1]
 
-    def latest(self, times_s: Any, deadlines_s: Any, lost_s: Any = None) -> Any:
+    def latest(self, times_s: Any, deadlines_s: Any) -> Any:
         """Returns when nodes must have ended so that all end in time, in s, (nodes, columns).
 
         Args:
             times_s: Duration of each node, in s, (nodes, columns).
             deadlines_s: When the last node of each column must have ended, in s.
-            lost_s: As in `ends`.
         """
         none = np.zeros((1, times_s.shape[1]))
         needs: Any = np.vstack([times_s, none])
-        lost: Any = None if lost_s is None else np.vstack([lost_s, none])
         latest: Any = np.empty(needs.shape)
         latest[-1] = deadlines_s
         for own, _, sides in reversed(self.levels):
-            must = [latest[s.at] - needs[s.at] - s.delay_s for s in sides]
-            if lost is not None:
-                must = [each - s.own * lost[s.at] for each, s in zip(must, sides, strict=True)]
-            latest[own] = np.minimum.reduce(must)
+            latest[own] = np.minimum.reduce([latest[side.at] - needs[side.at] - side.delay_s for side in sides])
         return latest[:-1]
 
 
@@ -213,16 +202,13 @@ def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Nei
 def _sides(nodes: list[int], towards: Neighbours, back: Neighbours) -> list[_Side]:
     """The neighbours of some nodes, of which `towards` has lists and `back` those of the other direction."""
     rows = [
-        [
-            (other, delay_s, abs(other - node) == 1, [there for there, _ in back[other]].index(node))
-            for other, delay_s in towards[node]
-        ]
+        [(other, delay_s, [there for there, _ in back[other]].index(node)) for other, delay_s in towards[node]]
         for node in nodes
     ]
-    none = (len(towards), 0.0, False, 0)
+    none = (len(towards), 0.0, 0)
     sides = []
     for place in range(max(1, *map(len, rows))):
         column = [row[place] if place < len(row) else none for row in rows]
-        at, delays_s, own, places = (np.array(each) for each in zip(*column, strict=True))
-        sides.append(_Side(at, delays_s[:, None], own[:, None], places))
+        at, delays_s, places = (np.array(each) for each in zip(*column, strict=True))
+        sides.append(_Side(at, delays_s[:, None], places))
     return sides

@@ -30,7 +30,7 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
     """Runs lowtime and yields its plans as it finds them, from the slowest to the fastest.
 
     Args:
-        problem: A problem without delays and switch time, which lowtime cannot express.
+        problem: A problem without delays, which lowtime cannot express.
         unit_time_s: Time by which an iteration gets shorter from one plan to the next, in s.
 
     Yields:
@@ -40,8 +40,8 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
         ConfigError: lowtime is not installed, or it cannot express the problem.
         PlannerError: lowtime failed.
     """
-    if problem.switch_costs.stands_still_s or any(delay_s for _, _, delay_s in problem.pipeline.edges):
-        raise ConfigError("lowtime plans without communication delays and switch times; leave them out")
+    if any(delay_s for _, _, delay_s in problem.pipeline.edges):
+        raise ConfigError("lowtime plans without communication delays; leave them out")
     began = time.perf_counter()
     try:
         os.environ.setdefault("MPLBACKEND", "Agg")  # lowtime imports pyplot

@@ -118,7 +118,7 @@ class Plan:
 
     @property
     def switch_load(self) -> SwitchLoad:
-        """What the clock changes cost beyond the time for which GPUs stand still."""
+        """What the clock changes cost."""
         return self._played.load
 
     @property
@@ -153,14 +153,10 @@ class Plan:
         """Nodes of one longest path, in order: if one of them took longer, so would the iteration."""
         problem, starts = self.problem, self.timing.starts_s
         ends = [start + time_s for start, time_s in zip(starts, self.times_s, strict=True)]
-        lost = dict.fromkeys(self.changes, problem.switch_costs.stands_still_s)
         node = max(range(len(ends)), key=lambda n: ends[n])
         path = [node]
         while problem.before[node] and starts[node] > 0:
-            node = max(
-                problem.before[node],
-                key=lambda edge: ends[edge[0]] + edge[1] + (lost.get(node, 0.0) if edge[0] == node - 1 else 0.0),
-            )[0]
+            node = max(problem.before[node], key=lambda edge: ends[edge[0]] + edge[1])[0]
             path.append(node)
         return path[::-1]
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner.baselines import one_per_stage
-from pfo_fs.planner.change_price import first_price_j, least_price_j
+from pfo_fs.planner.baselines import StageClocks
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.rounding import Rounder
+from pfo_fs.planner.scenario_model import Played
+from pfo_fs.planner.scenarios import ScenarioPlanner, least_price_j
 from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts, change_limits
-from pfo_fs.planner.switching_planner import Request, SwitchingPlanner
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
@@ -26,6 +25,12 @@ _BOUNDINGS, _BISECTIONS = 20, 10
 by this many plans."""
 _PRICES = 10
 """Number of prices of a change that are tried for a limit on the number of changes."""
+_FIRST_SHARE = 1 / 64
+"""The first of these prices is this share of the mean energy of an instruction."""
+_WALKS = 500
+"""The most walks of a descent: more save less than 0.02 %."""
+_CLOSE_ENOUGH = 0.003
+"""Relative: where clock changes cost something, the search is thorough if a plan takes more than the bound by this."""
 _SHORT_ENOUGH = 0.0005
 """Relative: the search ends this close to the shortest iteration that the relaxation allows, or that plans have."""
 
@@ -50,8 +55,8 @@ class Planner:
         return Relaxation(self.problem.alike)
 
     @cached_property
-    def _switching_planner(self) -> SwitchingPlanner:
-        return SwitchingPlanner(self.problem)
+    def _stage_clocks(self) -> StageClocks:
+        return StageClocks(self.problem)
 
     @cached_property
     def _rounder(self) -> Rounder:
@@ -71,8 +76,7 @@ class Planner:
         if problem.switch_costs.none:
             return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
-        times_s = [max(choices.times_s) for choices in problem.choices]
-        return problem.timing(times_s, problem.switch_costs.stands_still_s).iteration_time_s
+        return problem.timing([max(choices.times_s) for choices in problem.choices]).iteration_time_s
 
     @cached_property
     def least_energy_s(self) -> float:
@@ -171,20 +175,22 @@ class Planner:
                 iteration.
         """
         free = next((plan for plan in known if plan.lower_bound_j is not None), None) or self._within(deadline_s)
-        plans = [*known, free]
-        with suppress(Impossible):
-            plans.append(one_per_stage(self.problem, deadline_s))
+        problem, plans = self.problem, [*known, free]
         target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
-        request = Request(self._solve(target_s, self.problem.waiting_power_w), target_s)
+        relaxed = self._solve(target_s, problem.waiting_power_w)
+        simple = self._simple(target_s)
 
         def few_enough(price_j: float) -> bool:
-            starts = [plan.frequencies_mhz for plan in plans]
-            clocks_mhz = tuple(self._switching_planner.priced(request, price_j, starts))
+            planner = ScenarioPlanner(problem.alike, change_price_j=price_j, most_walks=_WALKS)
+            starts = [problem.alike.numbers([plans[-1].frequencies_mhz])]
+            found = planner.search(relaxed.answer, target_s, starts, simple, thorough=True)
+            clocks_mhz = tuple(problem.alike.mhz(found.clocks)[0])
             plans.append(free.replace(frequencies_mhz=clocks_mhz, limits=ChangeLimits()))
             return len(plans[-1].changes) <= most
 
         if len(free.changes) > most:
-            least_price_j(first_price_j(self.problem), few_enough, _PRICES)
+            first_j = _FIRST_SHARE * sum(abs(each.costs_j[0]) for each in problem.choices) / len(problem.choices)
+            least_price_j(first_j, few_enough, _PRICES)
         within = [plan for plan in plans if len(plan.changes) <= most]
         if not within:
             fewest = min(len(plan.changes) for plan in plans)
@@ -242,22 +248,35 @@ class Planner:
         """Real clocks within their targets, what keeps them from more changes, and the bound of effective energy."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
-        free: list[list[int]] = [[] for _ in targets_s]
-        if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
-            free = self._rounder.clocks_mhz(relaxed, targets_s, waiting_w)
+        free = self._rounder.clocks_mhz(relaxed, targets_s, waiting_w)
         if problem.switch_costs.none:
             return [
                 (tuple(clocks_mhz), ChangeLimits(), answer.lower_bound_j)
                 for clocks_mhz, answer in zip(free, relaxed, strict=True)
             ]
+        planner = ScenarioPlanner(problem.alike, waiting_w=waiting_w, most_walks=_WALKS)
         chosen = []
         for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
-            ignoring = [clocks_mhz] if clocks_mhz else []
-            request = Request(answer, target_s, straggler)
-            found = self._switching_planner.plan(request, ignoring, len(targets_s))
-            limits = change_limits(problem, clocks_mhz, limited=found.limited)
-            chosen.append((tuple(found.clocks_mhz), limits, answer.lower_bound_j))
+            starts = [problem.alike.numbers([clocks_mhz])]
+            known = self._simple(target_s, straggler)
+            found = planner.search(answer.answer, target_s, starts, known)
+            if found.effective_j + waiting_w * found.mean_s > (1 + _CLOSE_ENOUGH) * answer.lower_bound_j:
+                found = planner.search(answer.answer, target_s, starts, [*known, found], thorough=True)
+            limits = change_limits(problem, clocks_mhz, limited=planner.limited)
+            chosen.append((tuple(problem.alike.mhz(found.clocks)[0]), limits, answer.lower_bound_j))
         return chosen
+
+    def _simple(self, target_s: float, straggler: bool = False) -> list[Played]:
+        """Simple plans, some of which may be late: no plan takes more energy than the best of them."""
+        problem = self.problem
+        simple = [problem.fastest_mhz, problem.cheapest_mhz]
+        straggler_s = target_s if straggler else None
+        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
+        for by_stage in (self._stage_clocks.best, self._stage_clocks.best_same):
+            clocks_mhz = by_stage(target_s, straggler_s)
+            if clocks_mhz is not None:
+                simple.append([clocks_mhz[i.stage] for i in problem.pipeline.instructions])
+        return [problem.played(clocks_mhz) for clocks_mhz in simple]
 
     # ---- energies and powers
 

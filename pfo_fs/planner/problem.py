@@ -45,8 +45,7 @@ class Problem:
         switch_costs: What it costs when two instructions in a row run at different clocks.
         gpus_per_rank: Number of GPUs that share a rank's work (tensor parallelism); energies and powers are sums over
             them.
-        wider: A profile with more clocks, which plans do not use; but instructions may begin at them, where the clock
-            before acts for longer. None: there are none.
+        wider: A profile with more clocks, which new plans do not use; but known plans may. None: there are none.
 
     Raises:
         PlanError: The profile lacks an instruction that the pipeline runs.
@@ -155,15 +154,10 @@ class Problem:
             if frequencies_mhz[node] != frequencies_mhz[node - 1]
         ]
 
-    def timing(self, times_s: Sequence[float], lost_s: float = 0.0) -> Timing:
-        """Returns when each node begins, and the iteration time.
-
-        Args:
-            times_s: Duration of each node, in s.
-            lost_s: For how long each rank stands still before each of its nodes but the first, in s.
-        """
+    def timing(self, times_s: Sequence[float]) -> Timing:
+        """Returns when each node begins, and the iteration time, from the duration of each node, in s."""
         times: Any = np.array(times_s)[:, None]
-        ends = self.paths.ends(times, lost_s=np.full(times.shape, lost_s) if lost_s else None).ends_s
+        ends = self.paths.ends(times).ends_s
         return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
 
     @cached_property

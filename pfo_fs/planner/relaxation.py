@@ -20,6 +20,7 @@ from typing import Any
 from pfo_fs.arrays import np
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.scenario_model import Scenarios
+from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 
 INTERIOR_POINT_NODES = 5_000
 """From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
@@ -34,6 +35,7 @@ class Relaxed:
 
     Attributes:
         times_s: Duration of each node, possibly between two real options, (nodes, columns).
+        answer: The same as multiples of times at max clocks, (nodes, groups), with the price of the mean length.
         prices_w: For each node, what it costs the other nodes if it takes a second longer, in J/s: the dual of its
             duration, (nodes, columns).
         lower_bound_j: No plan within the deadline needs less effective energy (plus that of waiting, if `solve` got
@@ -42,6 +44,7 @@ class Relaxed:
     """
 
     times_s: Any
+    answer: ScenarioAnswer
     prices_w: Any
     lower_bound_j: float
     makespan_s: float
@@ -59,7 +62,7 @@ class Relaxation:
         durations_s, busy_s = scenarios.durations_s, scenarios.busy_s.ravel()
         hulls = [scenarios.table.hulls[kind] for kind in scenarios.table.kind.tolist()]
         fastest, slowest = (np.array([ratios[end] for ratios, _ in hulls])[:, None] for end in (0, -1))
-        self._fastest_s: Any = durations_s * fastest
+        self._fastest: Any = fastest
         self._horizon_s = float(scenarios.paths.ends(durations_s * slowest).ends_s.max())
         # First come the variables that say how far the mean duration of each (node, group) has moved along each edge of
         # its hull, in s over all pipelines of the group; then the ends of nodes, and the lengths of iterations.
@@ -112,7 +115,7 @@ class Relaxation:
         self._indices, self._values = indices[order].astype(np.int32), values[order]
         self._starts: Any = np.concatenate([[0], np.bincount(row).cumsum()]).astype(np.int32)
         self._row_node = node
-        least_s = (delay_s[:, None] + self._fastest_s[node]).ravel()
+        least_s = (delay_s[:, None] + self._fastest[node] * scenarios.durations_s[node]).ravel()
         self._row_lower: Any = np.concatenate([least_s, np.zeros(closings.size), [-self._horizon_s]])
 
     def _load(self) -> Any:
@@ -127,7 +130,7 @@ class Relaxation:
         model.a_matrix_.start_, model.a_matrix_.index_ = self._starts, self._indices
         model.a_matrix_.value_ = self._values
         highs = silent_highs()
-        if self._fastest_s.size >= INTERIOR_POINT_NODES:
+        if self._scenarios.durations_s.size >= INTERIOR_POINT_NODES:
             highs.setOptionValue("solver", "hipo" if _has_hipo() else "ipm")
             highs.setOptionValue("run_crossover", "off")
             highs.setOptionValue("ipm_optimality_tolerance", INTERIOR_POINT_TOLERANCE)
@@ -159,11 +162,13 @@ class Relaxation:
             raise PlannerError(f"HiGHS found no plan within {deadline_s} s: {self._highs.modelStatusToString(status)}")
         x, duals = np.array(solution.col_value), np.array(solution.row_dual)
         moved = np.bincount(self._moved, x[: self._ends], scenarios.busy_s.size).reshape(scenarios.busy_s.shape)
-        times_s = self._fastest_s + scenarios.durations_s * (moved / scenarios.busy_s)[:, scenarios.group_of]
+        ratios = self._fastest + moved / scenarios.busy_s
+        times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
+        answer = ScenarioAnswer(ratios, max(0.0, float(duals[-1])) + waiting_power_w)
         arriving = np.maximum(duals[: len(self._row_node) * len(scenarios.group_of)], 0.0)
         prices_w: Any = np.zeros(times_s.shape)
         np.add.at(prices_w, self._row_node, arriving.reshape(-1, len(scenarios.group_of)))
-        return Relaxed(times_s, prices_w, self._bound_j(duals), float(x[self._lengths :].mean()))
+        return Relaxed(times_s, answer, prices_w, self._bound_j(duals), float(x[self._lengths :].mean()))
 
     def _bound_j(self, duals: Any) -> float:
         """The lower bound in J that `duals` prove (see the module's text)."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _SWINGS = (1e-4, 3e-5)
 """Relative: by how much a plan gets too slow in a turn; each is repeated as long as it helps."""
+_LONG_SWINGS = (2e-3, 5e-4, *_SWINGS)
+"""The same where clock changes cost something, and single moves are larger."""
 _MOST_TURNS = 4
 _BLUR = 3e-4
 """Share of the makespan: paths that are shorter than the longest by less count in part."""
@@ -37,7 +39,7 @@ _SKIPPED = (0, 4, 32)
 """If moves to lower clocks save nothing, this many of the best ones are left out: plans save 0.03 points more."""
 _MOST_ROUNDS = 60
 """Rounds of half a turn."""
-_WALKS, _CELLS = 1_000, 4e7
+MOST_WALKS, _CELLS = 1_000, 4e7
 """The most walks through all scenarios in which plans get slower, and the most instructions that they walk through:
 some seconds."""
 _ROUND_WALKS = 4
@@ -83,7 +85,7 @@ class ScenarioDescent:
         whole_ranks: bool = False,
         waiting_w: float | None = None,
         change_price_j: float = 0.0,
-        most_walks: int = _WALKS,
+        most_walks: int = MOST_WALKS,
     ) -> None:
         self._scenarios, problem = scenarios, scenarios.problem
         self._single = problem.switch_costs.none and not whole_ranks
@@ -124,7 +126,8 @@ class ScenarioDescent:
             mean_s: The longest mean iteration time, in s.
         """
         best = self.quickened(clocks, mean_s)
-        for swing in _SWINGS if best is not None else ():
+        self._walks_left = self._most_walks
+        for swing in () if best is None else _SWINGS if self._free else _LONG_SWINGS:
             for _ in range(_MOST_TURNS):
                 if self._walks_left <= 0:
                     return best
@@ -240,7 +243,7 @@ class ScenarioDescent:
         offered = scenarios.table.offered[kind, new]
         new = np.where(offered, new, now)
         longer = ratio[kind, new] - ratio[kind, now]
-        per_ratio_s, per_s, slack_s = self.blurred(present.times_s, present.lost_s, present.ends_s)
+        per_ratio_s, slack_s = self.blurred(present.times_s, present.ends_s)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
         more_j = np.bincount(
             of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
@@ -252,8 +255,7 @@ class ScenarioDescent:
             alone_s = np.maximum(alone_s.max(axis=2), 0.0).mean(axis=1)
             more_s = np.maximum(more_s, np.maximum.reduceat(alone_s, firsts))
         if not self._free:
-            edge_s, edge_j = self._edges(clocks, group, begin, end, clock, per_s)
-            more_s, more_j = more_s + edge_s, more_j + edge_j
+            more_j = more_j + self._edges_j(clocks, group, begin, end, clock)
         more_j = np.where(np.bincount(of_move, ~offered, len(begin)) > 0, np.inf, more_j)
         return _Moves(group, begin, end, clock, more_s, more_j)
 
@@ -268,30 +270,26 @@ class ScenarioDescent:
         found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
 
-    def blurred(self, times_s: Any, lost_s: Any, ends_s: Any = None) -> tuple[Any, Any, Any]:
+    def blurred(self, times_s: Any, ends_s: Any = None) -> tuple[Any, Any]:
         """Returns how the mean time depends on the nodes.
 
         Args:
             times_s: Durations in s, (nodes, columns).
-            lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
             ends_s: When nodes end, in s, if that is known.
 
         Returns:
-            By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes in s,
-            (nodes, columns).
+            By how much it grows with ratios, in s, (nodes, groups); the slack of the nodes in s, (nodes, columns).
         """
 
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
-        ends_s = scenarios.paths.ends(times_s, lost_s=lost_s).ends_s if ends_s is None else ends_s
+        ends_s = scenarios.paths.ends(times_s).ends_s if ends_s is None else ends_s
         spans_s = ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
-        _, weights = scenarios.mean_makespan(times_s, blur_s, lost_s, weights=True)
-        per_s = scenarios.by_group(weights) * scenarios.iterations
+        _, weights = scenarios.mean_makespan(times_s, blur_s, weights=True)
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
         deadlines = spans_s.repeat(scenarios.pipelines)
-        slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - ends_s
-        return per_ratio_s, per_s, slack_s
+        return per_ratio_s, scenarios.paths.latest(times_s, deadlines) - ends_s
 
     def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
@@ -339,6 +337,10 @@ class ScenarioDescent:
         found = [(begin, end, now + sign * step) for step in _STEPS if 0 <= now + sign * step < most]
         beside = {own[node] for node in (begin - 1, end) if first <= node < last and (own[node] - now) * sign > 0}
         found += [(begin, end, clock) for clock in beside]
+        if up and begin > first:
+            found += [(begin - 1, end, clock) for _, _, clock in found if clock > own[begin - 1]]
+        if up and end < last:
+            found += [(begin, end + 1, clock) for at, _, clock in found if at == begin and clock > own[end]]
         for length in range(1, min(end - begin, _PART + 1)):
             if begin > first and own[begin - 1] in beside:
                 found.append((begin, begin + length, own[begin - 1]))
@@ -346,10 +348,9 @@ class ScenarioDescent:
                 found.append((end - length, end, own[end]))
         return found
 
-    def _edges(self, clocks: Any, group: Any, begin: Any, end: Any, clock: Any, per_s: Any) -> tuple[Any, Any]:
-        """What the changes at both ends of moves add to the mean time in s and to the energy in J, as foreseen."""
+    def _edges_j(self, clocks: Any, group: Any, begin: Any, end: Any, clock: Any) -> Any:
+        """What the changes at both ends of moves add to the energy in J, as foreseen."""
         nodes = self._scenarios.nodes
-        more_s: Any = np.zeros(len(group))
         more_j: Any = np.zeros(len(group))
         for node, at_begin in ((begin, True), (end, False)):
             inner = (node < nodes) & (node > 0)
@@ -357,9 +358,8 @@ class ScenarioDescent:
             inner &= self._rank[at] == self._rank[at - 1]
             left, right = clocks[at - 1, group], clocks[at, group]
             new_left, new_right = (left, clock) if at_begin else (clock, right)
-            old_s, old_j = self._scenarios.change(at, left, right)
-            new_s, new_j = self._scenarios.change(at, new_left, new_right)
+            old_j = self._scenarios.change_j(at, left, right)
+            new_j = self._scenarios.change_j(at, new_left, new_right)
             new_j = new_j + self._change_price_j * ((new_left != new_right) - 1.0 * (left != right))
-            more_s += np.where(inner, per_s[at, group] * (new_s - old_s), 0.0)
             more_j += np.where(inner, self._members[group] * (new_j - old_j), 0.0)
-        return more_s, more_j
+        return more_j

@@ -37,18 +37,16 @@ class Played:
     Attributes:
         clocks: The clocks, as positions, (nodes, groups).
         times_s: Durations in s, (nodes, columns); a column is a pipeline of an iteration.
-        lost_s: For how long ranks stand still before nodes, in s; None: never.
         ends_s: When nodes end, in s, (nodes, columns).
         spans_s: Makespan of each pipeline in s, (iterations, pipelines).
         mean_s: Mean iteration time in s, with the overhead.
         effective_j: Mean energy of an iteration beyond that of waiting, changes included, in J.
         energy_j: Mean energy of an iteration over all pipelines, in J.
-        load: What the clock changes cost beyond the time for which GPUs stand still.
+        load: What the clock changes cost.
     """
 
     clocks: Any
     times_s: Any
-    lost_s: Any
     ends_s: Any
     spans_s: Any
     mean_s: float
@@ -192,46 +190,22 @@ class Scenarios:
 
     def play(self, numbers: Any) -> Played:
         """Returns times and energy at clocks, given as positions."""
-        times_s, lost_s = self.times(numbers)
-        ends_s = self.paths.ends(times_s, lost_s=lost_s).ends_s
+        times_s = self._factors * self.table.time_s[self.table.kind[:, None], numbers][:, self.group_of]
+        ends_s = self.paths.ends(times_s).ends_s
         spans_s = ends_s[self.paths.last].max(axis=0).reshape(self.iterations, self.pipelines)
         mean_s = float(spans_s.max(axis=1).mean()) + self.problem.overhead_s
         load = self._load(numbers, times_s, ends_s - times_s, mean_s)
         effective_j = float((self.busy_s * self.table.cost_w[self.table.kind[:, None], numbers]).sum()) + load.energy_j
         energy_j = effective_j + self.waiting_power_w * mean_s
-        return Played(numbers, times_s, lost_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
-
-    def times(self, numbers: Any) -> tuple[Any, Any]:
-        """Returns durations in s, and for how long ranks stand still before nodes (None: never), (nodes, columns)."""
-        costs = self.problem.switch_costs
-        times_s = self._factors * self.table.time_s[self.table.kind[:, None], numbers][:, self.group_of]
-        if costs.onset_delay_s:
-            share, more_s, _ = self._late(numbers)
-            times_s += share * more_s[:, self.group_of]
-        if not costs.stands_still_s:
-            return times_s, None
-        return times_s, (self.changed(numbers) * costs.stands_still_s)[:, self.group_of]
-
-    def _late(self, numbers: Any) -> tuple[Any, Any, Any]:
-        """For clocks that act late, the share of each instruction at the clock before as a multiple of the one in the
-        profile, (nodes, columns), and what all of it would take in addition: s and J, (nodes, groups)."""
-        firsts = list(self.problem.pipeline.first_nodes[:-1])
-        before: Any = np.vstack([numbers[:1], numbers[:-1]])
-        before[firsts] = self.max_clocks[firsts]
-        late_s = self.problem.switch_costs.onset_delay_s
-        share, more_s, more_j = self.table.late(self.table.kind[:, None], before, numbers, late_s)
-        return np.minimum(self._factors, share[:, self.group_of]), more_s, more_j
+        return Played(numbers, times_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
 
     def _load(self, numbers: Any, times_s: Any, starts_s: Any, mean_s: float) -> SwitchLoad:
-        """What the clock changes cost beyond the time for which GPUs stand still; hosts of each group by themselves."""
+        """What the clock changes cost; hosts of each group by themselves."""
         costs, spans = self.problem.switch_costs, list(pairwise(self.problem.pipeline.first_nodes))
         changed = self.changed(numbers)
         if costs.none:
             return SwitchLoad(int(changed.sum()))
         energy_j = 0.0
-        if costs.onset_delay_s:
-            share, _, more_j = self._late(numbers)
-            energy_j = float((self.by_group(share) * more_j).sum())
         starts = starts_s.reshape(self.nodes, self.iterations, self.pipelines).mean(axis=1)
         starts = starts @ (self.members / self.members.sum(axis=0))
         hosts = costs.hosts_of(len(spans))
@@ -273,21 +247,14 @@ class Scenarios:
         energy_j: float = (share * more_j[:, None]).sum() / self.iterations
         return float(energy_j)
 
-    def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
-        """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
-        table, costs = self.table, self.problem.switch_costs
-        changed = left != right
-        seconds = changed * costs.stands_still_s
-        energy_j: Any = np.zeros(len(node))
-        if costs.onset_delay_s:
-            kind = table.kind[node]
-            share, more_s, more_j = table.late(kind, left, table.nearest[kind, right], costs.onset_delay_s)
-            seconds, energy_j = seconds + changed * share * more_s, energy_j + changed * share * more_j
-        if costs.wrong_clock_s:
-            lower = table.kind[np.where(left < right, node - 1, node)]
-            high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
-            energy_j = energy_j + changed * costs.wrong_clock_s / high_s * more_j
-        return seconds, energy_j
+    def change_j(self, node: Any, left: Any, right: Any) -> Any:
+        """Returns the energy in J that changes from clocks to others take before nodes, per pipeline."""
+        table, wrong_s = self.table, self.problem.switch_costs.wrong_clock_s
+        if not wrong_s:
+            return np.zeros(len(node))
+        lower = table.kind[np.where(left < right, node - 1, node)]
+        high_s, more_j = table.wrong(lower, np.minimum(left, right), np.maximum(left, right))
+        return (left != right) * wrong_s / high_s * more_j
 
     # ---- answers for clocks in MHz
 
@@ -309,18 +276,15 @@ class Scenarios:
 
     # ---- what mean makespans depend on
 
-    def mean_makespan(
-        self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, weights: bool = False
-    ) -> tuple[float, Any]:
+    def mean_makespan(self, times_s: Any, blur_s: float = 0.0, *, weights: bool = False) -> tuple[float, Any]:
         """Returns the mean makespan in s, and by how much it grows per second of each node, (nodes, columns).
 
         Args:
             times_s: Durations in s, (nodes, columns).
             blur_s: Paths that are shorter than the longest one by less count in part, in s: this is smooth.
-            lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
             weights: Whether the second is wanted; otherwise it is None.
         """
-        ends = self.paths.ends(times_s, blur_s, lost_s, shares=weights)
+        ends = self.paths.ends(times_s, blur_s, shares=weights)
         last = ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
         longest = last.max(axis=(0, 2))
         shares = np.exp((last - longest[None, :, None]) / (blur_s or _TOLERANCE_S))

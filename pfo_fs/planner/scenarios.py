@@ -1,29 +1,25 @@
-"""Plans for scenarios: least mean energy within a mean iteration time, over recent iterations of all pipelines.
+"""The search for plans: least mean energy within a mean iteration time, over recent iterations of all pipelines.
 
-A convex program over all scenarios gives durations and the price of time (`scenario_relaxation`), dynamic programming
-the runs of one clock near them that cost least, changes included (`scenario_runs`), and a descent puts them on time and
-improves them (`scenario_descent`).
+A convex program over all scenarios gives durations and the price of time (`scenario_relaxation`; `relaxation` where
+there is one scenario), dynamic programming the runs of one clock near them that cost least, changes included
+(`rank_runs`), and a descent puts them on time and improves them (`scenario_descent`).
+
+Each limit on the number of clock changes is a price of a change: the higher the price, the fewer there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from typing import Any
 
-from pfo_fs.planner.baselines import all_maximum
-from pfo_fs.planner.change_price import least_price_j
-from pfo_fs.planner.planner import Planner
-from pfo_fs.planner.scenario_descent import ScenarioDescent
+from pfo_fs.planner.rank_runs import RankRuns
+from pfo_fs.planner.scenario_descent import MOST_WALKS, ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxation
-from pfo_fs.planner.scenario_runs import ScenarioRuns
-from pfo_fs.planner.switch_costs import SwitchCosts
 
-__all__ = ["ScenarioPlanner", "Scenarios"]
+__all__ = ["ScenarioPlanner", "Scenarios", "least_price_j"]
 
-_CLOSE = 1e-9
-"""Relative: a mean time that is over its limit by less is within it."""
 _FURTHER = 48
 """Number of scenarios that are added: with them, plans for 16 iterations of real jobs are at most 0.06 points later on
 other iterations than on these, in place of 0.1 to 0.16."""
@@ -37,10 +33,16 @@ _FURTHER_STEPS = 40
 """Steps of the last stage from an answer that is nearly right."""
 _CHANGE_SHARE = 1e-4
 """A change of every clock may cost this share of the energy, so that there are none without need."""
-_SAVES_NOTHING = 0.01
-"""Relative: where the descent saves less, and changes cost something, it may have been stuck where it began."""
 _PRICE_STEPS = 12
 """Number of prices of a change that are tried where drivers cannot make the changes."""
+_MORE = (0.0, 300.0, 1200.0)
+"""A thorough search has changes at further prices, higher by these multiples of the first one."""
+_FACTORS = 6
+"""Number of prices of time that are tried until runs are just in time."""
+_SAVES_NOTHING = 0.01
+"""Relative: where a plan saves less, and changes cost something, the search is thorough."""
+_FACTOR = 4.0
+"""Until a price is high enough, each further one is this multiple of the last."""
 
 
 class ScenarioPlanner:
@@ -49,14 +51,34 @@ class ScenarioPlanner:
     Args:
         scenarios: The scenarios.
         near: `answer` of a planner for about the same scenarios; it saves most of the time that the first plan takes.
+        waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
+        change_price_j: Price of a clock change beyond what it costs, in J.
+        most_walks: The most walks of a descent through all scenarios in which plans get slower.
 
     Attributes:
         answer: What the program over all scenarios found for the latest plan; None: it was not needed.
+        limited: Whether the latest plan would have had more clock changes if the drivers of hosts could make more.
     """
 
-    def __init__(self, scenarios: Scenarios, near: ScenarioAnswer | None = None) -> None:
+    def __init__(
+        self,
+        scenarios: Scenarios,
+        near: ScenarioAnswer | None = None,
+        *,
+        waiting_w: float | None = None,
+        change_price_j: float = 0.0,
+        most_walks: int = MOST_WALKS,
+    ) -> None:
         self._scenarios = scenarios
+        self._change_price_j = change_price_j
+        self._options: dict[str, Any] = {
+            "waiting_w": waiting_w,
+            "change_price_j": change_price_j,
+            "most_walks": most_walks,
+        }
+        self._free = scenarios.problem.switch_costs.none and not change_price_j
         self.answer = near
+        self.limited = False
 
     @cached_property
     def _wider(self) -> Scenarios:
@@ -71,7 +93,11 @@ class ScenarioPlanner:
 
     @cached_property
     def _descent(self) -> ScenarioDescent:
-        return ScenarioDescent(self._wider)
+        return ScenarioDescent(self._scenarios, **self._options)
+
+    @cached_property
+    def _wider_descent(self) -> ScenarioDescent:
+        return self._descent if self._wider is self._scenarios else ScenarioDescent(self._wider, **self._options)
 
     @cached_property
     def _at_max_clocks(self) -> Played:
@@ -89,30 +115,45 @@ class ScenarioPlanner:
             mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
             near: A plan that may be good already, with clocks in MHz; a plan near it counts, too.
         """
-        scenarios = self._scenarios
-        starts = [self._near_relaxed(mean_s), *([] if near is None else [self._wider.offered(near)])]
-        best = self._best([self._one_clock_per_rank(mean_s), *(self._from(start, mean_s) for start in starts)], mean_s)
-        if best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j and self._changes_cost:
-            best = self._best([best, self._from(self._for_alike_iterations(mean_s), mean_s)], mean_s)
-        return scenarios.mhz(best.clocks)
+        size = self._wider.durations_s.size
+        steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / size))) if self.answer is None else _FURTHER_STEPS
+        self.answer = self._relaxation.solve(mean_s * self._wider_share, steps)
+        starts = [] if near is None else [self._wider.offered(near)]
+        known = [self._one_clock_per_rank(mean_s)]
+        best = self.search(self.answer, mean_s, starts, known)
+        if not self._free and best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j:
+            best = self.search(self.answer, mean_s, starts, [*known, best], thorough=True)
+        return self._scenarios.mhz(best.clocks)
 
-    def _from(self, start: Any, mean_s: float) -> Played | None:
+    def search(
+        self,
+        answer: ScenarioAnswer,
+        mean_s: float,
+        starts: Iterable[Any] = (),
+        known: Iterable[Played] = (),
+        *,
+        thorough: bool = False,
+    ) -> Played:
+        """Returns the best plan of those near a relaxation's answer, near some others, and some known ones.
+
+        Args:
+            answer: The relaxation's answer.
+            mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
+            starts: Clocks near which there may be good plans, as positions.
+            known: Plans that are good enough as they are.
+            thorough: Whether the search begins in several places near the answer, if clock changes cost something.
+        """
+        near = self._near(answer, mean_s * self._wider_share, thorough and not self._free)
+        improved = [self._improved(start, mean_s) for start in (*near, *starts)]
+        fitting = [plan for plan in (*improved, *known) if plan is not None and plan.mean_s <= mean_s]
+        return min([*fitting, self._at_max_clocks], key=self._descent.value)
+
+    def _improved(self, start: Any, mean_s: float) -> Played | None:
         """The plan that a descent finds from a start, positions of clocks."""
-        wider = self._descent.improve(start, mean_s * self._wider_share)
-        return None if wider is None else ScenarioDescent(self._scenarios).quickened(wider.clocks, mean_s)
-
-    @property
-    def _changes_cost(self) -> bool:
-        return self._scenarios.problem.switch_costs != SwitchCosts()
-
-    def _for_alike_iterations(self, mean_s: float) -> Any:
-        """The plan for iterations that are all alike, as positions: its search has more places to begin."""
-        problem = self._scenarios.problem
-        deadline_s = mean_s / self._at_max_clocks.mean_s * all_maximum(problem).iteration_time_s
-        planner = Planner(problem)
-        plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
-        clocks = [mhz for schedule in plan.schedules() for _, mhz in schedule.frequencies]
-        return self._wider.offered([clocks] * self._wider.count)
+        found = self._wider_descent.improve(start, mean_s * self._wider_share)
+        if found is None or self._wider is self._scenarios:
+            return found
+        return self._descent.quickened(found.clocks, mean_s)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
         """Returns the same with one clock for all instructions of a rank.
@@ -122,35 +163,59 @@ class ScenarioPlanner:
         """
         return self._scenarios.mhz(self._one_clock_per_rank(mean_s).clocks)
 
-    def _best(self, plans: Sequence[Played | None], mean_s: float) -> Played:
-        fitting = [plan for plan in plans if plan is not None and plan.mean_s <= mean_s * (1 + _CLOSE)]
-        return min([*fitting, self._at_max_clocks], key=lambda plan: (plan.impossible, plan.energy_j))
+    def _one_clock_per_rank(self, mean_s: float) -> Played:
+        found = ScenarioDescent(self._scenarios, whole_ranks=True).improve(self._scenarios.max_clocks, mean_s)
+        plans = [self._at_max_clocks] if found is None else [self._at_max_clocks, found]
+        return min(plans, key=lambda plan: (plan.impossible, plan.energy_j))
 
-    # ---- where to begin
+    def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Any]:
+        """Yields runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
 
-    def _near_relaxed(self, mean_s: float) -> Any:
-        """Runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
-
-        There are fewer changes, at a higher price, until the drivers can make them.
+        There are fewer changes, at a higher price, until the drivers can make them. If it is to be thorough, some are
+        at a higher price of time, at which they are just in time, and with fewer changes.
         """
         scenarios = self._wider
-        steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / scenarios.durations_s.size)))
-        steps = steps if self.answer is None else _FURTHER_STEPS
-        self.answer = self._relaxation.solve(mean_s * self._wider_share, steps)
-        runs = ScenarioRuns(scenarios, self._descent, self.answer)
-        change_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
-        found = {change_j: scenarios.play(runs.at(change_j))}
+        runs = RankRuns(scenarios, self._wider_descent, answer)
 
-        def possible(price_j: float) -> bool:
-            found[price_j] = scenarios.play(runs.at(price_j))
-            return not found[price_j].impossible
+        def played(price_j: float, factor: float = 1.0) -> Played:
+            return scenarios.play(runs.at(price_j, factor))
 
-        if found[change_j].impossible:
-            least_price_j(2 * change_j, possible, _PRICE_STEPS)
-        return min(found.items(), key=lambda each: (each[1].impossible, each[0]))[1].clocks
+        def in_time(price_j: float, factor: float) -> bool:
+            return played(price_j, factor).mean_s <= mean_s
 
-    # ---- one clock per rank
+        first_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
+        price_j = first_j + self._change_price_j
+        found = played(price_j)
+        self.limited = bool(found.load.overloaded)
+        if found.impossible:
+            price_j = least_price_j(2 * price_j, lambda each_j: not played(each_j).impossible, _PRICE_STEPS)
+            found = played(price_j)
+        yield found.clocks
+        for more in _MORE if thorough else ():
+            each_j = price_j + more * first_j
+            found = played(each_j)
+            if more:
+                yield found.clocks
+            if found.mean_s > mean_s:
+                yield played(each_j, least_price_j(2.0, partial(in_time, each_j), _FACTORS)).clocks
 
-    def _one_clock_per_rank(self, mean_s: float) -> Played:
-        descent = ScenarioDescent(self._scenarios, whole_ranks=True)
-        return self._best([descent.improve(self._scenarios.max_clocks, mean_s)], mean_s)
+
+def least_price_j(first_j: float, is_enough: Callable[[float], bool], steps: int) -> float:
+    """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one.
+
+    Args:
+        first_j: The price to try first, in J.
+        is_enough: Whether there are few enough changes at a price, in J.
+        steps: Number of prices to try.
+    """
+    too_low_j, enough_j, price_j = 0.0, float("inf"), first_j
+    for _ in range(steps):
+        if is_enough(price_j):
+            enough_j = price_j
+        else:
+            too_low_j = price_j
+        if enough_j == float("inf"):
+            price_j *= _FACTOR
+        else:
+            price_j = (too_low_j * enough_j) ** 0.5 if too_low_j else enough_j / _FACTOR
+    return price_j if enough_j == float("inf") else enough_j

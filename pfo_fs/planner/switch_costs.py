@@ -1,9 +1,8 @@
 """What a clock change costs on a node, what the changes of one plan cost there, and why it has no more of them.
 
-A rank's clock is set by calls of its host's driver, one per GPU of the rank. Five things can happen, and each is a
-number that can be measured:
+A rank's clock is set by calls of its host's driver, one per GPU of the rank. Each of these is a number that can be
+measured:
 
-- The GPU stands still while its clock changes. The rank loses that time (`stands_still_s`).
 - The driver is busy (`driver_time_s`). It serves one call at a time, for all GPUs of the host, so that eight GPUs take
   eight times as long as one: 46 ms on an eight-GPU node. The GPUs compute meanwhile.
 - The clock acts some time after its call has returned (`latency_s`), 1 to 20 ms. The GPU computes meanwhile, at the old
@@ -12,9 +11,8 @@ number that can be measured:
 - This cannot be exact. Around each change the GPUs run at the higher of the two clocks for some time
   (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
   clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
-- Where clocks cannot be requested early, the clock acts some time after its instruction has begun (`onset_delay_s`).
-  The first instruction after each change does a part of its work at the clock before. That costs time after a change
-  up, and energy after one down.
+
+Where clocks cannot follow the device, none of this holds: then each rank keeps to one clock.
 
 Calls that wait for each other set limits. A rank's next change begins only when its last one acts (`shortest_run_s`),
 and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `max_calls_per_s`).
@@ -44,7 +42,6 @@ class SwitchCosts:
     """What one clock change of one rank costs; by default nothing.
 
     Attributes:
-        stands_still_s: Time in s for which the rank's GPUs stand still.
         driver_time_s: Time in s for which the driver of the rank's host is busy: the time of a call times `calls`.
         latency_s: Time in s from the return of a call until the clock acts.
         latencies_s: The same of clocks for which it is another one, by MHz; plans for scenarios count it.
@@ -52,25 +49,21 @@ class SwitchCosts:
         calls: Number of driver calls of one change: the rank's GPUs on one host.
         hosts: The ranks of each host; empty: each rank has a host of its own.
         max_calls_per_s: The most calls per second that a host's driver serves.
-        onset_delay_s: How long an instruction runs at the clock before, in s, where clocks are not requested early. An
-            iteration begins at the max clock.
 
     Raises:
         ConfigError: A number is out of range, or a rank is named twice.
     """
 
-    stands_still_s: float = 0.0
     driver_time_s: float = 0.0
     latency_s: float = 0.0
     timing_error_s: float = 0.0
     calls: int = 1
     hosts: tuple[tuple[int, ...], ...] = ()
     max_calls_per_s: float = float("inf")
-    onset_delay_s: float = 0.0
     latencies_s: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("stands_still_s", "driver_time_s", "latency_s", "timing_error_s", "onset_delay_s"):
+        for name in ("driver_time_s", "latency_s", "timing_error_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} of a clock change is {getattr(self, name)}; it cannot be negative")
         if self.calls < 1:
@@ -94,10 +87,8 @@ class SwitchCosts:
     def none(self) -> bool:
         """Whether changes cost neither time nor energy and are not limited."""
         return (
-            not self.stands_still_s
-            and not self.driver_time_s
+            not self.driver_time_s
             and not self.latency_s
-            and not self.onset_delay_s
             and not self.wrong_clock_s
             and self.max_calls_per_s == float("inf")
         )
@@ -242,9 +233,6 @@ def reason(costs: SwitchCosts, load: SwitchLoad, limits: ChangeLimits) -> str:
         return f"{text}: changes cost nothing in this model"
     if limits.limited:
         return f"{text}: {_limit(costs)}"
-    if costs.stands_still_s:
-        still = f"a rank stands still for {costs.stands_still_s * 1e3:.3g} ms at each"
-        return f"{text}: {still}, and more cost more than they save"
     if limits.free_changes is None:
         return f"{text}: more would take more energy than they save"
     if load.changes >= limits.free_changes:

@@ -286,10 +286,8 @@ class ModelBody(_Body):
     until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, divided by the
     power at that measurement.
 
-    What a clock change costs: the GPU stands still for `switch_time_s`; its `switch_calls` calls keep the host's driver
-    busy for `driver_time_s`; the clock acts `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s`
-    is 0 where there is no limit. Where no clock process sees the device, the clock acts `switch_acts_late_s` after its
-    instruction has begun.
+    What a clock change costs: its `switch_calls` calls keep the host's driver busy for `driver_time_s`; the clock acts
+    `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s` is 0 where there is no limit.
 
     `energy_saved` and `more_time` are relative to max clocks; `off_target` says by how much time (or power, if
     that is the target) is above the target, relative. All as believed of the plan in force after the latest window,
@@ -299,7 +297,6 @@ class ModelBody(_Body):
     blocking_power_w: Annotated[Watts, Field(ge=0)]
     delay_s: Seconds
     overhead_s: Seconds
-    switch_time_s: Seconds
     full_time_s: Seconds
     full_energy_j: Annotated[Joules, Field(ge=0)]
     power_drift_factor: Ratio
@@ -316,7 +313,6 @@ class ModelBody(_Body):
     energy_saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     more_time_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     ranks_per_host: Degree = 1
-    switch_acts_late_s: Seconds = 0.0
 
 
 class ProgressBody(_Body):

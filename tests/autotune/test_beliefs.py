@@ -11,7 +11,7 @@ from scheduler_jobs import make_job, one_f_one_b, order_of
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.curves import CAUTIOUS
 from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
+from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.plan_schedules import PlanGoal
 from pfo_fs.autotune.probe import probe_plan
@@ -85,7 +85,7 @@ def results_of(
 
 
 def model_of(beliefs: Beliefs) -> JobModel:
-    return JobModel(beliefs, NO_SLOWDOWN, ModelSettings(), 70.0)
+    return JobModel(beliefs, NO_SLOWDOWN, 70.0)
 
 
 def probed(dp: int = 1, tp: int = 1) -> Beliefs:

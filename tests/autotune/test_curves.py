@@ -55,7 +55,7 @@ def test_what_is_added_and_taken_away_of_one_clock_has_no_error(
 
 def test_the_error_of_a_difference_between_clocks_is_that_of_their_ratio() -> None:
     curves = curves_of({FORWARD: [1410, 1200], BACKWARD: [1410]})
-    ratios = curves.ratios([FORWARD, BACKWARD], 0.0)
+    ratios = curves.ratios([FORWARD, BACKWARD])
     for number, kind in enumerate((FORWARD, BACKWARD)):
         for column, mhz in enumerate(ratios.clocks_mhz.astype(int).tolist()):
             difference = error_of(curves, {(kind, mhz): 1.0, (kind, 1410): -1.0}) if mhz < 1410 else 0.0
@@ -130,8 +130,7 @@ def test_clocks_at_which_energy_only_rises_again_are_not_estimated() -> None:
 
 def test_ratios_are_those_of_the_times_of_the_profile() -> None:
     curves = curves_of({FORWARD: [1410, 1110], BACKWARD: [1410, 1290]})
-    ratios = curves.ratios([FORWARD, BACKWARD], 0.004)
-    assert ratios.onset_delay_s == 0.004
+    ratios = curves.ratios([FORWARD, BACKWARD])
     for number, kind in enumerate((FORWARD, BACKWARD)):
         rows = rows_of(curves, EVERYTHING, kind)
         logs, _ = ratios.at(np.full(len(rows), number), np.array(list(rows), float))

@@ -67,7 +67,7 @@ class FakeModel:
         self._mixes, self._nearer = mixes or {}, nearer or {}
         self.unknown: set[object] = set()
         self.max_clocks = HIGHEST
-        self.one_stretch = False
+        self.one_stretch = self.only_steady = False
         self.steady: int | None = None
 
     def plan(

@@ -34,10 +34,10 @@ def unsure() -> Ratios:
     return Ratios(CLOCKS, 0.7 * z, 0.4 * z, np.full(len(KINDS), TOP_MHZ))
 
 
-def exact(late_s: float = 0.0) -> Ratios:
+def exact() -> Ratios:
     """The truth."""
     logs = np.array([[true_log(kind, mhz) for mhz in CLOCKS.tolist()] for kind in KINDS])
-    return Ratios(CLOCKS, logs, np.full(logs.shape, 1e-4), np.full(len(KINDS), TOP_MHZ), late_s)
+    return Ratios(CLOCKS, logs, np.full(logs.shape, 1e-4), np.full(len(KINDS), TOP_MHZ))
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,6 @@ def window_of(times_s: Array, mhz: Array) -> Window:
         mhz,
         np.broadcast_to(mhz, times_s.shape).copy(),
         np.ones(times_s.shape, bool),
-        np.zeros(times_s.shape),
-        np.zeros(mhz.shape),
         np.zeros(times_s.shape),
         spans_s,
         spans_s,
@@ -224,36 +222,6 @@ def test_iterations_at_low_clocks_are_told_as_they_would_be_at_the_highest_ones(
     full_s = model.at_max_clocks_s(window, exact())
     expected = np.array([TIMES_S[KINDS[number]] for number in KIND_OF_NODE])
     assert full_s == pytest.approx(np.broadcast_to(expected[None, :, None], full_s.shape), rel=1e-6)
-
-
-def changing(window: Window, kind: tuple[int, str], late_s: float) -> tuple[int, Window]:
-    """The window with one instruction whose clock acts late: its node, and the window."""
-    node = int(np.flatnonzero(KINDS.index(kind) == KIND_OF_NODE)[3])
-    clocks, times_s, at_clock = window.clocks_mhz.copy(), window.times_s.copy(), window.at_clock.copy()
-    from_mhz, since_s = window.from_mhz.copy(), np.full(times_s.shape, math.inf)
-    clocks[node], from_mhz[node], since_s[:, node], at_clock[:, node] = 1110.0, TOP_MHZ, 0.0, False
-    full_s = times_s[:, node]
-    times_s[:, node] = late_s + (full_s - late_s) * math.exp(true_log(kind, 1110.0))
-    ran_mhz = np.broadcast_to(clocks, times_s.shape)
-    given = {"clocks_mhz": clocks, "ran_mhz": ran_mhz, "times_s": times_s}
-    return node, Window(**{**vars(window), **given, "from_mhz": from_mhz, "since_s": since_s, "at_clock": at_clock})
-
-
-@pytest.mark.parametrize("late_s", [0.0, 0.02, 0.05])
-def test_where_clocks_act_late_an_instruction_begins_at_the_clock_before(late_s: float) -> None:
-    window = Job(noise=0.0).window(np.random.default_rng(9), highest())
-    node, changed = changing(window, (0, "forward"), late_s)
-    full_s = LoadModel(PIPELINE).at_max_clocks_s(changed, exact(late_s))
-    assert full_s[:, node] == pytest.approx(TIMES_S[0, "forward"], rel=1e-6)
-
-
-def test_runs_with_which_a_clock_changes_are_told_with_the_clocks_before_and_after() -> None:
-    kind, late_s, model = (1, "backward"), 0.02, LoadModel(PIPELINE)
-    _, window = changing(Job(load=0.02).window(np.random.default_rng(10), highest()), kind, late_s)
-    model.fit([window], exact(late_s))
-    assert [(each.kind, each.from_mhz, each.mhz, each.runs) for each in model.changed] == [(kind, 1410, 1110, 20)]
-    expected_s = late_s + (TIMES_S[kind] - late_s) * math.exp(true_log(kind, 1110.0))
-    assert model.changed[0].mean_s == pytest.approx(expected_s, rel=0.01)
 
 
 def test_runs_of_which_the_clock_is_unknown_leave_the_ratios_of_others_alone() -> None:

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, late_switching, measured_switching
+from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
-from pfo_fs.planner import SwitchCosts
 
 
 def info(rank: int, pp_rank: int, dp_rank: int = 0, tp_rank: int = 0) -> RankInfo:
@@ -32,16 +31,13 @@ def test_without_reports_nothing_is_known() -> None:
 def test_clocks_that_have_never_changed_have_an_assumed_price() -> None:
     found = measured_switching([result(0, report(call_s=None))], [info(0, 0)])
     assert found is not None
-    assert found == UNKNOWN_COSTS
+    assert found.driver_time_s == 0.005
+    assert found.latency_s == 0.02
 
 
-def test_what_clock_processes_report_that_do_not_see_the_device_says_nothing_of_when_clocks_act() -> None:
-    assert measured_switching([result(0, report(mode="launch"))], [info(0, 0)]) is None
-
-
-def test_clocks_that_act_late_cost_that_and_those_in_time_an_assumed_price() -> None:
-    assert late_switching(0.02) == SwitchCosts(onset_delay_s=0.02)
-    assert late_switching(0.0005) == UNKNOWN_COSTS
+def test_clocks_of_which_one_does_not_follow_the_device_have_no_price() -> None:
+    results = [result(0, report()), result(1, report(mode="launch"))]
+    assert measured_switching(results, [info(0, 0), info(1, 1)]) is None
 
 
 def test_tensor_parallel_ranks_of_a_host_change_together_and_keep_its_driver_busy_for_all_their_calls() -> None:

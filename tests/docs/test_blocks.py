@@ -25,12 +25,14 @@ from power_limit_fakes import at_limit
 from running import HANGS_AFTER_S
 
 from pfo_fs.cli import app, daemon_app
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.power_limit import profile_text
 from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play
+from pfo_fs.simulator.nodes import NodeSettings
 
 COMMANDS = {"cp", "echo", "export", "pfo-fs", "pfo-fs-daemon", "python", "rm", "torchrun"}
 """What blocks may run without a comment; the test runs them as the user who runs the tests, who may be root."""
@@ -123,7 +125,9 @@ def shared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A shared directory with a job that trains, as far as the directory shows: its first plan is in force."""
     root = tmp_path_factory.mktemp("shared") / "pfo"
     settings = PFOSettings(scheduler="ParetoScheduler")
-    play = Play(Cluster(make_pipeline("1f1b", 4, 4), ModelTruth(A100, 4)), root, settings, metadata="docs")
+    nodes = NodeSettings(node_physics("kind"))
+    cluster = Cluster(make_pipeline("1f1b", 4, 4), ModelTruth(A100, 4), nodes=nodes)
+    play = Play(cluster, root, settings, metadata="docs")
     for iteration in play.run(100):
         if iteration.status_text.startswith("target"):
             break

@@ -1,4 +1,4 @@
-"""Plans and bounds where GPUs stand still at clock changes, against all plans of small problems."""
+"""Plans and bounds where clock changes cost something, against all plans of small problems."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def every_plan(problem: Problem) -> list[Plan]:
     return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*rows)]
 
 
-def with_costs(problem: Problem, still_s: float, late_s: float = 0.0, onset_delay_s: float = 0.0) -> Problem:
-    return replace(problem, switch_costs=SwitchCosts(still_s, timing_error_s=late_s, onset_delay_s=onset_delay_s))
+def with_costs(problem: Problem, driver_s: float, late_s: float = 0.0) -> Problem:
+    return replace(problem, switch_costs=SwitchCosts(driver_s, timing_error_s=late_s))
 
 
 @settings(max_examples=8)
-@given(small_problems(), st.sampled_from([0.001, 0.01, 0.05]), st.sampled_from([0.0, 0.02]), st.floats(1.0, 1.2))
+@given(small_problems(), st.sampled_from([0.001, 0.1, 0.3]), st.sampled_from([0.001, 0.02]), st.floats(1.0, 1.2))
 def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
-    problem: Problem, still_s: float, late_s: float, slowdown: float
+    problem: Problem, driver_s: float, late_s: float, slowdown: float
 ) -> None:
-    problem = with_costs(problem, still_s, late_s)
+    problem = with_costs(problem, driver_s, late_s)
     planner = Planner(problem)
     deadline_s = planner.fastest_s * slowdown
     plan = planner.at(deadline=deadline_s)
-    least_j = min(each.energy_j for each in every_plan(problem) if each.iteration_time_s <= deadline_s)
+    possible = [each for each in every_plan(problem) if each.iteration_time_s <= deadline_s and each.switch_load.fits]
+    least_j = min(each.energy_j for each in possible)
     assert plan.iteration_time_s <= deadline_s * (1 + _EXACT)
     assert plan.lower_bound_j is not None
     assert plan.lower_bound_j <= least_j * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)
-    if not late_s:  # where a GPU stands still for as long as it computes, searches find less
-        assert plan.energy_j <= least_j * (1 + (6e-2 if still_s == 0.05 else 3e-2))
+    assert plan.energy_j <= least_j * (1 + 3e-2)
 
 
 @settings(max_examples=10)
@@ -82,7 +82,7 @@ def test_a_budget_that_no_plan_keeps_is_refused() -> None:
 
 
 def test_fewer_changes_save_less() -> None:
-    problem = pipeline_with_slack(0.0)
+    problem = replace(pipeline_with_slack(), switch_costs=SwitchCosts())
     deadline_s = all_maximum(problem).iteration_time_s
     planner = Planner(problem)
     free = planner.at(deadline=deadline_s)
@@ -98,7 +98,7 @@ def test_fewer_changes_save_less() -> None:
 # ---- how long a search takes
 
 
-def pipeline_with_slack(switch_time_s: float = 0.002) -> Problem:
+def pipeline_with_slack(driver_time_s: float = 0.002) -> Problem:
     """Stages of different size, so that slower clocks on the small ones save energy."""
     table = {}
     for stage, size in enumerate((1.0, 0.8, 0.6)):
@@ -107,7 +107,7 @@ def pipeline_with_slack(switch_time_s: float = 0.002) -> Problem:
                 Measurement(mhz, 0.05 * size * share * 1400 / mhz, size * share * (5 + 10 * (mhz / 1400) ** 3))
                 for mhz in (1400, 1300, 1200, 1100, 1000)
             ]
-    return Problem(make_pipeline("1f1b", 3, 6), Profile(table), 60.0, switch_costs=SwitchCosts(switch_time_s))
+    return Problem(make_pipeline("1f1b", 3, 6), Profile(table), 60.0, switch_costs=SwitchCosts(driver_time_s))
 
 
 def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
@@ -120,9 +120,7 @@ def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
     assert plan.lower_bound_j == pytest.approx(planner.least_j(maximum.iteration_time_s))
 
 
-@pytest.mark.parametrize(
-    "costs", [SwitchCosts(0.002), SwitchCosts(onset_delay_s=0.01), SwitchCosts(timing_error_s=0.002)]
-)
+@pytest.mark.parametrize("costs", [SwitchCosts(0.002), SwitchCosts(0.05, 0.01), SwitchCosts(timing_error_s=0.002)])
 def test_a_plan_does_not_depend_on_how_fast_the_machine_is(costs: SwitchCosts, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = replace(pipeline_with_slack(), switch_costs=costs)
     deadline_s = all_maximum(problem).iteration_time_s

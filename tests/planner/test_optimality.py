@@ -11,6 +11,7 @@ from planner_problems import least_energy_by_trying_all, problems, random_profil
 
 from pfo_fs.planner import Plan, Planner, Problem, make_pipeline, relaxation
 from pfo_fs.planner.relaxation import Relaxation
+from pfo_fs.simulator import Cluster, Nuisances, ProfileTruth
 
 # Where between the fastest and the slowest plan a deadline lies; the ends and a step beyond are asked for often.
 shares = st.one_of(st.sampled_from([0.0, 1.0, 1.5]), st.floats(0, 1))
@@ -138,3 +139,29 @@ def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_near
         assert plan.lower_bound_j is not None
         assert exact.lower_bound_j * 0.998 <= plan.lower_bound_j <= exact.lower_bound_j * (1 + 1e-9)
         assert plan.energy_j <= exact.energy_j * 1.02
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**9), st.sampled_from([1.0, 1.1, 1.5]), st.booleans())
+def test_the_quick_bound_is_below_every_plan(seed: int, slowdown: float, straggler: bool) -> None:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    planner = Planner(Problem(pipeline, random_profile(random.Random(seed), pipeline, 5), 60.0))
+    deadline_s = slowdown * planner.fastest_s
+    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
+    assert planner.least_j(deadline_s, straggler=straggler) <= plan.energy_j * (1 + 1e-9)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**9), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
+def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, schedule: str) -> None:
+    pipeline, rng = make_pipeline(schedule, 2, 4), random.Random(seed)
+    problem = Problem(pipeline, random_profile(rng, pipeline, 5), 60.0)
+    clocks = sorted({m.frequency_mhz for rows in problem.profile.measurements.values() for m in rows})
+    plan = Plan(problem, tuple(rng.choice(clocks) for _ in pipeline.instructions), "random", 0.0)
+    calm = Nuisances(
+        time_jitter=0.0, power_jitter=0.0, warm_up=0.0, switch_s=0.0, delay_s=0.0, overhead_s=0.0, tick_s=0.1
+    )
+    cluster = Cluster(pipeline, ProfileTruth(problem.profile, 60.0), calm)
+    played = cluster.run(cluster.clocks_of([{s.rank: s.frequencies for s in plan.schedules()}]))
+    assert plan.iteration_time_s == pytest.approx(played.time_s, rel=1e-9)
+    assert plan.energy_j == pytest.approx(played.energy_j, rel=1e-9)

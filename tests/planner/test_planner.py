@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from pathlib import Path
@@ -17,7 +16,6 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
-    SwitchCosts,
     all_maximum,
     make_pipeline,
     one_frequency,
@@ -26,12 +24,9 @@ from pfo_fs.planner import (
 )
 
 
-def problem_of(
-    schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, switch_time_s: float = 0.0, **options: float
-) -> Problem:
+def problem_of(schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, **options: float) -> Problem:
     pipeline = make_pipeline(schedule, stages, microbatches)
-    profile, costs = random_profile(random.Random(5), pipeline, 12), SwitchCosts(switch_time_s)
-    return Problem(pipeline, profile, 80.0, switch_costs=costs, **options)  # type: ignore[arg-type]
+    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -211,32 +206,6 @@ def test_one_clock_is_always_fast_enough_for_the_time_of_the_max_clocks(seed: in
 def test_simple_means_say_when_none_is_fast_enough(planner: Planner) -> None:
     with pytest.raises(Impossible, match="one-frequency"):
         one_frequency(planner.problem, planner.fastest_s * 0.9)
-
-
-# ---- clock changes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("switch_time_s", [0.002, 0.02])
-@pytest.mark.parametrize("slowdown", [1.0, 1.05, 1.3])
-def test_the_time_of_clock_changes_is_within_the_deadline(switch_time_s: float, slowdown: float) -> None:
-    planner = Planner(problem_of(switch_time_s=switch_time_s))
-    plan = planner.at(slowdown=slowdown)
-    assert plan.iteration_time_s <= plan.deadline_s
-    free = Planner(dataclasses.replace(planner.problem, switch_costs=SwitchCosts())).at(deadline=plan.deadline_s)
-    ignoring = free.replace(problem=planner.problem)
-    assert ignoring.iteration_time_s > plan.deadline_s or plan.energy_j <= ignoring.energy_j
-    assert plan.energy_j >= plan.lower_bound_j  # type: ignore[operator]
-
-
-@pytest.mark.slow
-def test_with_changes_that_cost_time_a_plan_beats_one_clock_per_stage_and_the_plan_that_ignores_them() -> None:
-    planner = Planner(problem_of(switch_time_s=0.004))
-    plan = planner.at(slowdown=1.1)
-    assert plan.energy_j < one_per_stage(planner.problem, plan.deadline_s).energy_j
-    ignoring = Planner(problem_of()).at(deadline=plan.deadline_s)
-    really = Plan(planner.problem, ignoring.frequencies_mhz, "", 1.0)
-    assert really.iteration_time_s > plan.deadline_s
 
 
 # ---- the published profiles

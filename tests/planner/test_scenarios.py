@@ -22,8 +22,6 @@ from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 COSTS = [
     SwitchCosts(),
     SwitchCosts(driver_time_s=0.004, latency_s=0.01, timing_error_s=0.001, hosts=((0, 1),)),
-    SwitchCosts(onset_delay_s=0.01),
-    SwitchCosts(stands_still_s=0.002),
 ]
 
 
@@ -53,7 +51,7 @@ def small_problem(seed: int, costs: SwitchCosts = COSTS[0], clocks: int = 5) -> 
 def weights_of(scenarios: Scenarios, clocks: list[list[int]]) -> Any:
     """By how much the mean iteration time grows per second of each node, (nodes, pipelines)."""
     played = scenarios.play(scenarios.numbers(clocks))
-    _, weights = scenarios.mean_makespan(played.times_s, lost_s=played.lost_s, weights=True)
+    _, weights = scenarios.mean_makespan(played.times_s, weights=True)
     return weights.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).sum(axis=1)
 
 
@@ -108,7 +106,7 @@ def test_an_instruction_that_takes_its_slack_longer_delays_nothing_and_a_longer_
 ) -> None:
     scenarios = scenarios_of(problem, seed, 2, [0, 0])
     played = scenarios.play(scenarios.max_clocks)
-    latest = scenarios.paths.latest(played.times_s, played.spans_s.max(axis=1).repeat(2), played.lost_s)
+    latest = scenarios.paths.latest(played.times_s, played.spans_s.max(axis=1).repeat(2))
     slack = (latest - played.ends_s).reshape(scenarios.nodes, 2, 2).transpose(1, 0, 2)
     node = random.Random(seed).randrange(scenarios.nodes)
     times = scenarios.iteration_times_s()

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, Episode, ModelTruth, Nuisances, Play
+from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
@@ -25,6 +27,7 @@ def played_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Nuisances(time_jitter=0.0),
         pipelines=2,
         episodes=[Episode(1.2, 70, 90, 1)],
+        nodes=NodeSettings(node_physics("kind")),
         seed=0,  # a plan was measured and stays before the straggler comes, and after it has gone
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))

@@ -13,6 +13,7 @@ import pytest
 from simulated_jobs import converged
 
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.device.simulated.physics import A40, A100
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Measurement, make_pipeline
@@ -20,6 +21,7 @@ from pfo_fs.scheduler import IterationTime
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 from pfo_fs.simulator.job_generator import generated_job
+from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.summary import first_place_of
 from pfo_fs.store import bodies
 
@@ -34,6 +36,9 @@ class LongTruth(ModelTruth):
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         known = super().measurement(stage, instruction, mhz)
         return replace(known, time_s=3 * known.time_s, energy_j=3 * known.energy_j)
+
+
+KIND = NodeSettings(node_physics("kind"))
 
 
 def late(played: Sequence[Iteration]) -> float:
@@ -54,12 +59,13 @@ def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = 
         pipelines,
         episodes or (),
         seed,
+        nodes=KIND,
     )
 
 
 def small(seed: int = 0) -> Cluster:
     """A job of few instructions."""
-    return Cluster(make_pipeline("1f1b", 2, 4), LongTruth(A100, 2, slowest_mhz=900), seed=seed)
+    return Cluster(make_pipeline("1f1b", 2, 4), LongTruth(A100, 2, slowest_mhz=900), seed=seed, nodes=KIND)
 
 
 class Planned(NamedTuple):
@@ -105,7 +111,7 @@ def test_on_gpus_that_offer_few_clocks_windows_go_below_the_second_highest_one(t
 @pytest.mark.slow
 def test_a_schedule_whose_first_stage_does_not_end_last_saves_energy_and_costs_no_time(tmp_path: Path) -> None:
     pipeline = make_pipeline("zb-h1", STAGES, MICROBATCHES)
-    play = Play(Cluster(pipeline, ModelTruth(A100, STAGES, slowest_mhz=600), seed=1), tmp_path, SETTINGS)
+    play = Play(Cluster(pipeline, ModelTruth(A100, STAGES, slowest_mhz=600), seed=1, nodes=KIND), tmp_path, SETTINGS)
     summary = summarize(play, list(play.run(60)))
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.003
@@ -191,7 +197,12 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_four(t
 @pytest.mark.slow
 def test_a_straggler_that_comes_while_plans_are_measured_is_let_go_when_it_is_healthy_again(tmp_path: Path) -> None:
     gpus = Cluster(
-        make_pipeline("1f1b", 2, 4), ModelTruth(A100, 2), pipelines=2, episodes=[Episode(1.2, 60, 85, 1)], seed=2
+        make_pipeline("1f1b", 2, 4),
+        ModelTruth(A100, 2),
+        pipelines=2,
+        episodes=[Episode(1.2, 60, 85, 1)],
+        seed=2,
+        nodes=KIND,
     )
     play = Play(gpus, tmp_path, SETTINGS.model_copy(update={"profile_steps": 5}))
     played = list(play.run(125))
@@ -400,7 +411,7 @@ def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: 
 @pytest.mark.slow
 def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path: Path) -> None:
     """An A40 runs at 1,440 MHz at every higher clock that is set: clocks of the same time and energy count as one."""
-    gpus = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A40, STAGES, slowest_mhz=600))
+    gpus = Cluster(make_pipeline("1f1b", STAGES, MICROBATCHES), ModelTruth(A40, STAGES, slowest_mhz=600), nodes=KIND)
     play = Play(gpus, tmp_path, SETTINGS)
     summary = summarize(play, list(play.run(60)))
     assert summary.energy_saved > 0.05

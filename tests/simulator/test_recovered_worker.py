@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play
+from pfo_fs.simulator.nodes import NodeSettings
 
 PIPELINE = make_pipeline("1f1b", 4, 8)
 RECOVERS = 100
@@ -30,7 +32,9 @@ class SlowThirdStage:
 
 @pytest.mark.slow
 def test_after_a_slow_worker_has_recovered_iterations_are_soon_as_short_as_at_max_clocks(tmp_path: Path) -> None:
-    cluster = Cluster(PIPELINE, ModelTruth(A100, 4), variation=SlowThirdStage(), seed=0)
+    cluster = Cluster(
+        PIPELINE, ModelTruth(A100, 4), variation=SlowThirdStage(), seed=0, nodes=NodeSettings(node_physics("kind"))
+    )
     play = Play(cluster, tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
     late = [one.time_s / one.full_time_s - 1 for one in play.run(RECOVERS + 50)]
     assert sum(late[RECOVERS - 20 : RECOVERS]) / 20 < 0.003

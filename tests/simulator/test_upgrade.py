@@ -11,11 +11,13 @@ import pytest
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
+from pfo_fs.device.simulated.node_physics import node_physics
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, Play
+from pfo_fs.simulator import Cluster, ModelTruth, Play
+from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import bodies
 
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
@@ -79,7 +81,12 @@ def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_release_that_plans_otherwise_changes_no_clocks_and_books_results_under_what_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(make_pipeline("1f1b", 2, 4), ModelTruth(A100, 2, slowest_mhz=900), Nuisances(), seed=3)
+    cluster = Cluster(
+        make_pipeline("1f1b", 2, 4),
+        ModelTruth(A100, 2, slowest_mhz=900),
+        seed=3,
+        nodes=NodeSettings(node_physics("kind")),
+    )
     books = Books(monkeypatch)
     play = Play(cluster, tmp_path, SETTINGS)
 
