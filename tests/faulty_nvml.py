@@ -132,6 +132,7 @@ class Bench:
         self.words = self.page.words
         self._ours, self._theirs = socket.socketpair()
         self._their_fd = self._theirs.fileno()
+        self._loads, self._their_loads = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._metrics = StepMetrics([self.words])
         self._next_metrics_s = 1.0
         self._events: list[tuple[float, Callable[[], None]]] = []
@@ -183,7 +184,7 @@ class Bench:
             "spec": f"nvml:{UUID}", "trainer_pid": os.getpid(),
             "options": ClockOptions(leave_clocks=leave_clocks, clock_backend="nvml", profile_steps=2)._asdict(),
             "page_fd": os.dup(self.page.fd), "doorbell_fd": os.eventfd(0), "socket_fd": self._theirs.detach(),
-            "lifeline_fd": os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
+            "loads_fd": self._their_loads.detach(), "lifeline_fd": os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
         }  # fmt: skip
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
         open_before = open_descriptors()
@@ -199,14 +200,15 @@ class Bench:
 
     def _end(self) -> None:
         self.ended_s = self.now_s
+        self._loads.close()
         with self._ours:
             self._ours.setblocking(False)
             self._heard = self._ours.recv(1 << 20)
 
     def close(self) -> None:
         """Closes what a bench has opened, also one that has not run."""
-        self._ours.close()
-        self._theirs.close()
+        for end in (self._ours, self._theirs, self._loads, self._their_loads):
+            end.close()
         self.page.close()
 
     @property

@@ -251,9 +251,9 @@ class ClockLoop:
         """After a stop, has everything set again, since others may have reset the GPU; returns if the trainer lives."""
         self._stops.over = False
         self._measuring.interrupted()
-        self._setter.release()
         if has_ended(self._trainer):
-            return False
+            return False  # `serve` resets the clocks then
+        self._setter.release()
         self._power_limits.resume()
         return True
 
@@ -361,5 +361,6 @@ def main(given: dict[str, Any]) -> int | str:
         return 0 if loop.finish() else 1
     finally:
         trainer.close()
+        loads.close()
         with suppress(DeviceError):
             gpu.close()
