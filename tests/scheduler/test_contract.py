@@ -19,6 +19,7 @@ from pfo_fs.models import (
     PlanInputs,
     ProfilingResult,
     Straggler,
+    Switching,
     Target,
 )
 from pfo_fs.scheduler import (
@@ -161,6 +162,7 @@ def honest_result(rank: int, schedules: Mapping[int, FrequencySchedule], slower:
         energy_breakdown={name: [values] * ITERATIONS for name, values in energies.items()},
         iter_span=[span_s + 1e-4 * number for number in range(ITERATIONS)],
         powers=[*powers, InstructionPower(instruction="", frequency=0, power=70, error=1, seconds=1)],
+        switching=Switching(mode="device", call_s=1e-4, latencies_s=dict.fromkeys(CLOCKS, 1e-4)),
     )
 
 
