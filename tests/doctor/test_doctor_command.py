@@ -161,6 +161,8 @@ def test_clocks_are_reset_when_the_measurement_is_ended(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell that starts the tests in the background has them ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     processes.started.append(process)
     wait_for(lambda: sum("lock" in log for log in actions(sim_dir).values()) == 2, "clocks of both GPUs")
