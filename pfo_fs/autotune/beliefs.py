@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
-from pfo_fs.autotune.judgements import highest_scatter
+from pfo_fs.autotune.judgements import ClockPlan, highest_scatter
 from pfo_fs.autotune.load_rows import Ratios, ratio_of
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import measured_switching
@@ -55,7 +55,7 @@ class Trial(NamedTuple):
         is_checked: Whether that window came after those of the plan.
     """
 
-    plan: Any
+    plan: ClockPlan
     saved: float
     saved_error: float
     later: float
@@ -106,7 +106,7 @@ class Beliefs:
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current.
         trials: What was measured of plans that were in force, by their keys.
-        reference: The window of max clocks that savings are told against; None: none was measured yet.
+        reference: The window of max clocks, the reference for savings; None: none was measured yet.
         reference_drift: `power_drift_factor` at that time.
         refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
             The times of plans that were not measured are `1 + refuted` times as uncertain.
@@ -250,7 +250,7 @@ class Beliefs:
         return ""
 
     def refer_to_latest(self) -> None:
-        """Takes the latest window, one of max clocks, as what savings are told against."""
+        """Takes the latest window, measured at max clocks, as the reference for savings."""
         self.reference, self.reference_drift = self.windows[-1], self.power_drift_factor
 
     def add_trial(self, key: object, trial: Trial) -> None:

@@ -2,7 +2,7 @@
 
 run    the plan with the largest expected saving among those that are late by more than the tolerance with a
        probability of at most 16 % (one standard error)
-try    a plan that may save more, as it uses clocks that are hardly known, if what it may win is worth its window
+try    a plan that may save more since it uses clocks that are hardly known, if the possible gain is worth a window
 stop   when there is none: the plan in force stays until the monitor finds that something has changed
 """
 
@@ -41,8 +41,7 @@ together may take at first."""
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
-"""Shares of the hope: plans that hope for less, and of clocks known better, are less late if it is in vain. The
-first that may be tried counts."""
+"""How optimistic a plan is: a less optimistic plan loses less when it is wrong. The first that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on: that tells all about the
 clocks of which something is hoped."""
@@ -90,17 +89,17 @@ class Choice:
 
 
 def in_time(judgement: Judgement) -> bool:
-    """Returns whether a plan keeps to its target, nearly surely."""
+    """Returns whether a plan very likely keeps to its target."""
     return judgement.late + SURE * judgement.late_error <= TOLERANCE
 
 
 def is_late(judgement: Judgement) -> bool:
-    """Returns whether a plan misses its target, nearly surely."""
+    """Returns whether a plan very likely misses its target."""
     return judgement.late - SURE * judgement.late_error > TOLERANCE
 
 
 def may_be_tried(judgement: Judgement) -> bool:
-    """Returns whether a trial of a plan is nearly surely not later than a trial may be."""
+    """Returns whether a plan is very likely within the limit of a trial."""
     return judgement.late + SURE * judgement.late_error <= MOST_LATE_TRIAL
 
 
@@ -117,8 +116,8 @@ class _Planned:
 
     Attributes:
         margin: By how much the planner was asked for another time than the target at last, relative.
-        sure: Of those that keep to it nearly surely, the one that saves most; None: there is none.
-        likely: Of those that may keep to it, the one that saves most; None: there is none.
+        sure: The plan that saves most among those that very likely keep to it; None: there is none.
+        likely: The plan that saves most among those that may keep to it; None: there is none.
     """
 
     margin: float
@@ -280,9 +279,9 @@ def _hopeful_plan(
 ) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
-    Trials in turn have these clocks in as few micro-batches, and go as far towards them in all, as it takes for a trial
-    that takes no more than `most_time`, as a number of iterations; they are none of those before, whose keys are
-    `known`. Neither way is better on all jobs: where a change of the clock takes long, few micro-batches tell nothing.
+    Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no more
+    than `most_time`, as a number of iterations. No plan with a key in `known` is tried again. Neither way is better on
+    all jobs: where a change of the clock takes long, few micro-batches tell nothing.
     """
     for share in _HOPES:
         view = View(

@@ -91,9 +91,8 @@ def expected_offset(
 ) -> tuple[float, float]:
     """Returns by how much the last plan is expected to differ from its model, and the standard error of that.
 
-    A plan differs by what the errors of the curves make of it, which plans with the same clocks have in common, by what
-    all plans have in common, and by something of its own. All are normal, so that each plan that was measured tells of
-    the others as their covariances have it.
+    There are three sources of error: the curves (plans with the same clocks share it), the job (all plans share it),
+    and the plan itself. All three are normal, so a measured plan tells of the others by their covariance.
 
     Args:
         measured: What was measured of each plan; None: nothing.

@@ -132,10 +132,10 @@ class ParetoScheduler(FrequencyScheduler):
         return is_old and self._new_model().contradicts(self._choice.plan)
 
     def _refer_again(self) -> Windows[None]:
-        """Measures max clocks again, and what is believed of the plan in force beside them.
+        """Measures max clocks again, and compares the plan in force with the new reference.
 
-        Either the job has changed since they were measured, or the model is wrong. Other plans were measured beside the
-        old window, so that is forgotten.
+        Either the job has changed since they were measured, or the model is wrong. Other plans were compared with the
+        old reference, so what was measured of them is forgotten.
         """
         assert self._choice is not None
         plan, window = self._choice.plan, self._beliefs.windows[-1]

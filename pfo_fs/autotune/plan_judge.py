@@ -163,7 +163,7 @@ class PlanJudge:
     def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
         """By how much iterations of a plan were later than its model says.
 
-        Two figures tell it: how long they simply took, and how long beside what the model makes of the same iterations.
+        Two figures tell it: the time of the iterations, and their time relative to the model.
         If the two do not agree, the first one counts alone if max clocks were measured afterwards. Else it does
         not count, as the job may have changed since they were.
         """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _OTHER_GPU = 0.06
 """Relative: a power limit may make a higher clock a little slower than a lower one, by less than this."""
@@ -23,7 +26,7 @@ def profile_csv(samples: Samples) -> str:
     return table_text(((*row, waiting_w) for row in samples.rows()), (*COLUMNS, *MEASURED_COLUMNS), digits=7)
 
 
-def _plausible_table(text: str, source: str) -> Any:
+def _plausible_table(text: str, source: str) -> pd.DataFrame:
     """Returns the table of a profile that another user may have written.
 
     Raises:

@@ -1,10 +1,11 @@
-"""What a window tells of the plan that was in force, beside what the model makes of the same iterations."""
+"""What a window tells of the plan that was in force, relative to the model of the same iterations."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pfo_fs.arrays import Array
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.judgements import ClockPlan, error_of_mean
 from pfo_fs.autotune.windows import Window
@@ -12,9 +13,6 @@ from pfo_fs.planner.scenarios import Scenarios
 
 if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel
-
-Array = Any
-"""An array of numpy, which is not typed here."""
 
 _WALK = 1e-4
 """Relative: the level of durations drifts by about this much from one iteration to the next, by 0.1 % in a hundred, as
@@ -24,9 +22,9 @@ _DRIFT_ERROR = 0.0035
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window) -> Trial:
-    """Returns what a window tells of the plan that was in force, beside what the model makes of its iterations.
+    """Returns what a window tells of the plan that was in force, relative to the model of its iterations.
 
-    The window of max clocks is told beside the same model: powers that the model has wrong are no saving.
+    The window of max clocks is told relative to the same model, so errors in modelled power do not count as savings.
     """
     assert beliefs.reference is not None
     own = _beside_the_model(model, beliefs, plan, window, beliefs.power_drift_factor)

@@ -23,7 +23,7 @@ LATENCY_UNKNOWN_S = 0.1
 """The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1
 to 100 ms."""
 _ABOUT_THE_SAME = 0.1
-"""Relative: a run whose mean clock differs by more from the schedule tells of other clocks: there was no time for
+"""Relative: a run whose mean clock differs by more from the schedule did not run at its clock: there was no time for
 the change, or the next clock was requested early."""
 
 
