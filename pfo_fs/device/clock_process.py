@@ -1,7 +1,7 @@
 """The clock process of one rank: sets the GPU's clocks, measures, and resets the clocks when its trainer ends.
 
 The trainer is the training process, whose `clock_client.ClockProcess` starts the clock process. Both share a page of
-memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/optional_calls.py`), and sends it
+memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/system_calls.py`), and sends it
 requests about power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends,
 whatever killed it, the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is
 being ended: the clock process resets the clocks at once and sets no clock after that. It ignores other signals
@@ -36,9 +36,8 @@ from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.clocks.own_process import Stops, has_ended, raise_priority
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
-from pfo_fs.device.clocks.priority import raise_priority
-from pfo_fs.device.clocks.stops import Stops, has_ended
 from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_left_by, state_of, take_over
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set

@@ -27,7 +27,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pfo_fs.ipc.optional_calls import open_memory
+from pfo_fs.ipc.system_calls import open_memory
 
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0

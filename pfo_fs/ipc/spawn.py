@@ -25,10 +25,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from pfo_fs.errors import plain_text
-from pfo_fs.ipc.optional_calls import FLOCK, open_memory_file
-from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import start_of
 from pfo_fs.ipc.started import STARTED
+from pfo_fs.ipc.system_calls import FLOCK, OwnFile, open_memory_file
 
 _COMMAND = "import marshal;given=marshal.load(open(0,'rb',closefd=False));exec(given['begin'],given)"
 _BEGIN = """

@@ -9,7 +9,7 @@ import pytest
 from clock import Clock
 
 from pfo_fs.errors import StoreError
-from pfo_fs.helper.held import DirectoryHealth
+from pfo_fs.helper.watches import DirectoryHealth
 
 
 @pytest.fixture

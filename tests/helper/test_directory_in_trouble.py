@@ -46,8 +46,8 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
         answers.wait(HANGS_AFTER_S)
         return read()
 
-    monkeypatch.setattr("pfo_fs.helper.held.FALLBACK_AFTER_S", 0.2)
-    monkeypatch.setattr("pfo_fs.helper.held._CALM_S", 0.0)
+    monkeypatch.setattr("pfo_fs.helper.watches.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.watches._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     instead_of(monkeypatch, "read", bodies.CurrentBody, silent)

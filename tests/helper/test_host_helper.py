@@ -20,7 +20,7 @@ from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.events import ForTraining, Terminated
 from pfo_fs.helper.operations import PollSchedule, new_schedule
-from pfo_fs.helper.schedule_watch import ScheduleWatch
+from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule

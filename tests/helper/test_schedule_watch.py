@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.helper.operations import ScheduleFound
-from pfo_fs.helper.schedule_watch import BELIEVED_AFTER_S, ScheduleWatch
+from pfo_fs.helper.watches import BELIEVED_AFTER_S, ScheduleWatch
 from pfo_fs.ipc import messages as m
 from pfo_fs.store.bodies import CurrentBody
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace, MeasuresOnly
-from pfo_fs.device.gpu.interface import Gpu, ReadThrough
-from pfo_fs.device.gpu.pauses import patiently
+from pfo_fs.device.gpu.driver_errors import patiently
+from pfo_fs.device.gpu.interface import ClockBackend, Gpu, GpuPlace, MeasuresOnly, ReadThrough
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from pfo_fs.device.clock_backends.interface import CALL_WITHIN_S, GpuPlace
+from pfo_fs.device.gpu.interface import CALL_WITHIN_S, GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 GROUP = "gpuclocks"

@@ -13,7 +13,7 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
-from pfo_fs.device.clock_backends.interface import CALL_WITHIN_S, GpuPlace
+from pfo_fs.device.gpu.interface import CALL_WITHIN_S, GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"

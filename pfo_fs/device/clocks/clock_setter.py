@@ -11,8 +11,8 @@ from contextlib import suppress
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import clock_undo
+from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.pauses import Pauses
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After a clock could not be set, clocks stay at their default for such a pause."""

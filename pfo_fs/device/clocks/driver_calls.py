@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from pfo_fs.ipc.optional_calls import FLOCK, OFD_GETLK, OFD_SETLK
+from pfo_fs.ipc.system_calls import FLOCK, OFD_GETLK, OFD_SETLK
 
 FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""

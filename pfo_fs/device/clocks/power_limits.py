@@ -15,8 +15,8 @@ from typing import Any
 
 from pfo_fs.device.clocks.undo import SAME_W, limit_undo
 from pfo_fs.device.clocks.undo_note import limit_note
+from pfo_fs.device.gpu.driver_errors import passes, patiently
 from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.pauses import passes, patiently
 from pfo_fs.errors import DeviceError
 
 _MAX_REQUEST_BYTES = 4096

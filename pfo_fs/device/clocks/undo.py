@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.device.clocks.undo_note import UndoNote, clock_note, limit_note
-from pfo_fs.device.gpu.pauses import NEVER, Pauses, patiently
+from pfo_fs.device.gpu.driver_errors import NEVER, Pauses, patiently
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError
 

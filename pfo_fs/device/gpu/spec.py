@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pfo_fs.device.clock_backends.choice import MODULES, NAMES
-from pfo_fs.device.gpu.dry_run import DryRunGpu
-from pfo_fs.device.gpu.interface import Gpu, NoGpu
+from pfo_fs.device.gpu.interface import DryRunGpu, Gpu, NoGpu
 from pfo_fs.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.undo import UndoState
+from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.pauses import Pauses
 from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
