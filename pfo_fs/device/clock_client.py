@@ -46,9 +46,7 @@ class ClockProcess:
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
-        options: The rest that the clock process must know.
         measured: What clock changes cost on this node; None: the clock process learns it while training runs.
-        start_timeout_s: The longest time until the process is ready.
     """
 
     def __init__(

@@ -39,10 +39,7 @@ class HelperClient:
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
-        token: The job's secret; the helper accepts only clients that send it.
         settings: The settings for the helper that are not defaults.
-        deadline_s: The longest time until a helper listens.
-        sigterm_trace: See `ipc.sigterm_trace`; -1 if this process has none.
 
     Raises:
         CoordinationError: No helper could be reached in time.

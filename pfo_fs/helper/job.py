@@ -29,13 +29,11 @@ class Client:
     """One connection.
 
     Attributes:
-        role: What the process is; `gone`: a training process that has said goodbye.
         gpu: The GPU of a clock process, until that reports that it has put back what it had set.
-        terminated: Whether this training process got SIGTERM.
     """
 
     rank: int
-    role: Literal["training", "clocks", "gone"]
+    role: Literal["training", "clocks", "gone"]  # gone: training has said goodbye
     gpu: m.GpuToReset | None = None
     terminated: bool = False
 
@@ -138,12 +136,8 @@ class Job:
         is_open: Whether its folder was created, or ranks have asked to join it.
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.
-        is_ended: Whether the job's end has been noted.
         terminated_at_s: When this helper got SIGTERM, in monotonic s.
         first_crash: How the first rank of this host has crashed that did so by itself; empty while none has.
-        created: The folder that was created here.
-        choice: The choice of the process that schedules the job, while that is made.
-        answered: Ranks whose registration was answered.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
     """

@@ -34,7 +34,6 @@ class HelperLink:
 
     Attributes:
         client: The connection; None without a helper.
-        deaths: How many helpers have died.
     """
 
     def __init__(

@@ -39,7 +39,6 @@ class RankBoard:
     Attributes:
         name: The name of this host's progress record: 0 if rank 0 is here, else the rank that joined first; None
             before that.
-        infos: The ranks that have joined.
     """
 
     def __init__(self, jitter: random.Random) -> None:
@@ -154,11 +153,7 @@ class RankBoard:
 
 
 class IterationTimeLog:
-    """Decides when to write the iteration times of a pipeline: at once when they change, otherwise rarely.
-
-    Args:
-        interval_s: The shortest time between two records.
-    """
+    """Decides when to write the iteration times of a pipeline: at once when they change, otherwise rarely."""
 
     def __init__(self, interval_s: float) -> None:
         self.steps: list[TimedStep] = []

@@ -225,7 +225,6 @@ class SwitchWatch:
 
     Attributes:
         why: Why the ranks of this host must keep default clocks; empty: they need not.
-        is_known: Whether the switch has been read.
     """
 
     def __init__(self, jitter: random.Random) -> None:

@@ -36,7 +36,6 @@ class GpuToReset(msgspec.Struct, frozen=True):
     """The GPU that a clock process sets, for the helper, which resets the GPU if that process dies.
 
     Attributes:
-        clock_backend: The way to set it.
         leave_clocks: Whether only the power limit is put back.
     """
 

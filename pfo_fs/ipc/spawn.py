@@ -73,8 +73,6 @@ class Child:
 
     Args:
         starter: The process that was started; one that is to outlive training forks, and ends.
-        output: Its standard error.
-        outlives: Whether it forks.
     """
 
     def __init__(self, starter: subprocess.Popen[bytes], output: int, outlives: bool) -> None:
@@ -149,11 +147,7 @@ class Child:
         return ""
 
     def how_it_ended(self, within_s: float = 0.0) -> str:
-        """Returns, in brackets and for a message, what is known about the end of the process; may be empty.
-
-        Args:
-            within_s: How long to wait for the process to end, in s.
-        """
+        """Returns, in brackets and for a message, what is known about the end of the process; may be empty."""
         with suppress(TimeoutError):
             self.wait(within_s)
         code, words = self.poll(), self.last_words()

@@ -66,9 +66,6 @@ def after_fork_in_child(do: Callable[[], object]) -> None:
 def open_memory_file(name: str) -> int:
     """Returns the descriptor of a new, empty file, which is read and written; other processes do not inherit it.
 
-    Args:
-        name: Shown by tools that list open files.
-
     Raises:
         OSError: No file can be made, for example because no descriptor is free.
     """

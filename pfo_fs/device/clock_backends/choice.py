@@ -98,7 +98,6 @@ class BackedGpu(ReadThrough):
         """Makes a change; the first one tries the ways in turn.
 
         Args:
-            change: Makes the change in the way that it is given.
             passes_on: After such an error of the first change, the next way is tried.
 
         Raises:

@@ -25,9 +25,7 @@ class SudoBackend:
     """Sets the clocks of one GPU by `sudo -n nvidia-smi`.
 
     Args:
-        place: The GPU.
         asked: Whether the user asked for this way by name; otherwise only members of `gpuclocks` use it.
-        within_s: The longest time of one call.
     """
 
     def __init__(self, place: GpuPlace, *, asked: bool, within_s: float | None = None) -> None:

@@ -38,9 +38,7 @@ class ZeusdBackend:
     """Sets the clocks of one GPU through zeusd.
 
     Args:
-        place: The GPU.
         path: The socket; `ZEUSD_SOCK_PATH`, as for Zeus, or zeusd's default if None.
-        within_s: The longest time of one call.
     """
 
     def __init__(self, place: GpuPlace, *, path: str | None = None, within_s: float | None = None) -> None:

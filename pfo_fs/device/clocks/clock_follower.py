@@ -81,8 +81,6 @@ class ClockFollower:
         Args:
             turn: Another number for each step.
             code: The point, as the device writes it.
-            plan: The plan of this step.
-            now_ns: The time of this look.
         """
         last, at = plan.last, plan.place_of(code)
         at_ns = now_ns

@@ -115,7 +115,6 @@ class Durations:
         """Returns the duration of an instruction at a clock; None if too little is known.
 
         Args:
-            kind: The number of the instruction.
             mhz: The clock; 0 is one that is not known.
             within: The duration may follow from that at the nearest clock, if it is within this share.
         """
@@ -158,15 +157,10 @@ class LatencyModel:
     """The latencies of one GPU's clocks.
 
     Args:
-        calls: The calls of this GPU.
         known_ns: Known times from the return of a call until a clock (MHz) acts, as from `pfo-fs doctor --switching`.
         top_mhz: The default clock; 0 if unknown. It acts like the highest clock.
         tp_degree: Number of GPUs that run the same instructions together. The slowest of them counts: after a change
             down the one that is called first, after a change up the one that is called last.
-
-    Attributes:
-        calls: The same.
-        durations: What instructions take at their clocks.
     """
 
     def __init__(
@@ -235,9 +229,7 @@ class LatencyModel:
         """Returns the report of how clocks are switched, and what that costs here.
 
         Args:
-            mode: What clocks follow.
             ahead_s: How far training runs ahead of the device, in s; None: unknown.
-            each_clock: Whether to report the latency of each clock.
         """
         calls = self.calls
         return SwitchingReport(
@@ -268,7 +260,6 @@ class LatencyModel:
 
         Args:
             kind: The same number for the same instruction.
-            began_ns, ended_ns: When the device began and ended it.
             unsure_ns: By how much earlier it may have begun.
         """
         if ended_ns <= began_ns:

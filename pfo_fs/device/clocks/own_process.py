@@ -57,7 +57,6 @@ class Stops:
         """Looks at the trainer from now on.
 
         Args:
-            trainer_pid: Its id.
             lifeline: The reading end of a pipe whose other end the trainer has. When that closes, the kernel makes
                 this process go on, should it be stopped.
         """

@@ -38,9 +38,7 @@ class PowerLimits:
     "id" of its request. A line without an id is not an answer: it reports that no more limits are set, and why.
 
     Args:
-        gpu: The GPU.
         report_to: Reports to a helper from now on, by its address, the rank, and the job's token.
-        why_clocks_stay: Returns why clocks are not set; None if they are.
 
     Attributes:
         undo: Restores the limit, and knows whether that is owed.

@@ -111,12 +111,9 @@ class Pauses:
     GPU: `longest_s` at once. What GPU, driver or package do not have: never again, unless `even_if_missing`.
 
     Args:
-        first_s: The first pause.
-        longest_s: The longest pause.
         even_if_missing: Whether every kind of error may pass.
 
     Attributes:
-        failures: How often it has failed so far.
         due_ns: The monotonic time of the next attempt; 0 at first.
     """
 
@@ -161,8 +158,6 @@ def patiently(make: Callable[[], T], *, attempts: int = 5, first_s: float = 0.05
     """Returns what `make` returns; after an error that may pass, it is called again after short, growing pauses.
 
     Args:
-        make: Makes a call of the driver.
-        attempts: The most calls.
         first_s: The first pause; each further one is twice as long.
         within_s: No call begins after this time, since calls that hang take seconds.
 

@@ -21,9 +21,7 @@ class GpuPlace(NamedTuple):
 
     Attributes:
         uuid: The UUID as `nvidia-smi -L` prints it.
-        name: The product name.
         nvml_index: NVML's index in this process.
-        gpu_count: The number of GPUs that NVML shows to this process.
         pci_address: domain:bus:device.function, as `lspci -D` prints it.
     """
 
@@ -230,7 +228,6 @@ class DryRunGpu(ReadThrough):
     It serves machines where clocks may not be changed: it only records the clocks and power limits that it would set.
 
     Args:
-        gpu: The real GPU.
         log_path: File that gets a line for each change that was not made; None for no file.
     """
 

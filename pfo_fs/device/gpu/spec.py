@@ -24,7 +24,6 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        spec: The GPU.
         clock_backend: The way to set clocks: one of `clock_backends.choice.NAMES`. On simulated GPUs, only
             `slurm-step` and `none` differ from the others, as they set no clocks.
 

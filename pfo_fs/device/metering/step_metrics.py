@@ -19,7 +19,6 @@ class Readings:
     """The clock process's side: writes each reading of the energy counter, and the sum of the clock over time.
 
     Args:
-        words: The page that is shared with training.
         top_mhz: The highest clock, in MHz, which the default clock counts as; 0 if clocks are not set.
     """
 
