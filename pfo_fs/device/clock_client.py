@@ -220,7 +220,6 @@ class ClockProcess:
         return self._lost
 
     def alive(self) -> bool:
-        """Returns whether the clock process runs."""
         return not self._lost and not self._closed and self._process is not None and self._process.poll() is None
 
     # ---- the end

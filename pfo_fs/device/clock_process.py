@@ -171,12 +171,10 @@ class ClockLoop:
         return state
 
     def _why_clocks_stay(self) -> DeviceError | None:
-        """Returns why clocks are not set; None if they are."""
         message, again = self._setter.message, self._setter.controls
         return None if not message else DeviceError(message) if again else NotOffered(message)
 
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
-        """Returns how clocks are switched, and what that costs here."""
         if not self._setter.controls:
             return None
         mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
@@ -184,7 +182,6 @@ class ClockLoop:
         return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
 
     def _apply(self) -> None:
-        """Sets the clock that is wanted now."""
         self._setter.apply(self._wanted)
 
     def _wanted(self) -> int:

@@ -197,7 +197,6 @@ class LoadExchange:
         return False
 
     def close(self) -> None:
-        """Ends the exchange."""
         self._closed = True
         for connection in (self._training, *([self._deciding.stream] if self._deciding is not None else [])):
             if connection.fileno() >= 0:

@@ -65,11 +65,9 @@ class Clients(dict[int, Client]):
         return [number for number, client in found if rank in (None, client.rank)]
 
     def clocks(self) -> list[int]:
-        """Returns the connections of clock processes."""
         return [number for number, client in self.items() if client.role == "clocks"]
 
     def ranks(self) -> set[int]:
-        """Returns the ranks whose training processes are connected."""
         return {self[number].rank for number in self.training()}
 
 

@@ -117,7 +117,6 @@ class HelperLink:
         return found
 
     def close(self) -> None:
-        """Ends the connection."""
         client, self.client = self.client, None
         if client is not None:
             client.close()

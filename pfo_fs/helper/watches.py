@@ -76,7 +76,6 @@ class ScheduleWatch:
         self._next_s = now_s + pause_s
 
     def polling(self) -> None:
-        """Notes that a poll is under way."""
         self._is_polling, self._has_restarted = True, False
 
     def learn(self, found: ScheduleFound, now_s: float, *, local_mount: bool) -> list[Message]:

@@ -133,7 +133,6 @@ class Child:
                 os.kill(self.pid or self._starter.pid, number)
 
     def kill(self) -> None:
-        """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def last_words(self) -> str:

@@ -48,15 +48,12 @@ class SudoBackend:
         return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Locks the graphics clock at `mhz`; raises as described in `ClockBackend`."""
         self._change(f"locking it at {mhz} MHz", "-lgc", f"{mhz},{mhz}")
 
     def reset_clocks(self) -> None:
-        """Unlocks the graphics clock."""
         self._change("unlocking its clocks", "-rgc")
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts."""
         self._change(f"setting a power limit of {limit_w:g} W", "-pl", f"{limit_w:.2f}")
 
     def close(self) -> None:

@@ -134,7 +134,6 @@ class HostDriver(DriverCalls):
         return sum(self._is_taken(place) for place in range(_PLACES) if place != self._place)
 
     def _is_taken(self, place: int) -> bool:
-        """Returns whether another process has a place."""
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         try:
             found = fcntl.fcntl(self._fd, OFD_GETLK, asked)

@@ -133,7 +133,6 @@ class Durations:
         return Duration(guessed_ns, error_ns)
 
     def _scatter_ns(self, steady: _Steady) -> float:
-        """Returns the standard error of a duration."""
         return _MIDDLE_ERROR * self.scatter * steady.took_ns / sqrt(len(steady.samples_ns))
 
 
@@ -232,16 +231,16 @@ class LatencyModel:
             ahead_s: How far training runs ahead of the device, in s; None: unknown.
         """
         calls = self.calls
-        return SwitchingReport(
-            mode=mode,
-            ahead_s=ahead_s,
-            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
-            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            latency_s=self.longest_s,
-            gpus=calls.gpus,
-            max_calls_per_s=calls.calls_per_s,
-            latencies_s=self.learned_s if each_clock else {},
-        )
+        return {
+            "mode": mode,
+            "ahead_s": ahead_s,
+            "call_s": round(calls.call_ns / 1e9, 6) if calls.made else None,
+            "wait_s": round(calls.queue_ns / 1e9, 6) if calls.made else None,
+            "latency_s": self.longest_s,
+            "gpus": calls.gpus,
+            "max_calls_per_s": calls.calls_per_s,
+            "latencies_s": self.learned_s if each_clock else {},
+        }
 
     # ---- what happens
 
@@ -328,7 +327,6 @@ class LatencyModel:
         return change.since_ns + min(SETTLED_NS, after_ns)
 
     def _add(self, change: _Change, unlikely: Row) -> None:
-        """Adds what an instruction tells of the latency of a clock."""
         is_first = change.number > self._last_shown
         self._last_shown = max(self._last_shown, change.number)
         self._changes[change.mhz] = self._changes.get(change.mhz, 0) + is_first

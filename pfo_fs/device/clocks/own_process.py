@@ -67,7 +67,6 @@ class Stops:
             fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
 
     def take_signals(self) -> None:
-        """Empties `fd`."""
         with suppress(BlockingIOError):
             os.read(self.fd, 4096)
 

@@ -168,7 +168,6 @@ class Undo:
         return left is not None and left.in_use and not left.is_own
 
     def _look(self, now_ns: int) -> None:
-        """Looks whether the GPU still shows the value."""
         assert self.value is not None
         try:
             shows = self._shows(self.value)

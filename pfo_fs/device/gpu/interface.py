@@ -74,19 +74,15 @@ class MeasuresOnly:
         self._reason = reason
 
     def why_not(self) -> str:
-        """Returns the reason."""
         return self._reason
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Raises a `DeviceError`."""
         raise DeviceError(f"cannot set {mhz} MHz: {self._reason}")
 
     def reset_clocks(self) -> None:
-        """Raises a `DevicePermissionError`."""
         raise DevicePermissionError(f"cannot reset the clocks: {self._reason}")
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Raises a `DevicePermissionError`."""
         raise DevicePermissionError(f"cannot set a power limit of {limit_w:g} W: {self._reason}")
 
     def close(self) -> None:
@@ -150,7 +146,6 @@ class NoGpu(MeasuresOnly):
         self.try_reset = self.why_not
 
     def supported_clocks_mhz(self) -> list[int]:
-        """Returns an empty list."""
         return []
 
     def reset_clocks(self) -> None:
@@ -161,19 +156,15 @@ class NoGpu(MeasuresOnly):
         return None
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Raises a `DeviceError`."""
         raise DeviceError(f"no power limit can be set: {self._reason}")
 
     def power_limit_w(self) -> float:
-        """Raises a `DeviceError`."""
         raise DeviceError(f"the power limit cannot be read: {self._reason}")
 
     def energy_j(self) -> float:
-        """Returns 0."""
         return 0.0
 
     def throttled(self) -> str:
-        """Returns an empty string."""
         return ""
 
 
@@ -193,11 +184,9 @@ class ReadThrough:
 
     @property
     def energy_breaks(self) -> int:
-        """How often it was not known what was consumed between two readings."""
         return self._gpu.energy_breaks
 
     def close(self) -> None:
-        """Ends the use of the GPU."""
         self._gpu.close()
 
 
@@ -242,11 +231,9 @@ class DryRunGpu(ReadThrough):
         return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Records the change only."""
         self._log.write("lock", mhz)
 
     def reset_clocks(self) -> None:
-        """Records the reset only."""
         self._log.write("reset", 0)
 
     def shows_clock(self, mhz: int) -> bool | None:
@@ -254,11 +241,9 @@ class DryRunGpu(ReadThrough):
         return None
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Records the limit only."""
         self._log.write_limit(limit_w)
 
     def close(self) -> None:
-        """Ends the use of the real GPU."""
         super().close()
         self._log.close()
 

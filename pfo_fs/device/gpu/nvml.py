@@ -209,16 +209,9 @@ class NvmlGpu:
         return self.why_no_clocks
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Locks the graphics clock at `mhz`.
-
-        Raises:
-            DevicePermissionError: This user may not lock clocks.
-            DeviceError: The driver refuses.
-        """
         call(f"locking {self.uuid} at {mhz} MHz", "nvmlDeviceSetGpuLockedClocks", self._handle, mhz, mhz)
 
     def reset_clocks(self) -> None:
-        """Unlocks the graphics clock."""
         call(f"unlocking the clocks of {self.uuid}", "nvmlDeviceResetGpuLockedClocks", self._handle)
 
     def shows_clock(self, mhz: int) -> bool | None:
@@ -266,12 +259,6 @@ class NvmlGpu:
         return float(call(what, name, self._handle)) / 1000
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts.
-
-        Raises:
-            DevicePermissionError: This user may not set power limits.
-            DeviceError: The driver refuses.
-        """
         what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
         call(what, "nvmlDeviceSetPowerManagementLimit", self._handle, round(limit_w * 1000))
 
@@ -281,7 +268,6 @@ class NvmlGpu:
 
     @property
     def energy_breaks(self) -> int:
-        """How often it was not known what was consumed between two readings."""
         return self._energy.breaks
 
     def throttled(self) -> str:
@@ -290,7 +276,6 @@ class NvmlGpu:
         return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
 
     def clock_reasons(self) -> int:
-        """Returns NVML's bits of clocks event reasons."""
         what = "reading why clocks are held back"
         name = "nvmlDeviceGetCurrentClocksEventReasons"
         if not hasattr(pynvml(), name):

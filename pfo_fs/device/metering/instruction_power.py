@@ -60,7 +60,6 @@ class PowerFit:
         self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each instruction, joules of all
 
     def clear(self) -> None:
-        """Drops all ticks."""
         self._rows.clear()
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:

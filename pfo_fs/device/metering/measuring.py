@@ -132,7 +132,6 @@ class Measuring:
     def _progress(
         self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
     ) -> ProgressReport:
-        """Returns how it is now."""
         step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
         why_clocks_stay = "" if self.leaves_clocks else self._setter.message
         return ProgressReport(

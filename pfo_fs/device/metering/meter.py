@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.energy_curve import EnergyCurve, WindowTicks
 from pfo_fs.device.metering.instruction_power import Power, PowerFit
@@ -89,7 +87,7 @@ class Measured(NamedTuple):
             "powers": [power._asdict() for power in self.powers],
         }
         if switching is not None:
-            result["switching"] = msgspec.structs.asdict(switching)
+            result["switching"] = switching
         return MeasurementReport(number=self.number, first_step=self.first_step, result=result)
 
 
@@ -268,7 +266,6 @@ class StepMeter:
             self.done_number = ended.number
 
     def _is_complete(self) -> bool:
-        """Returns whether enough steps were collected."""
         steps, wanted, ticks = len(self._collected), self._profile_steps, self._ticks
         if steps >= _MOST_TIMES * wanted:
             return True
@@ -282,7 +279,6 @@ class StepMeter:
         return [_with_energy(step, power_w * step.time_s) for step in self._collected]
 
     def _clear(self) -> None:
-        """Drops what was collected."""
         self._collected.clear()
         self._ticks.clear()
 

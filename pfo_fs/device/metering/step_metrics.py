@@ -37,7 +37,6 @@ class Readings:
         write_change(self._words, t_ns, mhz)
 
     def write(self, t_ns: int, energy_j: float) -> None:
-        """Writes a reading of the energy counter."""
         self._energy_uj = round(energy_j * 1e6)
         self._write(t_ns)
 
@@ -82,7 +81,6 @@ class StepMetrics:
         self._top_j: float | None = None
 
     def step_begins(self) -> None:
-        """Notes the begin of a step."""
         self._last_ns = time.monotonic_ns()
         if self._first_ns == 0:
             self._first_ns = self._last_ns
