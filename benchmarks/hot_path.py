@@ -75,7 +75,7 @@ def zeus_side(folder: Path) -> Side:
     """Zeus's own code on a stand-in device."""
     from zeus.optimizer.pipeline_frequency import frequency_controller, optimizer
 
-    from pfo_fs.device.gpu.dry_run import ActionLog
+    from pfo_fs.device.gpu.interface import ActionLog
 
     log_path = folder / "zeus.log"
 

@@ -137,7 +137,10 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
             "import pfo_fs.training.optimizer",
             {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog", "filelock"},
         ),
-        ("import pfo_fs.device.clock_process", {"torch", "pydantic", "pandas", "numpy", "rich"}),
+        (
+            "import pfo_fs.device.clock_process, pfo_fs.device.simulated.gpu, pfo_fs.device.gpu.nvml",
+            {"torch", "pydantic", "pandas", "numpy", "rich", "pynvml", "yaml", "asyncio", "logging", "dataclasses"},
+        ),
         ("from pfo_fs import GlobalPowerLimitOptimizer", {"torch", "pandas", "pynvml", "numpy", "rich"}),
         ("from pfo_fs import HFGlobalPowerLimitOptimizer", {"torch", "transformers", "numpy"}),
         ("from pfo_fs import attach", {"torch", "numpy", "deepspeed", "megatron", "torchtitan"}),

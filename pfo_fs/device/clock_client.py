@@ -19,11 +19,9 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockInfo, ClockOptions
 from pfo_fs.device.clocks.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.ipc import held_calls
-from pfo_fs.ipc.optional_calls import open_doorbell
-from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children, is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
+from pfo_fs.ipc.system_calls import OwnFile, held_recv, held_write, open_doorbell
 from pfo_fs.ipc.transport import refusals_named
 
 if TYPE_CHECKING:
@@ -48,9 +46,7 @@ class ClockProcess:
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
-        options: The rest that the clock process must know.
         measured: What clock changes cost on this node; None: the clock process learns it while training runs.
-        start_timeout_s: The longest time until the process is ready.
     """
 
     def __init__(
@@ -130,7 +126,7 @@ class ClockProcess:
         """Wakes the clock process; needed only while `SLEEPING` is set. Keeps the interpreter lock; about 5 us."""
         self.words[shared_page.SLEEPING] = 0
         if self._doorbell >= 0 and self._own_doorbell.seems_open():
-            held_calls.write(self._doorbell, _ONE, 8)
+            held_write(self._doorbell, _ONE, 8)
 
     def check(self) -> bool:
         """If the clock process has died, warns, has the GPU reset, and says so once it is. About 1 us; keeps the lock.
@@ -141,7 +137,7 @@ class ClockProcess:
         if not self._is_connected():
             self._tell_reset()
             return False
-        size = held_calls.recv(self._fd, self._peek, 1, self._peeks)
+        size = held_recv(self._fd, self._peek, 1, self._peeks)
         if size == 0:
             self._died()
         elif size == 1 and self._info is None:
@@ -224,7 +220,6 @@ class ClockProcess:
         return self._lost
 
     def alive(self) -> bool:
-        """Returns whether the clock process runs."""
         return not self._lost and not self._closed and self._process is not None and self._process.poll() is None
 
     # ---- the end

@@ -1,7 +1,7 @@
 """The clock process of one rank: sets the GPU's clocks, measures, and resets the clocks when its trainer ends.
 
 The trainer is the training process, whose `clock_client.ClockProcess` starts the clock process. Both share a page of
-memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/optional_calls.py`), and sends it
+memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/system_calls.py`), and sends it
 requests about power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends,
 whatever killed it, the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is
 being ended: the clock process resets the clocks at once and sets no clock after that. It ignores other signals
@@ -36,9 +36,8 @@ from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
+from pfo_fs.device.clocks.own_process import Stops, has_ended, raise_priority
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
-from pfo_fs.device.clocks.priority import raise_priority
-from pfo_fs.device.clocks.stops import Stops, has_ended
 from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_left_by, state_of, take_over
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
@@ -172,12 +171,10 @@ class ClockLoop:
         return state
 
     def _why_clocks_stay(self) -> DeviceError | None:
-        """Returns why clocks are not set; None if they are."""
         message, again = self._setter.message, self._setter.controls
         return None if not message else DeviceError(message) if again else NotOffered(message)
 
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
-        """Returns how clocks are switched, and what that costs here."""
         if not self._setter.controls:
             return None
         mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
@@ -185,7 +182,6 @@ class ClockLoop:
         return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
 
     def _apply(self) -> None:
-        """Sets the clock that is wanted now."""
         self._setter.apply(self._wanted)
 
     def _wanted(self) -> int:

@@ -46,7 +46,6 @@ class ClockInfo(NamedTuple):
 
     Attributes:
         gpu_name: The GPU's product name; `none` if there is no GPU.
-        gpu_uuid: The GPU's UUID; empty if there is none.
         clocks_mhz: Graphics clocks that can be set, highest first; empty if none can.
         message: Why clocks cannot be set; empty if they can.
         clock_backend: The way in which clocks are set, `none` if they are not.

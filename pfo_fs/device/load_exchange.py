@@ -47,12 +47,7 @@ _MOST_UNSENT = 1 << 21
 
 
 class LoadClient:
-    """One rank's part, without sockets.
-
-    Args:
-        words: The page shared with the clock process.
-        offered_mhz: The clocks that may be decided.
-    """
+    """One rank's part, without sockets."""
 
     def __init__(self, words: memoryview, offered_mhz: Sequence[int]) -> None:
         self._words, self._offered_mhz = words, frozenset(offered_mhz)
@@ -110,7 +105,6 @@ class Connection:
     """A connection to the process that decides.
 
     Attributes:
-        stream: The socket.
         rows, clocks: Seals of the packets of both directions.
     """
 
@@ -129,10 +123,6 @@ def connect(
     """Returns a connection to the process that decides; both sides have shown that they know the job's secret.
 
     Args:
-        addresses: Where it may be.
-        token: The secret.
-        rank: This rank.
-        within_s: How long to try.
         note: Called with what is tried, and with each problem.
 
     Raises:
@@ -185,8 +175,6 @@ class LoadExchange:
 
     Args:
         training: The socket on which training tells how to reach the process that decides, and then its steps.
-        words: The page shared with training.
-        poll: What the loop waits with.
     """
 
     def __init__(self, training: socket.socket, words: memoryview, poll: select.epoll) -> None:
@@ -209,7 +197,6 @@ class LoadExchange:
         return False
 
     def close(self) -> None:
-        """Ends the exchange."""
         self._closed = True
         for connection in (self._training, *([self._deciding.stream] if self._deciding is not None else [])):
             if connection.fileno() >= 0:

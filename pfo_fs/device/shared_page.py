@@ -27,7 +27,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pfo_fs.ipc.optional_calls import open_memory
+from pfo_fs.ipc.system_calls import open_memory
 
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
@@ -119,7 +119,6 @@ def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int], kinds: S
     """Writes what a step runs into one of the slots.
 
     Args:
-        words: The page.
         slot: 0 to `PLAN_SLOTS` - 1.
         clocks_mhz: The clock of each instruction, in MHz; 0 is the default clock.
         kinds: For each instruction, a number below 65,536 that is the same for the same work.
@@ -148,7 +147,6 @@ class Reading(NamedTuple):
     """A reading of the energy counter, written by the clock process.
 
     Attributes:
-        time_ns: The monotonic time.
         energy_uj: The counter, in uJ. It goes back where it is not known what was consumed.
         clock_mhz_us: The integral of the clock that was set over time, in MHz * us; the default counts as the highest.
     """

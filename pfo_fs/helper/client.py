@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
-from pfo_fs.ipc import held_calls, messages, transport
+from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
-from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
+from pfo_fs.ipc.system_calls import OwnFile, held_recv
 
 log = logging.getLogger("pfo_fs")
 
@@ -39,10 +39,7 @@ class HelperClient:
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
-        token: The job's secret; the helper accepts only clients that send it.
         settings: The settings for the helper that are not defaults.
-        deadline_s: The longest time until a helper listens.
-        sigterm_trace: See `ipc.sigterm_trace`; -1 if this process has none.
 
     Raises:
         CoordinationError: No helper could be reached in time.
@@ -218,7 +215,7 @@ class HelperClient:
             return self._inbox.pop(0)
         if not self._is_connected():
             return None
-        size = held_calls.recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
+        size = held_recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
         if size > 0:
             return self._decode(self._buffer.raw[:size])
         elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):

@@ -29,13 +29,11 @@ class Client:
     """One connection.
 
     Attributes:
-        role: What the process is; `gone`: a training process that has said goodbye.
         gpu: The GPU of a clock process, until that reports that it has put back what it had set.
-        terminated: Whether this training process got SIGTERM.
     """
 
     rank: int
-    role: Literal["training", "clocks", "gone"]
+    role: Literal["training", "clocks", "gone"]  # gone: training has said goodbye
     gpu: m.GpuToReset | None = None
     terminated: bool = False
 
@@ -67,11 +65,9 @@ class Clients(dict[int, Client]):
         return [number for number, client in found if rank in (None, client.rank)]
 
     def clocks(self) -> list[int]:
-        """Returns the connections of clock processes."""
         return [number for number, client in self.items() if client.role == "clocks"]
 
     def ranks(self) -> set[int]:
-        """Returns the ranks whose training processes are connected."""
         return {self[number].rank for number in self.training()}
 
 
@@ -138,12 +134,8 @@ class Job:
         is_open: Whether its folder was created, or ranks have asked to join it.
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.
-        is_ended: Whether the job's end has been noted.
         terminated_at_s: When this helper got SIGTERM, in monotonic s.
         first_crash: How the first rank of this host has crashed that did so by itself; empty while none has.
-        created: The folder that was created here.
-        choice: The choice of the process that schedules the job, while that is made.
-        answered: Ranks whose registration was answered.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
     """

@@ -34,7 +34,6 @@ class HelperLink:
 
     Attributes:
         client: The connection; None without a helper.
-        deaths: How many helpers have died.
     """
 
     def __init__(
@@ -118,7 +117,6 @@ class HelperLink:
         return found
 
     def close(self) -> None:
-        """Ends the connection."""
         client, self.client = self.client, None
         if client is not None:
             client.close()

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
 from pfo_fs.helper.job import TERMINATES_WITHIN_S
-from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.operations import DirectoryOperations, Operation
 from pfo_fs.helper.resets import LOOK_EVERY_S, Resets
 from pfo_fs.helper.state import HelperState
@@ -29,6 +29,9 @@ from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.process_end import got_sigterm_within, open_trace_of_peer
 from pfo_fs.ipc.started import OwnOutput
+
+if TYPE_CHECKING:
+    from pfo_fs.helper.process import CoordinatorThread
 
 log = logging.getLogger("pfo_fs.helper")
 

@@ -1,31 +1,105 @@
 """The helper process: does all input and output on shared files for training, which never touches them itself.
 
 It serves all ranks of a job on one host, whichever optimizer they have. A hung mount blocks the process that calls it,
-for an unlimited time; so that process must be this one and not training.
+for an unlimited time; so that process must be this one and not training. Where no daemon schedules the job, the helper
+of rank 0 does, by a coordinator in a thread of its own: planning takes seconds.
 `client.HelperClient` starts the helper in a session of its own. The helper ends when the last training process that it
-serves has gone; if a hung mount keeps it from ending, training does not wait for it.
-"""
+serves has gone; if a hung mount keeps it from ending, training does not wait for it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
+from pfo_fs.coordination import Coordinator
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.gpu.spec import load_all_ways
-from pfo_fs.errors import plain_text
-from pfo_fs.helper.events import ForTraining, Terminated
-from pfo_fs.helper.local_coordinator import CoordinatorThread
+from pfo_fs.errors import PfoError, plain_text
+from pfo_fs.helper import events as e
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.operations import DirectoryOperations, new_schedule
 from pfo_fs.helper.state import HelperState
-from pfo_fs.ipc.messages import GpuToReset, LogLine
+from pfo_fs.ipc.messages import GpuToReset, LogLine, ScheduleApplied
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
-from pfo_fs.settings import load_settings
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.settings import PFOSettings, load_settings
+
+log = logging.getLogger("pfo_fs.helper")
+
+_LONGEST_PAUSE_S = 2.0
+"""A file that a person has edited is read within this time."""
+
+
+class CoordinatorThread:
+    """Runs one coordinator after the other: a new one when all ranks are known."""
+
+    def __init__(self, operations: DirectoryOperations, settings: PFOSettings, post: Callable[[e.Event], None]) -> None:
+        self._operations = operations
+        self._settings = settings
+        self._post = post
+        self._inbox: SimpleQueue[e.StartCoordinator | ScheduleApplied | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, action: e.StartCoordinator) -> None:
+        """Starts scheduling, or starts afresh with all ranks known."""
+        self._inbox.put(action)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="coordinator")
+            self._thread.start()
+
+    def applied(self, message: ScheduleApplied) -> None:
+        """Notes which schedule rank 0 follows, from which step on."""
+        self._inbox.put(message)
+
+    def stop(self) -> None:
+        """Ends the thread after its present action."""
+        self._inbox.put(None)
+
+    def _run(self) -> None:
+        coordinator: Coordinator | None = None
+        applied: ScheduleApplied | None = None  # a new coordinator may know this number only after its first poll
+        pause_s = _LONGEST_PAUSE_S
+        while True:
+            try:
+                told = self._inbox.get(timeout=pause_s)
+            except Empty:
+                pass
+            else:
+                if told is None:
+                    return
+                if isinstance(told, ScheduleApplied):
+                    applied = told
+                else:
+                    coordinator = self._new(told) or coordinator
+            if coordinator is not None:
+                if applied is not None:
+                    coordinator.applied(applied.number, applied.step)
+                pause_s = min(coordinator.poll(), _LONGEST_PAUSE_S)
+                self._post(e.CoordinatorAlive(coordinator.lease.lease_s))
+
+    def _new(self, action: e.StartCoordinator) -> Coordinator | None:
+        try:
+            return Coordinator(
+                self._operations.another_view(),
+                self._settings,
+                kind="local",
+                rank_infos=action.rank_infos,
+                on_publish=self._publish,
+                lead_s=0.0,
+            )
+        except PfoError as error:
+            log.warning("this job cannot be scheduled here: %s", error)
+            return None
+
+    def _publish(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
+        self._post(e.ForTraining(new_schedule(number, 0, schedules, steps)))
 
 
 def loop_for(given: dict[str, Any]) -> HelperLoop:
@@ -61,13 +135,13 @@ class _ToTraining(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = LogLine(level=record.levelno, message=plain_text(record.getMessage()))
-        self._loop.post(ForTraining(line))
+        self._loop.post(e.ForTraining(line))
 
 
 def main(given: dict[str, Any]) -> None:
     """Runs the helper process; SIGTERM does not end it, since it ends when the training processes have gone."""
     loop = loop_for(given)
     logging.basicConfig(level=logging.INFO, handlers=[_ToTraining(loop)], force=True)
-    on_sigterm(lambda *_: loop.post(Terminated()))
+    on_sigterm(lambda *_: loop.post(e.Terminated()))
     loop.serve(socket.socket(fileno=given["server_fd"]))
     os._exit(0)  # a thread that hangs in the file system is not waited for

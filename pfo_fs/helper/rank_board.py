@@ -7,8 +7,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from pfo_fs.ipc.messages import ProgressReport, TimedStep
 from pfo_fs.models import RankInfo
 from pfo_fs.store import bodies
@@ -39,7 +37,6 @@ class RankBoard:
     Attributes:
         name: The name of this host's progress record: 0 if rank 0 is here, else the rank that joined first; None
             before that.
-        infos: The ranks that have joined.
     """
 
     def __init__(self, jitter: random.Random) -> None:
@@ -70,7 +67,6 @@ class RankBoard:
         return self.name if self.name is not None else info.rank
 
     def note_problem(self, rank: int, text: str) -> None:
-        """Notes a problem of a rank."""
         self._update(rank, error=text[:_MAX_ERROR_CHARS])
 
     def note_reset(self, rank: int, text: str, *, owed: bool, failed: bool) -> None:
@@ -92,7 +88,7 @@ class RankBoard:
         if rank in self._progress and self._progress[rank].held != fields["held"]:
             self._next_s = now_s  # `pfo-fs off --wait` waits for this
         if report.switching is not None:
-            fields["switching"] = msgspec.structs.asdict(report.switching)
+            fields["switching"] = report.switching
         if report.message:
             fields["error"] = self._from_clocks[rank] = report.message[:_MAX_ERROR_CHARS]
         elif rank in self._from_clocks and self._progress[rank].error == self._from_clocks.pop(rank):
@@ -154,11 +150,7 @@ class RankBoard:
 
 
 class IterationTimeLog:
-    """Decides when to write the iteration times of a pipeline: at once when they change, otherwise rarely.
-
-    Args:
-        interval_s: The shortest time between two records.
-    """
+    """Decides when to write the iteration times of a pipeline: at once when they change, otherwise rarely."""
 
     def __init__(self, interval_s: float) -> None:
         self.steps: list[TimedStep] = []
@@ -192,7 +184,6 @@ class IterationTimeLog:
         return newest_number != number or abs(newest_s - span_s) > _CHANGED * span_s
 
     def written(self, now: float) -> None:
-        """Notes that a record was written."""
         is_change = self._written is not None and self._has_changed()
         self._confirmations = _CONFIRMATIONS if is_change else max(0, self._confirmations - 1)
         self._written_at = now

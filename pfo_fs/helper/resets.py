@@ -37,11 +37,7 @@ class _ClockProcess:
 
 
 class OwedResets:
-    """Which GPUs of this host are still to be reset, as the job's status tells: arithmetic only.
-
-    Attributes:
-        under_way: How many attempts have not ended.
-    """
+    """Which GPUs of this host are still to be reset, as the job's status tells: arithmetic only."""
 
     def __init__(self, board: RankBoard) -> None:
         self._board = board
@@ -76,7 +72,6 @@ class Resets:
     Args:
         prepare: Loads what `reset` needs.
         reset: Resets a GPU, and returns why it is not reset, or ''; may take minutes, or hang with the driver.
-        post: Takes the result.
     """
 
     def __init__(

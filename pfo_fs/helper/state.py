@@ -16,12 +16,11 @@ from pydantic import ValidationError
 from pfo_fs.errors import PfoError, StoreError, first_problem
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.held import DirectoryHealth, SwitchWatch
 from pfo_fs.helper.job import Client, Clients, CoordinationChoice, Job
 from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.resets import OwedResets
-from pfo_fs.helper.schedule_watch import ScheduleWatch
+from pfo_fs.helper.watches import DirectoryHealth, ScheduleWatch, SwitchWatch
 from pfo_fs.helper.write_queue import WriteQueue
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import ProfilingResult, RankInfo

@@ -36,7 +36,6 @@ class GpuToReset(msgspec.Struct, frozen=True):
     """The GPU that a clock process sets, for the helper, which resets the GPU if that process dies.
 
     Attributes:
-        clock_backend: The way to set it.
         leave_clocks: Whether only the power limit is put back.
     """
 
@@ -126,24 +125,8 @@ class Goodbye(Message, frozen=True, kw_only=True):
 # ---- from the clock process to the host's helper
 
 
-class SwitchingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How the clocks of a rank are switched, and what that costs there.
-
-    `mode` is `device`, `launch` or `sync`. `ahead_s`: how long before the device runs an instruction training launches
-    it; None if unknown. `call_s`: the duration of a call that sets the clock; `wait_s`: how long it may wait for calls
-    of other GPUs of the host; `latency_s`: the time from its return until the clock acts, as far as learned. `gpus`
-    counts the GPUs of the host whose clocks are set, `max_calls_per_s` limits their calls. `latencies_s`, only in
-    measurements: the latency of each known clock, in MHz.
-    """
-
-    mode: str
-    ahead_s: float | None = None
-    call_s: float | None = None
-    wait_s: float | None = None
-    latency_s: float | None = None
-    gpus: int = 1
-    max_calls_per_s: float | None = None
-    latencies_s: dict[int, float] = {}
+SwitchingReport: TypeAlias = dict[str, Any]
+"""How the clocks of a rank are switched, and what that costs there: the fields of `models.Switching`."""
 
 
 class ProgressReport(Message, frozen=True, kw_only=True):

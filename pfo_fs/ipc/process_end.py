@@ -21,7 +21,7 @@ from types import FrameType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from pfo_fs.ipc.optional_calls import after_fork_in_child, open_memory_file
+from pfo_fs.ipc.system_calls import after_fork_in_child, open_memory_file
 from pfo_fs.ipc.transport import peer_of
 
 

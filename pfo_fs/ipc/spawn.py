@@ -25,10 +25,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from pfo_fs.errors import plain_text
-from pfo_fs.ipc.optional_calls import FLOCK, open_memory_file
-from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import start_of
 from pfo_fs.ipc.started import STARTED
+from pfo_fs.ipc.system_calls import FLOCK, OwnFile, open_memory_file
 
 _COMMAND = "import marshal;given=marshal.load(open(0,'rb',closefd=False));exec(given['begin'],given)"
 _BEGIN = """
@@ -74,8 +73,6 @@ class Child:
 
     Args:
         starter: The process that was started; one that is to outlive training forks, and ends.
-        output: Its standard error.
-        outlives: Whether it forks.
     """
 
     def __init__(self, starter: subprocess.Popen[bytes], output: int, outlives: bool) -> None:
@@ -136,7 +133,6 @@ class Child:
                 os.kill(self.pid or self._starter.pid, number)
 
     def kill(self) -> None:
-        """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def last_words(self) -> str:
@@ -150,11 +146,7 @@ class Child:
         return ""
 
     def how_it_ended(self, within_s: float = 0.0) -> str:
-        """Returns, in brackets and for a message, what is known about the end of the process; may be empty.
-
-        Args:
-            within_s: How long to wait for the process to end, in s.
-        """
+        """Returns, in brackets and for a message, what is known about the end of the process; may be empty."""
         with suppress(TimeoutError):
             self.wait(within_s)
         code, words = self.poll(), self.last_words()

@@ -71,7 +71,6 @@ def decode(packet: bytes, kind: Any) -> Any:
     """Returns the message in a packet.
 
     Args:
-        packet: The bytes received.
         kind: The expected type: `messages.ToHelper`, `messages.ToTraining`, one message class, or `dict`.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pfo_fs.device.clocks.clock_follower import ClockFollower
 from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
-from pfo_fs.device.gpu.pauses import NEVER
+from pfo_fs.device.gpu.driver_errors import NEVER
 from pfo_fs.device.shared_page import IDLE
 from pfo_fs.device.simulated.node_physics import NodePhysics
 

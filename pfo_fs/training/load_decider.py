@@ -19,10 +19,9 @@ from contextlib import suppress
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pfo_fs.ipc.optional_calls import open_memory_file
-from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.system_calls import OwnFile, open_memory_file
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.messages import HELLO, TOKEN_BYTES, Seals, next_row, pack_clock, proof
 from pfo_fs.loads_known import LoadsKnown

@@ -15,8 +15,9 @@ from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
 from pfo_fs.errors import ConfigError, PfoError
 from pfo_fs.guard import reason_of
 from pfo_fs.helper.link import HelperLink
-from pfo_fs.ipc import held_calls, messages
+from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives
+from pfo_fs.ipc.system_calls import held_send
 from pfo_fs.loads.choice import CHANGE_S
 from pfo_fs.loads.messages import TOKEN_BYTES, ReachDecider, StepBegun
 from pfo_fs.loads.step_rows import MOST_ENDED, checked_load
@@ -55,7 +56,7 @@ class LoadLink:
         self._send(begun.packed())
 
     def _send(self, packet: bytes) -> None:
-        if not self._file.seems_open() or held_calls.send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
+        if not self._file.seems_open() or held_send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
             self.works = False  # the exchange has ended, or does not read
 
     @property

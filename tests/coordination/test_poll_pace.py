@@ -15,7 +15,7 @@ from jobs import current_of, make_job, rank_infos, register, write_step
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.progress import CALM_AFTER_S, PollPace
 from pfo_fs.helper.operations import ScheduleFound
-from pfo_fs.helper.schedule_watch import ScheduleWatch
+from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
 

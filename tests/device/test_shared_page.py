@@ -99,11 +99,3 @@ def test_marks_are_lost_when_the_next_one_goes_where_the_oldest_unread_one_is() 
     write_marks(words, shared_page.RING_MARKS, 1)
     reader.read()
     assert reader.read() == [(shared_page.RING_MARKS, shared_page.BEGIN)]
-
-
-def test_entering_names_takes_no_longer_when_the_table_is_full() -> None:
-    ours = SharedPage.create()
-    names = [f"name {i}" for i in range(20_000)]
-    places = [ours.name_id(name) for name in names]
-    assert [ours.name_id(name) for name in names] == places
-    assert set(places[shared_page.MAX_NAMES :]) == {shared_page.MAX_NAMES - 1}

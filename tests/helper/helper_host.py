@@ -12,9 +12,9 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.helper import events
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
 from pfo_fs.helper.operations import DirectoryOperations, OpenDirectory
+from pfo_fs.helper.process import CoordinatorThread
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo, RankInfo

@@ -46,8 +46,8 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
         answers.wait(HANGS_AFTER_S)
         return read()
 
-    monkeypatch.setattr("pfo_fs.helper.held.FALLBACK_AFTER_S", 0.2)
-    monkeypatch.setattr("pfo_fs.helper.held._CALM_S", 0.0)
+    monkeypatch.setattr("pfo_fs.helper.watches.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.watches._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     instead_of(monkeypatch, "read", bodies.CurrentBody, silent)
@@ -115,22 +115,6 @@ def test_a_registration_that_finds_a_damaged_record_is_refused_and_the_helper_go
     host.join(client, job, info)
     client.send(measurement(0, 0))
     wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
-
-
-def test_a_rank_that_another_process_has_taken_does_not_block_the_records_behind_it(host: Host, wait_for: Wait) -> None:
-    first, second = host.client(0), host.client(1)
-    infos = rank_infos(2)
-    job = host.create(first, ranks=2)
-    host.folder(job).register_ranks([bodies.RankBody(rank_info=infos[1], nonce="another process")])
-    away = host.root.with_name(f"{host.root.name}.away")
-    host.root.rename(away)
-    host.join(second, job, infos[1])  # answered at once, written when the directory is back
-    second.send(measurement(1, 0))
-    away.rename(host.root)
-    wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [1], what="the result behind the registration")
-    refused = wait_for(second.poll, what="the refusal")
-    assert isinstance(refused, messages.Refused)
-    assert refused.taken
 
 
 def test_a_helper_that_takes_the_place_of_another_goes_on_under_its_name(tmp_path: Path, wait_for: Wait) -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
-import secrets
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helper_host import Host
-from jobs import instead_of, one_f_one_b, rank_infos, results_by_rank
+from jobs import one_f_one_b, rank_infos, results_by_rank
 from running import HANGS_AFTER_S
 
-from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
-from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.events import ForTraining, Terminated
+from pfo_fs.errors import AlreadyClaimed, CoordinationError
+from pfo_fs.helper.events import Terminated
 from pfo_fs.helper.operations import PollSchedule, new_schedule
-from pfo_fs.helper.schedule_watch import ScheduleWatch
+from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
@@ -134,18 +130,6 @@ def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host
     assert [body.late for body in results_by_rank(folder, 0).values()] == [False, True]
 
 
-def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) -> None:
-    (client,), folder = host.start()
-    away = host.root.with_name(f"{host.root.name}.away")
-    host.root.rename(away)
-    result = {"rank": 0, "iter_time": [1.0], "iter_energy": [2.0]}
-    client.send(messages.MeasurementReport(number=0, first_step=0, result=result))
-    client.send(messages.ProgressReport(step=3, number=0))
-    time.sleep(0.5)  # long enough for several refusals
-    away.rename(host.root)
-    wait_for(lambda: list(results_by_rank(folder, 0)) == [0], what="the result")
-
-
 @pytest.mark.parametrize(
     ("before", "reason"),
     [("nothing", "crashed"), ("goodbye", "finished"), ("SIGTERM", "terminated")],
@@ -174,17 +158,6 @@ def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_h
     clients[0].close()
     end = wait_for(lambda: folder.read(bodies.EndBody), what="the end")
     assert (end.reason, end.message) == ("crashed", "rank 1: ValueError: 3")
-
-
-def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
-    client = host.client(0)
-    folder = host.folder(host.create(client, mode="local"))
-    host.loop.post(ForTraining(messages.LogLine(level=20, message="training does not read this")))
-    wait_for(lambda: host.times(messages.LogLine))
-    client.send(messages.Goodbye(reason="finished"))
-    client.close()
-    end = wait_for(lambda: folder.read(bodies.EndBody))
-    assert end.reason == "finished"
 
 
 def test_packets_that_are_not_messages_do_not_end_the_helper(host: Host) -> None:
@@ -234,27 +207,6 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     assert wait_for(lambda: list(results_by_rank(host.folder(job), 3))) == [0]
 
 
-def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(
-    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wait_for: Wait
-) -> None:
-    def full(*_: object) -> None:
-        calls.append(1)
-        raise StoreError(errno.ENOSPC, "no space left")
-
-    calls: list[int] = []
-    client, (info,) = host.client(0), rank_infos(1)
-    host.join(client, host.create(client), info)
-    instead_of(monkeypatch, "write", bodies.IterationTimesBody, full)  # progress can be written
-    for step in range(1000):
-        client.send(messages.ProgressReport(step=step, number=0, iteration_times=[(step, 0, 1.0)]))
-        time.sleep(0.005)
-        if len(calls) > 3:
-            break
-    assert len(calls) > 3
-    assert caplog.text.count("cannot be written") == 1
-    assert "again" not in caplog.text
-
-
 def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, wait_for: Wait) -> None:
     first, second = host.client(0), host.client(1)
     infos = rank_infos(2)
@@ -266,16 +218,3 @@ def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, w
     assert told.lease_s == pytest.approx(60 + 2 * 0.25), "it does not look all the time"
     host.join(second, job, infos[1])
     assert wait_for(second.poll, what="the same word") == told
-
-
-def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading_all(tmp_path: Path) -> None:
-    address = f"pfo-fs-test-{secrets.token_hex(8)}"
-    with transport.listen(address) as server:
-        client = HelperClient(address, str(tmp_path), "token", 0, {}, deadline_s=HANGS_AFTER_S)
-        theirs, _ = server.accept()
-        client.send(messages.ProblemSeen(message="never read"))
-        theirs.send(transport.encode(messages.ClocksHeld()))
-        theirs.close()
-        heard = [message for _ in range(3) if (message := client.poll()) is not None]
-    assert heard == [messages.ClocksHeld()]
-    client.close()

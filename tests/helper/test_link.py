@@ -65,27 +65,6 @@ def test_a_new_helper_goes_on_under_the_name_of_the_dead_one(link: HelperLink, c
     assert join.helper_name == 3
 
 
-@pytest.mark.parametrize("dies", ["before the first step", "during the first step", "after it"])
-def test_the_order_of_instructions_reaches_the_helper_whenever_it_dies(
-    link: HelperLink, client: FakeClient, now_s: list[float], dies: str
-) -> None:
-    link.send_kept(JOIN)
-    client.may_revive = False
-    if dies == "before the first step":
-        client.die()
-    link.poll()
-    if dies == "during the first step":
-        client.die()
-    link.send_kept(ORDER)
-    if dies == "after it":
-        client.die()
-    link.poll()
-    client.may_revive = True
-    now_s[0] += 10
-    link.poll()
-    assert client.told_on_revival == [[JOIN, ORDER]]
-
-
 def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warning_says_so(
     link: HelperLink, client: FakeClient, now_s: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,16 +1,103 @@
-"""The helper's loop, with a state that only waits for one write."""
+"""The helper's loop over real sockets, with files that hang, and with real ones."""
 
+from __future__ import annotations
+
+import os
+import secrets
 import socket
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
 from running import HANGS_AFTER_S
 
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
+from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
+from pfo_fs.helper.power_limit_files import carry_out
+from pfo_fs.helper.state import HelperState
+from pfo_fs.ipc import messages as m
+from pfo_fs.ipc import transport
+
+
+class HangingFiles:
+    """Each request hangs until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Event()
+        self.done: list[Any] = []
+
+    def execute(self, operation: Any) -> Any:
+        if isinstance(operation, op.OpenDirectory):
+            return True
+        self.begun.release()
+        self.may_end.wait()
+        self.done.append(operation)
+        return [m.ProfileSaved()]
+
+
+@pytest.fixture
+def files() -> Iterator[HangingFiles]:
+    files = HangingFiles()
+    yield files
+    files.may_end.set()
+
+
+@pytest.fixture
+def client(files: HangingFiles) -> Iterator[HelperClient]:
+    token = secrets.token_hex(8)
+    address = f"pfo-fs-test-{token}"
+    state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
+    loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
+    thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
+    thread.start()
+    client = HelperClient(address, "", token, 0, {}, deadline_s=HANGS_AFTER_S)
+    yield client
+    client.close()
+    files.may_end.set()
+    thread.join(HANGS_AFTER_S)
+    assert not thread.is_alive(), "the helper ends when training has gone"
+
+
+def test_training_is_told_of_a_profile_when_it_is_written(client: HelperClient, files: HangingFiles) -> None:
+    client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
+    client.send(m.SaveProfile(path="/p.json", content=b"2", replace=True))
+    assert files.begun.acquire(timeout=HANGS_AFTER_S)
+    assert client.wait_for(m.ProfileSaved, 0.1) is None
+    files.may_end.set()
+    for _ in range(2):
+        assert client.wait_for(m.ProfileSaved, HANGS_AFTER_S) is not None
+    assert [operation.content for operation in files.done] == [b"1", b"2"]
+
+
+def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, files: HangingFiles) -> None:
+    client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
+    client.close()
+    assert files.begun.acquire(timeout=HANGS_AFTER_S)
+    files.may_end.set()  # the fixture waits for the end of the helper
+
+
+def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(os.urandom(2 * m.MAX_PROFILE_BYTES))
+    (read,) = carry_out(m.ReadProfile(path=str(path)))
+    assert isinstance(read, m.ProfileRead)
+    assert len(read.content) == m.MAX_PROFILE_BYTES + 1
+    assert len(transport.encode(read)) < transport.MAX_PACKET_BYTES
+
+
+def test_an_error_is_a_message_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
+    read = carry_out(m.ReadProfile(path=str(tmp_path)))
+    assert [type(message) for message in read] == [m.LogLine, m.ProfileRead]
+    assert read[-1] == m.ProfileRead(profile="unknown")
+    save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
+    assert [type(message) for message in carry_out(save)] == [m.LogLine, m.ProfileSaved]
 
 
 class WaitsForOneWrite:
@@ -21,7 +108,7 @@ class WaitsForOneWrite:
         self.times_woken = 0
 
     def first_actions(self) -> list[e.Action]:
-        return [e.Run(op.OpenDirectory()), e.Stop()]
+        return [e.Run(op.ReadSwitch()), e.Stop()]
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
         if isinstance(event, e.OperationDone):
@@ -34,26 +121,17 @@ class WaitsForOneWrite:
         return float("inf")
 
 
-class HangingDirectory:
-    def __init__(self, released: threading.Event) -> None:
-        self._released = released
-
-    def execute(self, operation: Any) -> None:
-        assert self._released.wait(HANGS_AFTER_S)
-
-
-def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path: Path) -> None:
-    released = threading.Event()
-    state = WaitsForOneWrite()
+def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path: Path, files: HangingFiles) -> None:
+    state: Any = WaitsForOneWrite()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "socket"))
         server.listen()
-        loop = HelperLoop(state, HangingDirectory(released), lambda _: Mock(), lambda: None, lambda _: "")
+        loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
         serving = threading.Thread(target=loop.serve, args=(server,), daemon=True)
         serving.start()
         serving.join(1.0)  # the write hangs for this time
         woken_meanwhile, still_served = state.times_woken, serving.is_alive()
-        released.set()
+        files.may_end.set()
         serving.join(HANGS_AFTER_S)
     assert still_served
     assert not serving.is_alive()

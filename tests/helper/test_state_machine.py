@@ -13,8 +13,8 @@ from jobs import rank_infos
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreUnavailable
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.held import FALLBACK_AFTER_S
 from pfo_fs.helper.state import HelperState
+from pfo_fs.helper.watches import FALLBACK_AFTER_S
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import bodies
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.ipc.own_file import OwnFile
+from pfo_fs.ipc.system_calls import OwnFile
 
 
 @pytest.fixture

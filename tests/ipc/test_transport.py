@@ -1,16 +1,18 @@
-"""Packets: what is sent arrives, what is not a message is refused."""
+"""Packets and messages: what is sent arrives, what is not a message is refused."""
 
 from __future__ import annotations
 
 import secrets
 import socket
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc import messages as m
+from pfo_fs.ipc import transport
 
 plain_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
@@ -32,14 +34,14 @@ def test_a_dictionary_arrives_as_it_was_sent(message: dict[str, Any]) -> None:
 def test_a_schedule_arrives_as_it_was_sent(
     number: int, frequencies: list[tuple[str, int]], ranks: dict[int, int]
 ) -> None:
-    sent = messages.NewSchedule(number=number, plans=[messages.RankPlan(frequencies)], ranks=ranks)
-    assert transport.decode(transport.encode(sent), messages.ToTraining) == sent
+    sent = m.NewSchedule(number=number, plans=[m.RankPlan(frequencies)], ranks=ranks)
+    assert transport.decode(transport.encode(sent), m.ToTraining) == sent
 
 
 @given(st.binary(max_size=200))
 def test_a_packet_that_is_not_a_message_is_refused(packet: bytes) -> None:
     with pytest.raises(ValueError, match="not a message"):
-        transport.decode(packet, messages.ToHelper)
+        transport.decode(packet, m.ToHelper)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,8 @@ def test_a_packet_that_is_not_a_message_is_refused(packet: bytes) -> None:
         {"type": "MeasurementReport", "number": "x", "first_step": 0, "result": {}},
         {"type": "Hello", "rank": 2**70, "role": "training", "token": "t"},
         {"type": "Joined"},
+        {"type": "ReadProfile"},
+        {"type": "SaveProfile", "path": "/p", "content": "text", "replace": 1},
     ],
 )
 def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
@@ -60,7 +64,7 @@ def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
     except OverflowError:
         return  # such an integer cannot even be sent
     with pytest.raises(ValueError, match="not a message"):
-        transport.decode(packet, messages.ToHelper)
+        transport.decode(packet, m.ToHelper)
 
 
 def test_a_message_that_swells_beyond_bounds_is_refused() -> None:
@@ -88,6 +92,27 @@ def test_what_a_peer_sent_is_read_though_it_closed_without_reading_everything(fl
 
 @given(st.text(st.characters(categories=["Cs", "L"]), max_size=20))
 def test_a_text_that_is_not_utf_8_arrives_with_question_marks(text: str) -> None:
-    sent = messages.OrderSeen(instructions=[(text, None)])
-    arrived = transport.decode(transport.encode(sent), messages.ToHelper)
+    sent = m.OrderSeen(instructions=[(text, None)])
+    arrived = transport.decode(transport.encode(sent), m.ToHelper)
     assert arrived.instructions == [(text.encode("utf-8", "replace").decode(), None)]
+
+
+@given(st.text(), st.binary())
+def test_a_profile_arrives_as_it_was_sent(path: str, content: bytes) -> None:
+    save, read = m.SaveProfile(path=path, content=content, replace=True), m.ProfileRead(profile="read", content=content)
+    assert transport.decode(transport.encode(save), m.ToHelper) == save
+    assert transport.decode(transport.encode(read), m.ToTraining) == read
+
+
+def test_every_message_belongs_to_a_direction() -> None:
+    classes = {kind for kind in vars(m).values() if isinstance(kind, type) and issubclass(kind, m.Message)} - {
+        m.Message
+    }
+    assert classes == {*get_args(m.ToHelper), *get_args(m.ToTraining)}
+
+
+def test_messages_cannot_be_changed() -> None:
+    message = m.PaceLeaseRenewed(lease_s=1)
+    with pytest.raises(AttributeError):
+        message.lease_s = 2  # type: ignore[misc]
+    assert msgspec.structs.asdict(message) == {"lease_s": 1}

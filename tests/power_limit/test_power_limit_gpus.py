@@ -22,8 +22,7 @@ from power_limit_fakes import FakeMonitor, limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
-from pfo_fs.device.gpu.dry_run import DryRunGpu
-from pfo_fs.device.gpu.interface import NoGpu
+from pfo_fs.device.gpu.interface import DryRunGpu, NoGpu
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels

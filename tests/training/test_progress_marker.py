@@ -9,7 +9,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.followed_plan import START
 from pfo_fs.device.clocks.latency_model import LatencyModel
-from pfo_fs.device.gpu.pauses import NEVER
+from pfo_fs.device.gpu.driver_errors import NEVER
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TARGET, TURN_SHIFT, TURNS
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker

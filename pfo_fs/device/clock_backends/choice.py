@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace, MeasuresOnly
-from pfo_fs.device.gpu.interface import Gpu, ReadThrough
-from pfo_fs.device.gpu.pauses import patiently
+from pfo_fs.device.gpu.driver_errors import patiently
+from pfo_fs.device.gpu.interface import ClockBackend, Gpu, GpuPlace, MeasuresOnly, ReadThrough
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
@@ -82,15 +81,12 @@ class BackedGpu(ReadThrough):
         return "" if self._gpu.supported_clocks_mhz() else str(getattr(self._gpu, "why_no_clocks", "it has no clocks"))
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Holds the graphics clock at `mhz`; raises as described in `Gpu`."""
         self._change(lambda backend: backend.lock_clock_mhz(mhz))
 
     def reset_clocks(self) -> None:
-        """Lets the driver choose the graphics clock again."""
         self._change(lambda backend: backend.reset_clocks())
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts; raises as described in `Gpu`."""
         self._change(lambda backend: backend.set_power_limit_w(limit_w))
 
     def _change(
@@ -99,7 +95,6 @@ class BackedGpu(ReadThrough):
         """Makes a change; the first one tries the ways in turn.
 
         Args:
-            change: Makes the change in the way that it is given.
             passes_on: After such an error of the first change, the next way is tried.
 
         Raises:
@@ -129,7 +124,6 @@ class BackedGpu(ReadThrough):
         raise DevicePermissionError(_no_way(reasons))
 
     def _open(self, way: str) -> ClockBackend:
-        """Returns a way to set clocks, one of `NAMES` but `auto`."""
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
         if way == "slurm-step":
@@ -158,7 +152,6 @@ class BackedGpu(ReadThrough):
             backend.close()
 
     def close(self) -> None:
-        """Ends the use of the GPU."""
         if self._chosen is not None:
             self._leave(self._chosen)
         super().close()

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from pfo_fs.device.clock_backends.interface import CALL_WITHIN_S, GpuPlace
+from pfo_fs.device.gpu.interface import CALL_WITHIN_S, GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 GROUP = "gpuclocks"
@@ -25,9 +25,7 @@ class SudoBackend:
     """Sets the clocks of one GPU by `sudo -n nvidia-smi`.
 
     Args:
-        place: The GPU.
         asked: Whether the user asked for this way by name; otherwise only members of `gpuclocks` use it.
-        within_s: The longest time of one call.
     """
 
     def __init__(self, place: GpuPlace, *, asked: bool, within_s: float | None = None) -> None:
@@ -50,15 +48,12 @@ class SudoBackend:
         return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Locks the graphics clock at `mhz`; raises as described in `ClockBackend`."""
         self._change(f"locking it at {mhz} MHz", "-lgc", f"{mhz},{mhz}")
 
     def reset_clocks(self) -> None:
-        """Unlocks the graphics clock."""
         self._change("unlocking its clocks", "-rgc")
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts."""
         self._change(f"setting a power limit of {limit_w:g} W", "-pl", f"{limit_w:.2f}")
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
-from pfo_fs.device.clock_backends.interface import CALL_WITHIN_S, GpuPlace
+from pfo_fs.device.gpu.interface import CALL_WITHIN_S, GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
@@ -28,7 +28,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connects to the socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -38,9 +37,7 @@ class ZeusdBackend:
     """Sets the clocks of one GPU through zeusd.
 
     Args:
-        place: The GPU.
         path: The socket; `ZEUSD_SOCK_PATH`, as for Zeus, or zeusd's default if None.
-        within_s: The longest time of one call.
     """
 
     def __init__(self, place: GpuPlace, *, path: str | None = None, within_s: float | None = None) -> None:
@@ -60,15 +57,12 @@ class ZeusdBackend:
         return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Locks the graphics clock at `mhz`; raises as described in `ClockBackend`."""
         self._post(f"locking it at {mhz} MHz", "set_gpu_locked_clocks", min_clock_mhz=mhz, max_clock_mhz=mhz)
 
     def reset_clocks(self) -> None:
-        """Unlocks the graphics clock."""
         self._post("unlocking its clocks", "reset_gpu_locked_clocks")
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts."""
         what = f"setting a power limit of {limit_w:g} W"
         self._post(what, "set_power_limit", power_limit_mw=round(limit_w * 1000))
 
@@ -76,7 +70,6 @@ class ZeusdBackend:
         """Does nothing: each call has a connection of its own."""
 
     def _find(self) -> int:
-        """Returns zeusd's number of this GPU."""
         if self._id is None:
             try:
                 offer = json.loads(self._ask("GET", "/discover", "discovering GPUs"))

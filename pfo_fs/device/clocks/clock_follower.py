@@ -25,7 +25,7 @@ from math import hypot
 
 from pfo_fs.device.clocks.followed_plan import CHUNK, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
-from pfo_fs.device.gpu.pauses import NEVER
+from pfo_fs.device.gpu.driver_errors import NEVER
 
 _FINE_NS = 100_000
 """The shortest time between two looks at the device's progress."""
@@ -81,8 +81,6 @@ class ClockFollower:
         Args:
             turn: Another number for each step.
             code: The point, as the device writes it.
-            plan: The plan of this step.
-            now_ns: The time of this look.
         """
         last, at = plan.last, plan.place_of(code)
         at_ns = now_ns

@@ -6,7 +6,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_follower import ClockFollower
 from pfo_fs.device.clocks.followed_plan import FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
-from pfo_fs.device.gpu.pauses import NEVER
+from pfo_fs.device.gpu.driver_errors import NEVER
 
 _LEFT_OPEN_NS, _TIMES_LONGER = 10_000_000_000, 5
 """A step with one clock that lasts for ten seconds and for five times as long as the one before counts as left open."""

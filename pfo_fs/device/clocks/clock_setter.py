@@ -11,8 +11,8 @@ from contextlib import suppress
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import clock_undo
+from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.pauses import Pauses
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After a clock could not be set, clocks stay at their default for such a pause."""
@@ -28,12 +28,9 @@ class ClockSetter:
     process has got SIGTERM, this object resets the clocks and makes no further change.
 
     Args:
-        gpu: The GPU whose clock is set.
-        words: The page that is shared with training.
         clock_was_set: Called after each change with the time in ns, the clock in MHz (0: the driver's default), and how
             long the call waited for those of other GPUs, in ns.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
-        driver: This process's place at the driver.
 
     Attributes:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
@@ -41,7 +38,6 @@ class ClockSetter:
             driver does not reset it.
         controls: Whether this object still changes clocks.
         terminated: Whether the clock process has got SIGTERM; the next `apply` then resets the clocks.
-        undo: Resets the clocks, and knows whether that is owed.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from pfo_fs.ipc.optional_calls import FLOCK, OFD_GETLK, OFD_SETLK
+from pfo_fs.ipc.system_calls import FLOCK, OFD_GETLK, OFD_SETLK
 
 FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
@@ -39,15 +39,12 @@ class DriverCalls:
     """The calls of one GPU.
 
     Args:
-        call_ns: The known duration of a call.
         calls_per_s: Most calls per second of all GPUs of the node; None: as many as take `BUSY_SHARE` of the time.
 
     Attributes:
         call_ns: Median duration of a call.
         queue_ns: How long a call may have to wait for those of other GPUs of the node.
-        made: Number of calls so far.
         gpus: Number of GPUs of the node whose clocks are set.
-        calls_per_s: The same.
     """
 
     def __init__(self, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
@@ -102,7 +99,6 @@ class HostDriver(DriverCalls):
 
     Args:
         path: The file, `driver_file()`; empty for a process that makes no calls.
-        call_ns, calls_per_s: As for `DriverCalls`.
 
     Attributes:
         waited_ns: How long the last turn was waited for.
@@ -138,7 +134,6 @@ class HostDriver(DriverCalls):
         return sum(self._is_taken(place) for place in range(_PLACES) if place != self._place)
 
     def _is_taken(self, place: int) -> bool:
-        """Returns whether another process has a place."""
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         try:
             found = fcntl.fcntl(self._fd, OFD_GETLK, asked)

@@ -42,7 +42,6 @@ class FollowedPlan:
         kinds: For each instruction, a number that is the same for the same work.
 
     Attributes:
-        kinds: The same.
         last: The last point, `IDLE`. Point 0 is `START`; 2 i + 1 and 2 i + 2 are begin and end of instruction i.
         clock_from: The clock that is needed from each point on.
         next_change: For each point, the next one at which another clock is needed.

@@ -115,7 +115,6 @@ class Durations:
         """Returns the duration of an instruction at a clock; None if too little is known.
 
         Args:
-            kind: The number of the instruction.
             mhz: The clock; 0 is one that is not known.
             within: The duration may follow from that at the nearest clock, if it is within this share.
         """
@@ -134,7 +133,6 @@ class Durations:
         return Duration(guessed_ns, error_ns)
 
     def _scatter_ns(self, steady: _Steady) -> float:
-        """Returns the standard error of a duration."""
         return _MIDDLE_ERROR * self.scatter * steady.took_ns / sqrt(len(steady.samples_ns))
 
 
@@ -158,15 +156,10 @@ class LatencyModel:
     """The latencies of one GPU's clocks.
 
     Args:
-        calls: The calls of this GPU.
         known_ns: Known times from the return of a call until a clock (MHz) acts, as from `pfo-fs doctor --switching`.
         top_mhz: The default clock; 0 if unknown. It acts like the highest clock.
         tp_degree: Number of GPUs that run the same instructions together. The slowest of them counts: after a change
             down the one that is called first, after a change up the one that is called last.
-
-    Attributes:
-        calls: The same.
-        durations: What instructions take at their clocks.
     """
 
     def __init__(
@@ -235,21 +228,19 @@ class LatencyModel:
         """Returns the report of how clocks are switched, and what that costs here.
 
         Args:
-            mode: What clocks follow.
             ahead_s: How far training runs ahead of the device, in s; None: unknown.
-            each_clock: Whether to report the latency of each clock.
         """
         calls = self.calls
-        return SwitchingReport(
-            mode=mode,
-            ahead_s=ahead_s,
-            call_s=round(calls.call_ns / 1e9, 6) if calls.made else None,
-            wait_s=round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            latency_s=self.longest_s,
-            gpus=calls.gpus,
-            max_calls_per_s=calls.calls_per_s,
-            latencies_s=self.learned_s if each_clock else {},
-        )
+        return {
+            "mode": mode,
+            "ahead_s": ahead_s,
+            "call_s": round(calls.call_ns / 1e9, 6) if calls.made else None,
+            "wait_s": round(calls.queue_ns / 1e9, 6) if calls.made else None,
+            "latency_s": self.longest_s,
+            "gpus": calls.gpus,
+            "max_calls_per_s": calls.calls_per_s,
+            "latencies_s": self.learned_s if each_clock else {},
+        }
 
     # ---- what happens
 
@@ -268,7 +259,6 @@ class LatencyModel:
 
         Args:
             kind: The same number for the same instruction.
-            began_ns, ended_ns: When the device began and ended it.
             unsure_ns: By how much earlier it may have begun.
         """
         if ended_ns <= began_ns:
@@ -337,7 +327,6 @@ class LatencyModel:
         return change.since_ns + min(SETTLED_NS, after_ns)
 
     def _add(self, change: _Change, unlikely: Row) -> None:
-        """Adds what an instruction tells of the latency of a clock."""
         is_first = change.number > self._last_shown
         self._last_shown = max(self._last_shown, change.number)
         self._changes[change.mhz] = self._changes.get(change.mhz, 0) + is_first

@@ -15,8 +15,8 @@ from typing import Any
 
 from pfo_fs.device.clocks.undo import SAME_W, limit_undo
 from pfo_fs.device.clocks.undo_note import limit_note
+from pfo_fs.device.gpu.driver_errors import passes, patiently
 from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.pauses import passes, patiently
 from pfo_fs.errors import DeviceError
 
 _MAX_REQUEST_BYTES = 4096
@@ -38,9 +38,7 @@ class PowerLimits:
     "id" of its request. A line without an id is not an answer: it reports that no more limits are set, and why.
 
     Args:
-        gpu: The GPU.
         report_to: Reports to a helper from now on, by its address, the rank, and the job's token.
-        why_clocks_stay: Returns why clocks are not set; None if they are.
 
     Attributes:
         undo: Restores the limit, and knows whether that is owed.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.device.clocks.undo_note import UndoNote, clock_note, limit_note
-from pfo_fs.device.gpu.pauses import NEVER, Pauses, patiently
+from pfo_fs.device.gpu.driver_errors import NEVER, Pauses, patiently
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError
 
@@ -39,7 +39,6 @@ class UndoState(NamedTuple):
 
     Attributes:
         owed: Settings that are to be put back, and are not yet.
-        failures: Attempts that have failed so far.
         problem: Why; empty while nothing has failed.
         is_limited: Whether a power limit of this process may be in force.
     """
@@ -55,13 +54,10 @@ class Undo:
 
     Args:
         what: What is put back, for messages: "default clocks".
-        note: Tells the next process.
-        put_back: Puts the setting back, to the value that it is given.
         shows: Returns whether the GPU still shows a value that was set; None if it does not tell. May raise.
         in_force: Called with the value that is in force after an attempt, or when one turns out to have had no effect.
 
     Attributes:
-        before: The value to put back.
         value: The value that was set last; None while nothing is to be put back.
         owed: Whether it must be put back, and the driver has not done so yet.
         problem: Why it is not put back yet; empty while nothing has failed.
@@ -172,7 +168,6 @@ class Undo:
         return left is not None and left.in_use and not left.is_own
 
     def _look(self, now_ns: int) -> None:
-        """Looks whether the GPU still shows the value."""
         assert self.value is not None
         try:
             shows = self._shows(self.value)
@@ -234,9 +229,6 @@ def take_over(gpu: Gpu, clock: Undo, limit: Undo, *, clock_is_reset: bool = Fals
     A note about a power limit that is not in force any more is removed: another process has set one since.
 
     Args:
-        gpu: The GPU.
-        clock: The undo of its clock.
-        limit: The undo of its power limit.
         clock_is_reset: Whether the driver says that the clock has just been reset.
     """
     note = limit_note(_noted(gpu))
@@ -253,9 +245,7 @@ def finish(undos: Sequence[Undo], for_s: float, meanwhile: Callable[[], None] = 
     """Goes on until everything is put back and verified, but for no longer than `for_s`; returns whether it is.
 
     Args:
-        undos: The settings.
         for_s: The longest time, in s; attempts that hang take longer.
-        meanwhile: Called between attempts.
     """
     until_ns = time.monotonic_ns() + round(for_s * 1e9)
     while True:
@@ -282,7 +272,6 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
     """Resets what an ended job has left on a GPU, until that is verified; returns what could not be done, or ''.
 
     Args:
-        gpu: The GPU.
         for_s: The longest time, in s; attempts that hang take longer.
         locked_mhz: The clock at which it may be locked; 0 if it is not known.
         power_limit_w: The power limit to set, in W; None: what a note says, if that limit is still in force.
@@ -300,8 +289,6 @@ def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None 
     """Puts back what a clock process that has died has left on its GPU; returns why that is not done, or ''.
 
     Args:
-        spec: The GPU.
-        options: What the clock process was told at its start.
         power_limit_w: The power limit that was in force before it, in W; None: what its note says.
     """
     backend = options.clock_backend

@@ -69,7 +69,6 @@ class Left(NamedTuple):
     Attributes:
         before: The value before, in W or MHz; 0 MHz is the driver's default.
         value: The value that it has set, or was about to set.
-        pid: The id of that clock process.
         in_use: Whether that clock process still runs on this host; it will then undo it itself.
         earlier: The value that it had set before that, which is in force if it was killed in between.
     """
@@ -84,7 +83,6 @@ class Left(NamedTuple):
         """Whether this clock process may have left a value that is in force now.
 
         Args:
-            value: The value in force.
             same: Values that differ by at most this are the same.
         """
         return any(abs(own - value) <= same for own in (self.value, self.earlier) if own is not None)

@@ -14,7 +14,7 @@ import secrets
 import sys
 from typing import Any, NamedTuple
 
-from pfo_fs.device.gpu.nvml_calls import call, mig_divides, pynvml, text_of
+from pfo_fs.device.gpu.driver_errors import call, mig_divides, pynvml, text_of
 from pfo_fs.errors import DeviceError
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")

@@ -1,4 +1,4 @@
-"""The interface of a GPU: its clocks, its power limit and its energy counter; and what it is set to.
+"""The interfaces of a GPU and of a way to set it, and GPUs of which nothing is set.
 
 The clock process imports this module, so it is small. Real and simulated GPUs have modules of their own; `spec.py`
 opens them.
@@ -6,10 +6,87 @@ opens them.
 
 from __future__ import annotations
 
+import os
+import time
 from typing import NamedTuple, Protocol
 
-from pfo_fs.device.clock_backends.interface import MeasuresOnly, Settable
-from pfo_fs.errors import DeviceError
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+CALL_WITHIN_S = 5.0
+"""A call that has not ended after this time is given up, so that a hung daemon never blocks the clock process."""
+
+
+class GpuPlace(NamedTuple):
+    """One GPU of this host, as other programs name it.
+
+    Attributes:
+        uuid: The UUID as `nvidia-smi -L` prints it.
+        nvml_index: NVML's index in this process.
+        pci_address: domain:bus:device.function, as `lspci -D` prints it.
+    """
+
+    uuid: str
+    name: str
+    nvml_index: int
+    gpu_count: int
+    pci_address: str
+
+
+class Settable(Protocol):
+    """What sets the clocks and the power limit of one GPU: a way to do so, or the GPU itself.
+
+    A call returns when it is done or has failed. The clock process makes one call at a time and takes the newest
+    request afterwards, so there is never more than one call under way for a GPU.
+    """
+
+    def lock_clock_mhz(self, mhz: int) -> None:
+        """Holds the graphics clock at `mhz`.
+
+        Raises:
+            DevicePermissionError: This user may not do so in this way.
+            DeviceError: It was refused for another reason, or did not happen in time.
+        """
+
+    def reset_clocks(self) -> None:
+        """Lets the driver choose the graphics clock again; raises as `lock_clock_mhz`."""
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Sets the power limit, in watts; it stays until another one is set. Raises as `lock_clock_mhz`."""
+
+    def close(self) -> None:
+        """Ends the use; clocks stay as they are. A second call does nothing."""
+
+
+class ClockBackend(Settable, Protocol):
+    """One way to set the clocks and the power limit of one GPU. Each call takes 5 s at most."""
+
+    def why_not(self) -> str:
+        """Returns why this way does not work here and what the operator has to do; '' if it seems to. Changes nothing.
+
+        An empty string is not a promise: the first change can still be refused.
+        """
+
+
+class MeasuresOnly:
+    """A way that sets nothing, and says why."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def why_not(self) -> str:
+        return self._reason
+
+    def lock_clock_mhz(self, mhz: int) -> None:
+        raise DeviceError(f"cannot set {mhz} MHz: {self._reason}")
+
+    def reset_clocks(self) -> None:
+        raise DevicePermissionError(f"cannot reset the clocks: {self._reason}")
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        raise DevicePermissionError(f"cannot set a power limit of {limit_w:g} W: {self._reason}")
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 class Gpu(Settable, Protocol):
@@ -69,7 +146,6 @@ class NoGpu(MeasuresOnly):
         self.try_reset = self.why_not
 
     def supported_clocks_mhz(self) -> list[int]:
-        """Returns an empty list."""
         return []
 
     def reset_clocks(self) -> None:
@@ -80,19 +156,15 @@ class NoGpu(MeasuresOnly):
         return None
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Raises a `DeviceError`."""
         raise DeviceError(f"no power limit can be set: {self._reason}")
 
     def power_limit_w(self) -> float:
-        """Raises a `DeviceError`."""
         raise DeviceError(f"the power limit cannot be read: {self._reason}")
 
     def energy_j(self) -> float:
-        """Returns 0."""
         return 0.0
 
     def throttled(self) -> str:
-        """Returns an empty string."""
         return ""
 
 
@@ -112,12 +184,68 @@ class ReadThrough:
 
     @property
     def energy_breaks(self) -> int:
-        """How often it was not known what was consumed between two readings."""
         return self._gpu.energy_breaks
 
     def close(self) -> None:
-        """Ends the use of the GPU."""
         self._gpu.close()
+
+
+class ActionLog:
+    """Appends each change of a GPU to a file, as one JSON line: clocks locked or reset, power limits set."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, action: str, mhz: int) -> None:
+        """Appends one line, with the time of the call."""
+        os.write(self._fd, b'{"t_ns":%d,"action":"%s","mhz":%d}\n' % (time.monotonic_ns(), action.encode(), mhz))
+
+    def write_limit(self, limit_w: float) -> None:
+        """Appends one line about a power limit, in watts, with the time of the call."""
+        os.write(self._fd, b'{"t_ns":%d,"action":"limit","watts":%.10g}\n' % (time.monotonic_ns(), limit_w))
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class DryRunGpu(ReadThrough):
+    """Reads everything from a real GPU and changes nothing on it (`PFO_FS_DRY_RUN=1`).
+
+    It serves machines where clocks may not be changed: it only records the clocks and power limits that it would set.
+
+    Args:
+        log_path: File that gets a line for each change that was not made; None for no file.
+    """
+
+    def __init__(self, gpu: Gpu, log_path: str | None = None) -> None:
+        super().__init__(gpu)
+        self.clock_backend = "dry run"
+        self._log = ActionLog(log_path or os.devnull)
+        self.name = f"{gpu.name} (dry run)"
+
+    def try_reset(self) -> str:
+        """Returns an empty string, so that a dry run does everything but the changes."""
+        return ""
+
+    def lock_clock_mhz(self, mhz: int) -> None:
+        self._log.write("lock", mhz)
+
+    def reset_clocks(self) -> None:
+        self._log.write("reset", 0)
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns None: no clock was locked."""
+        return None
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        self._log.write_limit(limit_w)
+
+    def close(self) -> None:
+        super().close()
+        self._log.close()
 
 
 class GpuSettings(NamedTuple):

@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pfo_fs.device.clock_backends.choice import MODULES, NAMES
-from pfo_fs.device.gpu.dry_run import DryRunGpu
-from pfo_fs.device.gpu.interface import Gpu, NoGpu
+from pfo_fs.device.gpu.interface import DryRunGpu, Gpu, NoGpu
 from pfo_fs.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        spec: The GPU.
         clock_backend: The way to set clocks: one of `clock_backends.choice.NAMES`. On simulated GPUs, only
             `slurm-step` and `none` differ from the others, as they set no clocks.
 

@@ -141,7 +141,6 @@ class WindowTicks:
         self.clear()
 
     def clear(self) -> None:
-        """Drops all steps and ticks."""
         self._powers.clear()
         self._ticks: list[tuple[int, float]] = []
         self._steps = self._lasts_ns = 0

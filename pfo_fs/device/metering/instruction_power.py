@@ -32,7 +32,6 @@ class Power(NamedTuple):
     Attributes:
         instruction: The instruction's name; empty for waiting.
         frequency: The clock in MHz; 0 for the driver's default, and for waiting at any clock.
-        power: The power, in W.
         error: Standard error of `power`, in W.
         seconds: How long the instruction ran in total.
     """
@@ -61,7 +60,6 @@ class PowerFit:
         self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each instruction, joules of all
 
     def clear(self) -> None:
-        """Drops all ticks."""
         self._rows.clear()
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:

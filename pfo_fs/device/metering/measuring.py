@@ -15,8 +15,8 @@ from contextlib import suppress
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.undo import UndoState
+from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.pauses import Pauses
 from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
@@ -41,15 +41,10 @@ class Measuring:
     """Reads the energy counter and the marks whenever `next_look_ns` has come.
 
     Args:
-        gpu: The GPU whose energy is read.
-        words: The page that is shared with training.
-        meter: Turns marks and readings into times and energies.
         setter: Sets the clocks; knows which is in force and what is wrong.
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
-        reporter: Sends results and progress to the helper.
         readings: Leaves each reading of the energy counter to training.
-        undo: Returns what could not be put back.
 
     Attributes:
         next_look_ns: The monotonic time at which the next reading is due.
@@ -124,7 +119,6 @@ class Measuring:
         """Reports how it is after the trainer has ended.
 
         Args:
-            message: What is wrong.
             released: Whether the clocks are reset, and stay so: then this is the last report.
         """
         with suppress(Exception):  # a reporter that fails must not keep the clocks from being reset
@@ -138,7 +132,6 @@ class Measuring:
     def _progress(
         self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
     ) -> ProgressReport:
-        """Returns how it is now."""
         step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
         why_clocks_stay = "" if self.leaves_clocks else self._setter.message
         return ProgressReport(

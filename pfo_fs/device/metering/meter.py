@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.energy_curve import EnergyCurve, WindowTicks
 from pfo_fs.device.metering.instruction_power import Power, PowerFit
@@ -31,10 +29,7 @@ class EndedStep(NamedTuple):
     """A step whose marks are complete, and whose energy may not be known yet.
 
     Attributes:
-        step: The step's number.
         number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
-        begin_ns, end_ns: When the step began and ended, in monotonic ns.
-        last_end_ns: When the step's last instruction ended.
         usable: Whether the step ran as scheduled and its instructions were marked.
         instructions: (place in the name table, begin in ns, end in ns), ordered by end.
     """
@@ -52,9 +47,6 @@ class Step(NamedTuple):
     """One complete step.
 
     Attributes:
-        step: The step's number.
-        number: The number of the schedule in force.
-        time_s: Time from the step's begin to its end.
         energy_j: Energy over that time; 0 if it is not known.
         span_s: Time from the step's begin to the end of its last instruction, without later work of the optimizer.
         times: Duration of each instruction in seconds, by name, in the order of their begins.
@@ -95,7 +87,7 @@ class Measured(NamedTuple):
             "powers": [power._asdict() for power in self.powers],
         }
         if switching is not None:
-            result["switching"] = msgspec.structs.asdict(switching)
+            result["switching"] = switching
         return MeasurementReport(number=self.number, first_step=self.first_step, result=result)
 
 
@@ -188,7 +180,6 @@ class StepMeter:
         top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
 
     Attributes:
-        curve: The energy curve; the caller adds the readings.
         last_step: The last complete step; None before the first.
         done_number: The schedule number whose result was the last to be complete.
         pace: (step, number, span in s) of the last complete steps; the reader removes them.
@@ -218,7 +209,6 @@ class StepMeter:
         """Adds marks; computes a step's time and energy once the energy curve covers its end.
 
         Args:
-            marks: The next marks.
             everything: Compute all steps, since no further readings will come.
 
         Yields:
@@ -276,7 +266,6 @@ class StepMeter:
             self.done_number = ended.number
 
     def _is_complete(self) -> bool:
-        """Returns whether enough steps were collected."""
         steps, wanted, ticks = len(self._collected), self._profile_steps, self._ticks
         if steps >= _MOST_TIMES * wanted:
             return True
@@ -290,7 +279,6 @@ class StepMeter:
         return [_with_energy(step, power_w * step.time_s) for step in self._collected]
 
     def _clear(self) -> None:
-        """Drops what was collected."""
         self._collected.clear()
         self._ticks.clear()
 

@@ -128,7 +128,6 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs one of the two processes."""
     try:
         found = _measure(json.loads(os.environ["PFO_FS_P2P"]))
     except PfoError as error:

@@ -29,7 +29,6 @@ class Reporter:
 
     Args:
         address: The helper's first abstract socket address; None to send nothing.
-        rank: Global rank.
         token: The helper accepts only clients that send it.
         gpu: The GPU that this process sets; None if it sets none. If this process dies without `released`, the helper
             resets the GPU.
@@ -68,10 +67,6 @@ class Reporter:
 
     def progress(self, report: messages.ProgressReport, *, now: bool = False) -> bool:
         """Takes a report of this rank's progress, at most once a second and only if something has changed.
-
-        Args:
-            report: How it is now.
-            now: Do not wait for the second to pass.
 
         Returns:
             Whether the report was taken; it is sent by `send_waiting`.

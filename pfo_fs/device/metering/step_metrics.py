@@ -19,7 +19,6 @@ class Readings:
     """The clock process's side: writes each reading of the energy counter, and the sum of the clock over time.
 
     Args:
-        words: The page that is shared with training.
         top_mhz: The highest clock, in MHz, which the default clock counts as; 0 if clocks are not set.
     """
 
@@ -38,7 +37,6 @@ class Readings:
         write_change(self._words, t_ns, mhz)
 
     def write(self, t_ns: int, energy_j: float) -> None:
-        """Writes a reading of the energy counter."""
         self._energy_uj = round(energy_j * 1e6)
         self._write(t_ns)
 
@@ -83,7 +81,6 @@ class StepMetrics:
         self._top_j: float | None = None
 
     def step_begins(self) -> None:
-        """Notes the begin of a step."""
         self._last_ns = time.monotonic_ns()
         if self._first_ns == 0:
             self._first_ns = self._last_ns

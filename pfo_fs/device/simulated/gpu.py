@@ -16,8 +16,7 @@ import stat
 import time
 from contextlib import suppress
 
-from pfo_fs.device.gpu.dry_run import ActionLog
-from pfo_fs.device.gpu.interface import GpuSettings
+from pfo_fs.device.gpu.interface import ActionLog, GpuSettings
 from pfo_fs.device.simulated.node_physics import NodePhysics, node_physics
 from pfo_fs.device.simulated.physics import Coefficients, GpuModel, gpu_model
 from pfo_fs.device.simulated.stream import SimulatedStream

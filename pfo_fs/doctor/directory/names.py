@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.ipc.optional_calls import FLOCK, OFD_SETLK
+from pfo_fs.ipc.system_calls import FLOCK, OFD_SETLK
 from pfo_fs.store import NO_HARD_LINKS, TEMP_PREFIX
 
 _WRITTEN_BYTES = 64 << 10

@@ -1,4 +1,4 @@
-"""What each way to set clocks must do, over NVML with a fake `pynvml` and over stand-ins for zeusd and sudo."""
+"""What each way to set clocks must do, over stand-ins for zeusd and sudo."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_backends.choice import BackedGpu
-from pfo_fs.device.clock_backends.interface import ClockBackend, GpuPlace
 from pfo_fs.device.clock_backends.sudo import SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver
+from pfo_fs.device.gpu.interface import ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, DevicePermissionError
@@ -31,57 +31,9 @@ GPU = 1  # NVML's index of the GPU whose clocks are set
 PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", GPU, len(UUIDS), f"0000:{GPU + 0x3B:02x}:00.0")
 
 
-class NvmlBench:
-    """NVML, and the means to look behind it: the same of each way to set clocks."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fake = FakeNvml()
-        monkeypatch.setitem(sys.modules, "pynvml", self.fake)
-        self.runs = threading.Event()
-        self.runs.set()
-        self.log: list[str] = []
-        for name in ("nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"):
-            setattr(self.fake, name, self._slow(getattr(self.fake, name)))
-
-    def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
-        def slow(*values: int) -> None:
-            self.log.append("begins")
-            self.runs.wait(HANGS_AFTER_S)
-            try:
-                call(*values)
-            finally:
-                self.log.append("ends")
-
-        return slow
-
-    def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
-        return NvmlGpu(UUIDS[GPU])
-
-    def clock_changes(self) -> list[int]:
-        return [0 if call[1] == "reset" else call[1] for call in self.fake.locked if call[0] == GPU]
-
-    def limit_w(self) -> float:
-        return self.fake.limit_mw / 1000
-
-    def refuse(self) -> None:
-        for what in ("SetGpuLockedClocks", "ResetGpuLockedClocks", "SetPowerManagementLimit"):
-            self.fake.fails[f"nvmlDevice{what}"] = 4
-
-    def hang(self, hangs: bool) -> None:
-        """Has the driver accept the next call and not end it; or lets it go on."""
-        (self.runs.clear if hangs else self.runs.set)()
-
-    def calls_begun(self) -> int:
-        return self.log.count("begins")
-
-    def most_at_once(self) -> int:
-        return most_at_once(self.log)
-
-    def close(self) -> None:
-        self.hang(False)
-
-
 class ZeusdBench:
+    """zeusd, and the means to look behind it: the same of each way to set clocks."""
+
     def __init__(self, folder: Path) -> None:
         self.zeusd = Zeusd(folder / "zeusd.sock")
 
@@ -147,29 +99,14 @@ class SudoBench:
         self.hang(False)
 
 
-Bench: TypeAlias = NvmlBench | ZeusdBench | SudoBench
-
-
-def make_bench(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    folder.mkdir()
-    if name == "nvml":
-        return NvmlBench(monkeypatch)
-    if name == "zeusd":
-        return ZeusdBench(folder)
-    return SudoBench(folder, monkeypatch)
-
-
-@pytest.fixture(params=["nvml", "zeusd", "sudo"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
-    made = make_bench(request.param, tmp_path / "bench", monkeypatch)
-    yield made
-    made.close()
+Bench: TypeAlias = ZeusdBench | SudoBench
 
 
 @pytest.fixture(params=["zeusd", "sudo"])
-def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
-    """A way through another process, whose calls can be given up; a call of NVML cannot."""
-    made = make_bench(request.param, tmp_path / "bench", monkeypatch)
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+    """A way through another program; what NVML itself does: `gpu/test_gpu_contract.py`."""
+    (tmp_path / "bench").mkdir()
+    made = ZeusdBench(tmp_path / "bench") if request.param == "zeusd" else SudoBench(tmp_path / "bench", monkeypatch)
     yield made
     made.close()
 
@@ -219,20 +156,20 @@ def test_discovery_and_closing_change_nothing(bench: Bench) -> None:
 
 
 def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_their_default(
-    program: Bench, wait_for: WaitFor
+    bench: Bench, wait_for: WaitFor
 ) -> None:
     """Also the reset is given up. A lock that happens late does not come after a later reset."""
-    backend = program.backend(within_s=1.0)
+    backend = bench.backend(within_s=1.0)
     assert backend.why_not() == ""
-    program.hang(True)
+    bench.hang(True)
     with pytest.raises(DeviceError, match=r"900 MHz.*within 1 s"):
         backend.lock_clock_mhz(900)
     with pytest.raises(DeviceError, match="unlocking"):
         backend.reset_clocks()
-    program.hang(False)
-    wait_for(lambda: program.clock_changes()[:1] == [900], what="the late lock")
+    bench.hang(False)
+    wait_for(lambda: bench.clock_changes()[:1] == [900], what="the late lock")
     backend.reset_clocks()
-    assert program.clock_changes()[-1] == 0
+    assert bench.clock_changes()[-1] == 0
     backend.close()
 
 
@@ -240,36 +177,36 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
     """Requests come while a call hangs; afterwards only the last of them is set."""
     backend = bench.backend(within_s=HANGS_AFTER_S)
     assert backend.why_not() == ""
-    with NvmlGpuThrough(backend) as gpu:
-        words = SharedPage.create().words
-        setter = ClockSetter(gpu, words, lambda *change: None, why_clocks_stay="", driver=HostDriver(""))
-        ended = threading.Event()
+    gpu: Any = GpuThrough(backend)
+    words = SharedPage.create().words
+    setter = ClockSetter(gpu, words, lambda *change: None, why_clocks_stay="", driver=HostDriver(""))
+    ended = threading.Event()
 
-        def follow() -> None:
-            while not ended.is_set():
-                setter.apply(lambda: words[shared_page.TARGET])
-                time.sleep(0.001)
+    def follow() -> None:
+        while not ended.is_set():
+            setter.apply(lambda: words[shared_page.TARGET])
+            time.sleep(0.001)
 
-        bench.hang(True)
-        words[shared_page.TARGET] = 210
-        thread = threading.Thread(target=follow)
-        thread.start()
-        try:
-            wait_for(lambda: bench.calls_begun() == 1, what="the first call")
-            for mhz in (1395, 1410, 210, 1395):
-                words[shared_page.TARGET] = mhz
-            bench.hang(False)
-            wait_for(lambda: words[shared_page.CLOCK_MHZ] == 1395, what="the newest request")
-        finally:
-            bench.hang(False)
-            ended.set()
-            thread.join()
+    bench.hang(True)
+    words[shared_page.TARGET] = 210
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        wait_for(lambda: bench.calls_begun() == 1, what="the first call")
+        for mhz in (1395, 1410, 210, 1395):
+            words[shared_page.TARGET] = mhz
+        bench.hang(False)
+        wait_for(lambda: words[shared_page.CLOCK_MHZ] == 1395, what="the newest request")
+    finally:
+        bench.hang(False)
+        ended.set()
+        thread.join()
     assert bench.clock_changes() == [210, 1395]
     assert bench.most_at_once() == 1
     backend.close()
 
 
-class NvmlGpuThrough:
+class GpuThrough:
     """A GPU for `ClockSetter` that sets through a backend that a test has made."""
 
     uuid = "GPU-through"
@@ -277,12 +214,6 @@ class NvmlGpuThrough:
 
     def __init__(self, backend: ClockBackend) -> None:
         self._backend = backend
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def supported_clocks_mhz(self) -> list[int]:
         return [1410, 1395, 210]

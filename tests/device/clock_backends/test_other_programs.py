@@ -14,9 +14,9 @@ import pytest
 from clock_stand_ins import Sudo, Zeusd
 from fake_nvml import UUIDS
 
-from pfo_fs.device.clock_backends.interface import GpuPlace
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+from pfo_fs.device.gpu.interface import GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 PLACE = GpuPlace(UUIDS[2], "NVIDIA A100", 2, len(UUIDS), "0000:3d:00.0")

@@ -14,7 +14,6 @@ from pfo_fs.device.clocks.clock_follower import ClockFollower
 from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
-from pfo_fs.device.gpu.pauses import NEVER
 from pfo_fs.device.shared_page import IDLE
 
 MS = 1_000_000
@@ -257,16 +256,6 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
 # ---- one by one
 
 
-def test_a_clock_goes_up_before_the_boundary_and_down_after_it() -> None:
-    bench, plan = Bench(), plan_of([900, TOP_MHZ, 900])
-    bench.steps(4, plan, [lasting(100 * MS)] * 3)
-    turn = bench.turn
-    up_ns = bench.raised_at(TOP_MHZ, turn)
-    down_ns = next(at for at, mhz in bench.in_force if mhz == 900 and at > up_ns)
-    assert -5 * MS < up_ns - bench.time_of(turn, 1) <= 0
-    assert 0 <= down_ns - bench.time_of(turn, 3) < 5 * MS
-
-
 def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at_the_lower_clock_after_it() -> None:
     bench, plan = Bench(), plan_of([TOP_MHZ, 1005])
     for length_ms in (100, 160, 60, 180, 70, 110, 60):
@@ -350,12 +339,6 @@ def test_the_next_step_may_follow_another_plan_with_fewer_instructions() -> None
     follower.reached(1, 10, plan_of([900] * 6), MS)
     follower.reached(2, 0, plan_of([1200]), 2 * MS)
     assert follower.wanted(2 * MS) == 1200
-
-
-def test_before_the_first_step_the_default_clock_is_wanted() -> None:
-    follower = Bench().follower
-    assert follower.wanted(MS) == 0
-    assert follower.due_ns == NEVER
 
 
 @pytest.mark.parametrize("known", [True, False])

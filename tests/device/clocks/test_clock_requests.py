@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pfo_fs.device.clocks.clock_requests import ClockRequests
-from pfo_fs.device.gpu.pauses import NEVER
+from pfo_fs.device.gpu.driver_errors import NEVER
 from pfo_fs.device.shared_page import IDLE, PROGRESS, TURNS, SharedPage
 from pfo_fs.training.progress_marker import ProgressMarker
 

@@ -50,16 +50,6 @@ def test_a_limit_that_is_given_counts_for_all_gpus_of_the_node() -> None:
     assert 2 * downs_in(calls_of(4, 20.0), 20) == pytest.approx(20 / 4 * 20 + 8, abs=3)
 
 
-def test_after_a_pause_only_some_calls_are_saved_up() -> None:
-    calls = calls_of(calls_per_s=1.0)
-    made = 0
-    while calls.allows_down(1000 * S):
-        calls.called(CALL_NS)
-        calls.called(CALL_NS)
-        made += 1
-    assert made == 4
-
-
 def test_a_budget_that_is_used_up_recovers() -> None:
     calls = calls_of(calls_per_s=1.0)
     calls.allows_down(0)

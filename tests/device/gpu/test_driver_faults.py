@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.device.clocks.undo_note import clock_note
+from pfo_fs.device.metering.reporter import Reporter
 
 ENERGY = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
 LIMITS = {name for name in FUNCTIONS if "PowerManagement" in name}
@@ -233,3 +234,16 @@ def test_a_clock_that_its_trainer_has_locked_itself_is_reset_too(tmp_path_factor
         one.at(2.0, lambda: setattr(one.nvml, "lock_mhz", 900))
         assert one.run(5.0) == 0
         assert one.nvml.lock_mhz == 0
+
+
+def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> bool:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Reporter, "progress", broken)
+    with bench(tmp_path_factory) as one:
+        assert a_job(one, 20.0) == 0
+        assert {1395, 210, 0} <= set(one.nvml.set_mhz)
+    assert capsys.readouterr().err.count("measuring has failed") == 1

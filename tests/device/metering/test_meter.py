@@ -229,15 +229,6 @@ def test_where_the_counter_ticks_slowly_a_result_covers_more_steps() -> None:
     assert sum(energies_j) == pytest.approx(80 * len(energies_j), rel=0.05)
 
 
-def test_where_the_counter_does_not_tick_a_result_covers_the_steps_that_were_asked_for() -> None:
-    meter = new_meter(profile_steps=2)
-    meter.curve.break_off()
-    found = []
-    for step in range(20):
-        found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
-    assert [len(one.steps) for one in found] == [2]
-
-
 def measured_with_slow_ticks(tick_ms: int, step_ms: int, switch_ms: int) -> tuple[Measured, StepMeter]:
     """Steps of a forward at 300 W and a backward at 100 W, of equal length, after a time at 500 W."""
     meter = new_meter(profile_steps=2)
@@ -268,21 +259,6 @@ def test_where_ticks_are_farther_apart_than_steps_nothing_from_before_the_window
     assert sum(energies_j) == pytest.approx(0.2 * 180 * len(energies_j), rel=0.04)
     forwards_j = [step.energies["forward"][0] for step in measured.steps]
     assert sum(forwards_j) < sum(energies_j)
-
-
-def test_powers_are_found_where_no_step_has_two_ticks() -> None:
-    meter = new_meter(profile_steps=20)
-    for t_ms in range(0, 6000, 2):
-        tick = t_ms // 70 * 70
-        meter.curve.add(t_ms * MS, tick // 50 * 9.0 + (0.3 * min(tick % 50, 20) + 0.1 * max(0, tick % 50 - 20)))
-    found: list[Measured] = []
-    for step in range(60):
-        begin = 100 + 50 * step
-        instructions = [(0, begin, begin + 20), (1, begin + 20, begin + 50)]
-        found += results(meter, step_marks(begin, step, 1, instructions, begin + 50))
-    powers = {power.instruction: power.power for power in found[0].powers}
-    assert powers["forward"] == pytest.approx(300, rel=0.05)
-    assert powers["backward"] == pytest.approx(100, rel=0.1)
 
 
 def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_them() -> None:

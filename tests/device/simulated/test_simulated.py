@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clock import VirtualTime
 
-from pfo_fs.device.gpu.dry_run import DryRunGpu
+from pfo_fs.device.gpu.interface import DryRunGpu
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels, simulation_dir
 from pfo_fs.device.simulated.physics import A100

@@ -1,0 +1,146 @@
+"""System calls that need care.
+
+Calls of a microsecond that keep the interpreter lock, for training's steps: Python gives the lock up for each of its
+own, and getting it back can cost 5 ms while other Python threads are busy. Calls that not every Python, kernel or
+container has, each with what takes its place: Pythons that were built for an old C library (those of uv and conda) lack
+some names of `os` and `fcntl`. And descriptors in a program that closes all that it finds, and uses their numbers for
+its own files."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+
+_F_SETSIG, _F_GETSIG = 10, 11
+_MARK = 64
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+held_write = _libc.write
+held_write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+held_write.restype = ctypes.c_ssize_t
+
+held_send = _libc.send
+held_send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+held_send.restype = ctypes.c_ssize_t
+
+held_recv = _libc.recv
+held_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+held_recv.restype = ctypes.c_ssize_t
+
+_fcntl = _libc.fcntl
+_fcntl.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int)
+
+
+def _mark(fd: int) -> int:
+    """Marks an open file by the signal that its owner would get, if it had one; returns the mark, 0 if it has none."""
+    _fcntl(fd, _F_SETSIG, _MARK)
+    return max(0, int(_fcntl(fd, _F_GETSIG, 0)))
+
+
+def _has_mark(fd: int, marked: int) -> bool:
+    """Returns whether a descriptor is still that of a marked file, and not that of one that the program has opened."""
+    return not marked or bool(_fcntl(fd, _F_GETSIG, 0) == marked)
+
+
+_IN_MEMORY = "/dev/shm"  # noqa: S108  the file loses its name at once
+# Locks of an open file, by their numbers in Linux where Python has no names for them.
+OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
+OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
+FLOCK = "hhqqi4x"
+"""A lock, as the kernel takes and tells it: type, whence, start, length, process."""
+
+
+def after_fork_in_child(do: Callable[[], object]) -> None:
+    """Calls `do` in each child that this process forks, where Python can do so."""
+    register = getattr(os, "register_at_fork", None)
+    if register is not None:
+        register(after_in_child=do)
+
+
+def open_memory_file(name: str) -> int:
+    """Returns the descriptor of a new, empty file, which is read and written; other processes do not inherit it.
+
+    Raises:
+        OSError: No file can be made, for example because no descriptor is free.
+    """
+    with suppress(AttributeError, OSError):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+    fd, path = tempfile.mkstemp(prefix=f"{name}-", dir=folder)
+    os.unlink(path)
+    return fd
+
+
+def open_memory(name: str, size_bytes: int) -> int:
+    """Returns a descriptor of `size_bytes` zeros, which processes can map together.
+
+    Raises:
+        OSError: There is no descriptor, or no room.
+    """
+    fd = open_memory_file(name)
+    try:
+        os.ftruncate(fd, size_bytes)
+        _reserve(fd, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _reserve(fd: int, size_bytes: int) -> None:
+    """Makes a full file system an error now: later, a store into the mapped memory would end this process."""
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise
+
+
+def open_doorbell() -> tuple[int, int]:
+    """Returns two descriptors, maybe the same: a write of 8 bytes to the first one wakes who waits for the second one.
+
+    Raises:
+        OSError: There is no descriptor.
+    """
+    try:
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    except (AttributeError, OSError):
+        waiting, ringing = os.pipe()
+        os.set_blocking(waiting, False)
+        os.set_blocking(ringing, False)
+        return ringing, waiting
+    return fd, fd
+
+
+class OwnFile:
+    """A descriptor that is closed only while it is still that of the file for which it was opened."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._file, self._marked = fd, os.fstat(fd), _mark(fd)
+
+    def seems_open(self) -> bool:
+        """Returns what `is_open` does, in less than a microsecond and with the interpreter lock: by a mark."""
+        return _has_mark(self._fd, self._marked)
+
+    def is_open(self) -> bool:
+        """Returns whether the descriptor is still that of the file."""
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._fd), self._file)
+        return False
+
+    def close(self) -> None:
+        """Closes the file, unless the program has."""
+        if self.is_open():
+            os.close(self._fd)
+
+    def close_socket(self, of_file: socket.socket) -> None:
+        """Closes the object with this descriptor, and the descriptor unless the program has."""
+        if of_file.fileno() >= 0:
+            of_file.detach()
+            self.close()
