@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "integrations": {"ipc", "planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "coordination", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
-    "reports": {"store", "coordination", "planner", "loads", "autotune"},
+    "reports": {"store", "coordination", "planner", "autotune"},
 }
 ROOMS["cli"] = set(ROOMS)
 # The vocabulary, and the two files that only name things.

@@ -21,7 +21,6 @@ class PyPfoFs(PythonPackage):
         "py-filelock@3.30:",
         "py-highspy@1.11:",
         "py-jinja2@3.1:",
-        "py-matplotlib@3.8:",
         "py-msgspec@0.19:",
         "py-numpy@1.24:",
         "py-nvidia-ml-py@12:",

@@ -13,7 +13,6 @@ from statistics import median
 
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout, Kind
-from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.samples import Point
 from pfo_fs.autotune.windows import measured_results
 from pfo_fs.errors import PlanError
@@ -78,7 +77,7 @@ class InstructionProfiler(FrequencyScheduler):
 
     def export_profile(self) -> str:
         """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
-        return profile_csv(self._beliefs.samples)
+        return self._beliefs.samples.csv()
 
     def _run(self) -> ScheduleGenerator:
         problem = yield from self._profile()

@@ -23,7 +23,6 @@ from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
 from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
 from pfo_fs.autotune.probe import probe_plan
-from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.status_text import believed_text, figures_of, goal_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
@@ -333,7 +332,7 @@ class ParetoScheduler(FrequencyScheduler):
 
     def export_profile(self) -> str:
         """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
-        return profile_csv(self._beliefs.samples)
+        return self._beliefs.samples.csv()
 
     def model(self) -> dict[str, float]:
         """Returns the figures of the model that plans are made with, and what the last plan saves and costs."""

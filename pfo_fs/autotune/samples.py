@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction
 from pfo_fs.models import ProfilingResult
+from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, table_text
 
 _LEAST_TIME_ERROR = 0.0001
 _LEAST_POWER_ERROR = 0.002
@@ -170,9 +171,13 @@ class Samples:
         found = self.points.get(kind, {})
         return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].time_s > 0}
 
-    def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
-        """Yields (stage, instruction, MHz, s, J, errors of s and of power, count) of those known well enough."""
-        for kind in sorted(self.points):
-            for mhz, point in self.curve(kind).items():
-                if max(point.time_error, point.power_error) <= _USABLE_ERROR:
-                    yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
+    def csv(self) -> str:
+        """Returns the points that are known well enough as the text of a profile, `profile.csv`."""
+        waiting_w = self.waiting.power_w if self.waiting.weight else None
+        rows = [
+            (*kind, mhz, p.time_s, p.energy_j, p.time_error, p.power_error, p.count, waiting_w)
+            for kind in sorted(self.points)
+            for mhz, p in self.curve(kind).items()
+            if max(p.time_error, p.power_error) <= _USABLE_ERROR
+        ]
+        return table_text(rows, (*COLUMNS, *MEASURED_COLUMNS), digits=7)

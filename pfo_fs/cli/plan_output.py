@@ -13,7 +13,7 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.planner import Plan, Problem
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.plan_picture import draw_pipeline
+from pfo_fs.reports.pictures import plan_svg
 from pfo_fs.reports.wording import percent
 from pfo_fs.schedule_yaml import format_schedule_yaml
 from pfo_fs.scheduler import format_lowtime_plan
@@ -58,9 +58,15 @@ def write_frontier(plans: Sequence[Plan], directory: Path, format_: str) -> list
         writer.writerows({"index": index, **plan.summary()} for index, plan in enumerate(ordered))
     for index, plan in enumerate(ordered):
         written.append(write_plan(plan, directory, format_, f"plan_{index:05d}", describe(plan)))
-    written.append(directory / "pipeline.png")
-    draw_pipeline(ordered[-1], written[-1])
+    written.append(_write_picture(ordered[-1], directory))
     return written
+
+
+def _write_picture(plan: Plan, directory: Path) -> Path:
+    path = directory / "pipeline.svg"
+    with output_file(path) as file:
+        file.write(plan_svg(plan))
+    return path
 
 
 def make_folder(directory: Path, points: int, format_: str) -> None:
@@ -88,9 +94,7 @@ def make_folder(directory: Path, points: int, format_: str) -> None:
 def write_one(plan: Plan, directory: Path, format_: str) -> list[Path]:
     """Writes one plan and its picture; returns their paths."""
     stem = "plan_00000" if format_ == "lowtime" else "plan"
-    written = [write_plan(plan, directory, format_, stem, describe(plan)), directory / "pipeline.png"]
-    draw_pipeline(plan, written[-1])
-    return written
+    return [write_plan(plan, directory, format_, stem, describe(plan)), _write_picture(plan, directory)]
 
 
 def describe(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.reports.wording import end_text
-from pfo_fs.store import JobFolder, bodies, layout
+from pfo_fs.store import JobFolder, bodies
 
 T = TypeVar("T")
 
@@ -154,14 +154,12 @@ class JobData(JobState):
         orders: The instructions that each rank runs in an iteration, as far as they are known.
         windows: The job's schedules, by number.
         paces: The times of the latest iterations, as ranks report them.
-        profile_csv: The measurements of each instruction and clock; None if there is no profile.
     """
 
     ranks: list[bodies.RankBody] = field(default_factory=list)
     orders: dict[int, StagedOrder] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
     paces: list[bodies.IterationTimesBody] = field(default_factory=list)
-    profile_csv: str | None = None
 
     @property
     def infos(self) -> list[RankInfo]:
@@ -282,8 +280,6 @@ def collect_job(folder: JobFolder) -> JobData:
             Window(index, following.start_step if following else None, schedules, _measured(data, results))
         )
     data.orders = _orders(data, quietly)
-    csv = quietly(data.folder.read_file, layout.PROFILE)
-    data.profile_csv = None if csv is None else csv.decode(errors="replace")
     return data
 
 

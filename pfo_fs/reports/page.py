@@ -1,4 +1,4 @@
-"""The page about one job: one file of HTML that needs nothing else, neither a network nor JavaScript.
+"""The page about one job: one file of HTML that needs nothing else, and has no script.
 
 Templates (`templates/`) hold the markup, the functions here the data of its sections. Jinja2 escapes everything except
 this package's pictures, because texts in the shared directory can come from any member of its group.
@@ -6,22 +6,19 @@ this package's pictures, because texts in the shared directory can come from any
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pfo_fs
 from pfo_fs.errors import PfoError
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.load_advice import load_advice
-from pfo_fs.reports.pictures import PIPELINE_ROW_PX, clock_bounds, life_svg, loads_svg, mean_clocks, pipeline_svg
+from pfo_fs.reports.pictures import clock_bounds, life_svg, loads_svg, mean_clocks, step_svg
 from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
-from pfo_fs.reports.svg import SCALE, ticks_of
-from pfo_fs.reports.timeline import Laid, dag_of, measured_pipeline
+from pfo_fs.reports.svg import SCALE
+from pfo_fs.reports.timeline import dag_of, measured_pipeline
 from pfo_fs.reports.wording import seconds_text, signed_percent
 
 if TYPE_CHECKING:
@@ -43,21 +40,17 @@ def render_page(data: JobData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    advice = load_advice(data)
-    style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    style = files("pfo_fs.reports").joinpath("page.css").read_text("utf-8")
     return environment.get_template("page.html").render(
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
+        policy="default-src 'none'; style-src 'unsafe-inline'",
         version=pfo_fs.__version__,
         job_id=data.folder.job_id,
         path=str(data.folder.path),
         style=Markup(style),  # noqa: S704  a file of this package
-        script=Markup(script),  # noqa: S704  a file of this package
         ramp=f"linear-gradient(90deg, {', '.join(SCALE)})",
         state=data.text,
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
-        advice=advice.text if advice is not None else "",
         headline=headline_section(data, savings_of(data)),
         messages=messages(data),
         last_step=last_step(data),
@@ -198,8 +191,9 @@ def pipeline(data: JobData) -> dict[str, object]:
     first = measured.results[0]
     span_s = (first.result.iter_span or first.result.iter_time)[number]
     degree = data.job.job_info.dp_degree
+    name = f"Step {first.first_step + number} under schedule {window.number}"
     lead = [
-        f"Pipeline 0{f' of {degree}' if degree > 1 else ''}.",
+        f"{name}, pipeline 0{f' of {degree}' if degree > 1 else ''}.",
         "Low boxes are forwards, high ones backwards; gaps are waiting.",
         "Boxes carry stage:micro-batch where there is room." if data.place != "stage" else "",
         "Only durations are measured; start times follow from the dependencies, with everything as early as possible. "
@@ -208,18 +202,19 @@ def pipeline(data: JobData) -> dict[str, object]:
     ]
     if window is not data.in_force and data.in_force is not None:
         lead.append(f"Schedule {data.in_force.number} is in force, but has no results yet.")
+    clocks, powers = [mhz for mhz in laid.clocks_mhz if mhz], [power_w for power_w in laid.powers_w if power_w]
+    by: Literal["clock", "power"] = "power" if powers and not clocks else "clock"
+    bounds = clock_bounds(data, clocks or [0]) if by == "clock" else (min(powers), max(powers))
     return {
         "lead": " ".join(filter(None, lead)),
         "missing": "",
-        "ranks": [f"{data.place.split()[-1]} {info.pp_rank}" for info in data.pipeline_ranks(0)],
-        "name": f"measured, step {first.first_step + number}",
-        "remark": f"schedule {window.number}, {seconds_text(laid.length_s)}",
-        **_chart(data, laid),
+        "legend": legend(bounds, "MHz" if by == "clock" else "W"),
+        "picture": picture_markup(step_svg(name, laid, bounds, by, place=data.place)),
     }
 
 
 def _missing(text: str) -> dict[str, object]:
-    return {"lead": "", "missing": text, "svg": ""}
+    return {"lead": "", "missing": text, "picture": ""}
 
 
 def _window_to_draw(data: JobData) -> Window | None:
@@ -227,45 +222,3 @@ def _window_to_draw(data: JobData) -> Window | None:
     if data.in_force is not None and data.in_force.measured is not None:
         return data.in_force
     return next((window for window in reversed(data.windows) if window.measured is not None), None)
-
-
-def _chart(data: JobData, laid: Laid) -> dict[str, object]:
-    """The picture, its time axis and colour scales, and the data for the script."""
-    length_s = laid.length_s
-    clocks = [mhz for mhz in laid.clocks_mhz if mhz]
-    powers = [power_w for power_w in laid.powers_w if power_w > 0]
-    bounds: dict[str, tuple[float, float]] = {"clock": clock_bounds(data, clocks)} if clocks else {}
-    bounds |= {"power": (min(powers), max(powers))} if powers else {}
-    units = {"clock": "MHz", "power": "W"}
-    instructions = laid.pipeline.instructions
-    names = sorted({instruction.name for instruction in instructions})
-    boxes = [
-        [
-            [
-                round(laid.starts_s[node], 5),
-                round(laid.times_s[node], 5),
-                names.index(instructions[node].name),
-                instructions[node].stage,
-                instructions[node].microbatch,
-                laid.clocks_mhz[node],
-                round(laid.powers_w[node], 1),
-            ]
-            for node in nodes
-        ]
-        for nodes in laid.rows()
-    ]
-    return {
-        "svg": picture_markup(pipeline_svg("Pipeline over time", laid, bounds)),
-        "scales": [legend(ends, units[kind]) | {"kind": kind} for kind, ends in bounds.items()],
-        "by": next(iter(bounds), "clock"),
-        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.6g}") for tick in ticks_of(0, length_s, 8)],
-        "data": {
-            "length": length_s,
-            "names": names,
-            "row": PIPELINE_ROW_PX,
-            "bounds": bounds,
-            "staged": data.place != "stage",
-            "dense": max(map(len, boxes)),
-            "rows": boxes,
-        },
-    }

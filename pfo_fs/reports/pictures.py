@@ -1,12 +1,13 @@
-"""Pictures of the page: what ran when, a step of a pipeline, and who waits for whom where clocks come from loads."""
+"""Pictures: the clocks of a job over its life, and a step: of a pipeline, or of ranks whose clocks come from loads."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
+from typing import Literal
 
 from pfo_fs.loads_known import LastLoadStep
+from pfo_fs.planner import Plan
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.svg import SCALE, WIDTH, Bounds, Svg, ink, shade, ticks_of
 from pfo_fs.reports.timeline import Laid
@@ -23,10 +24,12 @@ _GAP = 30.0
 """Space in px between the two panels of a step with clocks from loads."""
 _PANEL_PX = (WIDTH - _LEFT - _RIGHT - _GAP) / 2
 
-PIPELINE_ROW_PX = 24.0
-_PIPELINE_WIDTH = 10_000.0
-"""Units of a step's picture from its begin to its end; the script zooms in them."""
+_STEP_ROW_PX, _BOX_PX, _MOST_WIDE_PX = 24.0, 20.0, 16_000.0
+"""Height of a rank in the picture of a step; width of an instruction there in the mean; the widest picture."""
+_MOST_TEXTS = 4000
+"""Instructions of larger pipelines have neither number nor tooltip, so that the page stays small."""
 _HEIGHT = {"forward": 0.62, "recomputation": 0.62, "backward_weight": 0.4}
+"""The part of a row that an instruction fills, which shows its kind without colour; others nearly all of it."""
 _LANE = "var(--lane)"
 
 
@@ -48,11 +51,6 @@ def clock_bounds(data: JobData, clocks: Sequence[float]) -> Bounds:
     """
     offered = [max(info.available_frequencies) for info in data.infos if info.available_frequencies]
     return min(clocks), max(*clocks, *offered) if offered else max(clocks)
-
-
-def height_of(instruction: str) -> float:
-    """Returns the part of a row's height that an instruction fills, which shows its kind without colour."""
-    return _HEIGHT.get(instruction, 0.92)
 
 
 def life_svg(data: JobData, bounds: Bounds) -> str:
@@ -97,23 +95,75 @@ def _add_axis(picture: Svg, ticks: Sequence[tuple[float, float]], bottom: float,
     picture.text(middle, bottom + 32, title)
 
 
-def pipeline_svg(title: str, laid: Laid, scales: Mapping[str, Bounds]) -> str:
-    """Returns one iteration: only its boxes, once for each colour scale, `clock` (MHz) or `power` (W)."""
-    rows, length_s = laid.rows(), laid.length_s
-    height = len(rows) * PIPELINE_ROW_PX
-    picture = Svg(_PIPELINE_WIDTH, height, title, f"height:{height:g}px")
-    for kind, bounds in scales.items():
-        values = laid.clocks_mhz if kind == "clock" else laid.powers_w
-        boxes: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
-        for rank, nodes in enumerate(rows):
-            for node in nodes:
-                half = height_of(laid.pipeline.instructions[node].name) / 2
-                left, right = laid.starts_s[node], laid.starts_s[node] + laid.times_s[node]
-                top, bottom = (rank + 0.5 - half) * PIPELINE_ROW_PX, (rank + 0.5 + half) * PIPELINE_ROW_PX
-                fill = SCALE[shade(values[node], bounds)] if values[node] else _LANE
-                boxes[fill].append((_PIPELINE_WIDTH * left / length_s, top, _PIPELINE_WIDTH * right / length_s, bottom))
-        picture.layer(kind, boxes)
+def step_svg(
+    title: str,
+    laid: Laid,
+    bounds: Bounds,
+    by: Literal["clock", "power"],
+    critical: Sequence[int] | None = None,
+    *,
+    place: str = "stage",
+) -> str:
+    """Returns one iteration: a row per rank, a box per instruction, in the colour of its clock or power.
+
+    Args:
+        bounds: Those of the colour scale, in MHz or W.
+        critical: The instructions of a critical path, for a picture of a plan, which is a file of its own.
+        place: What a row is.
+    """
+    rows, instructions = laid.rows(), laid.pipeline.instructions
+    width = min(_MOST_WIDE_PX, max(WIDTH, _LEFT + _RIGHT + _BOX_PX * max(map(len, rows))))
+    bottom, px_per_s = _TOP + _STEP_ROW_PX * len(rows), (width - _LEFT - _RIGHT) / laid.length_s
+    picture = Svg(width, bottom + _BOTTOM, title, alone=critical is not None)
+    is_staged = any(len({instructions[node].stage for node in nodes}) > 1 for nodes in rows)
+    values = laid.clocks_mhz if by == "clock" else laid.powers_w
+    for rank, nodes in enumerate(rows):
+        middle = _TOP + _STEP_ROW_PX * (rank + 0.5)
+        picture.box(_LEFT, middle - 11, width - _LEFT - _RIGHT, 22, _LANE)
+        picture.text(_LEFT - 8, middle, f"{rank}", anchor="end")
+        for node in nodes:
+            what, mhz, power_w = instructions[node], laid.clocks_mhz[node], laid.powers_w[node]
+            left, wide_px = _LEFT + laid.starts_s[node] * px_per_s, laid.times_s[node] * px_per_s
+            high_px = _STEP_ROW_PX * _HEIGHT.get(what.name, 0.92)
+            about = f"{what.name} of micro-batch {what.microbatch}, stage {what.stage}: {laid.times_s[node]:.4g} s"
+            about += (f", {mhz} MHz" if mhz else "") + (f", {power_w:,.0f} W" if power_w else "")
+            tone = shade(values[node], bounds)
+            fill = SCALE[tone] if values[node] else _LANE
+            with_text = len(instructions) <= _MOST_TEXTS
+            picture.box(
+                left, middle - high_px / 2, wide_px, high_px, fill, about if with_text else "", stroke="var(--card)"
+            )
+            if with_text and wide_px > (30 if is_staged else 17):
+                number = f"{what.stage}:{what.microbatch}" if is_staged else f"{what.microbatch}"
+                colour = ink(tone) if values[node] else "var(--soft)"
+                picture.text(left + wide_px / 2, middle, number, fill=colour)
+    if critical is not None:
+        rank_of = {node: rank for rank, nodes in enumerate(rows) for node in nodes}
+        points = [
+            (_LEFT + at_s * px_per_s, _TOP + _STEP_ROW_PX * (rank_of[node] + 0.5))
+            for node in critical
+            for at_s in (laid.starts_s[node], laid.starts_s[node] + laid.times_s[node])
+        ]
+        picture.line(points, "var(--bad)")
+        picture.text(_LEFT, _TOP - 10, title, anchor="start")
+    picture.text(_LEFT - 40, (_TOP + bottom) / 2, place.split()[-1], turned=True)
+    ticks = [(_LEFT + at_s * px_per_s, at_s) for at_s in ticks_of(0, laid.length_s, 8)]
+    _add_axis(picture, ticks, bottom, width / 2, "time (s)")
     return picture.markup()
+
+
+def plan_svg(plan: Plan) -> str:
+    """Returns what every rank of a plan runs when, in the colour of its power, with a critical path."""
+    pipeline, powers = plan.problem.pipeline, [m.energy_j / m.time_s for m in plan.measurements]
+    low_w, high_w = min(plan.problem.blocking_power_w, *powers), max(powers)
+    laid = Laid(pipeline, plan.timing.starts_s, plan.times_s, plan.frequencies_mhz, powers)
+    ranks = len(pipeline.orders)
+    title = (
+        f"{pipeline.name}, {ranks} ranks x {pipeline.num_microbatches} micro-batches: {plan.iteration_time_s:.4g} s, "
+        f"{plan.energy_j:,.0f} J{plan.gap_text}; {low_w:,.0f} W (dark) to {high_w:,.0f} W (light); red: a critical path"
+    )
+    place = "rank" if ranks != pipeline.num_stages else "stage"
+    return step_svg(title, laid, (low_w, high_w), "power", plan.critical, place=place)
 
 
 def loads_svg(step: LastLoadStep, who: str, bounds: Bounds) -> str:
@@ -142,7 +192,7 @@ def loads_svg(step: LastLoadStep, who: str, bounds: Bounds) -> str:
                 picture.text(left + 6, top + (_ROW_PX - 3) / 2, f"{mhz}", fill=ink(tone), anchor="start")
             if not number:
                 picture.text(left - 8, top + (_ROW_PX - 3) / 2, f"{lane}", anchor="end")
-        picture.line(left + end_s * px_per_s, _TOP, bottom, "var(--bad)")
+        picture.line([(left + end_s * px_per_s, _TOP), (left + end_s * px_per_s, bottom)], "var(--bad)")
         ticks = [(left + time_s * px_per_s, time_s) for time_s in ticks_of(0, longest_s, 6)]
         _add_axis(picture, ticks, bottom, left + _PANEL_PX / 2, "time (s)")
     picture.text(_LEFT - 40, (_TOP + bottom) / 2, who, turned=True)

@@ -112,7 +112,8 @@ def _missing(savings: Savings) -> str:
         return (
             f"Iterations differ in work: their times scatter by {percent(savings.work_differs, 0)} under one "
             "schedule, so those of two schedules are not compared. The scheduler, which compares the same work, has no "
-            "figures for this schedule."
+            "figures for this schedule. Whether balanced batches or clocks from loads would help: `pfo-fs trace JOB -o "
+            "job.csv`, then `pfo-fs simulate --trace job.csv --loads trace`."
         )
     if savings.baseline is None:
         return "Nothing to compare with: no iteration at max clocks, or with clocks left alone, was measured."

@@ -1,8 +1,9 @@
-"""Pictures of the page as SVG: boxes with tooltips, texts and lines in the page's colours, and colour scales."""
+"""Pictures as SVG: boxes with tooltips, texts and lines in the page's colours, and colour scales."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from html import escape
 
 WIDTH = 1080.0
@@ -15,6 +16,10 @@ SCALE = (
 """Viridis without its darkest part. It becomes lighter all the way, so its order does not depend on hue."""
 LIGHT_INK, DARK_INK = "#fffffe", "#000001"
 """Colours of text on a shade, in both themes."""
+_ALONE = (
+    "background: #fff; font-family: sans-serif; --soft: #5a6675; --lane: #e3e7ed; --card: #fff; --bad: #b3341c; "
+    "--warn: #9a5b00"
+)
 
 Bounds = tuple[float, float]
 """The lowest and the highest value of a colour scale."""
@@ -45,14 +50,16 @@ class Svg:
     """One picture; places are pixels from its upper left corner, colours those of CSS.
 
     Args:
-        width, height: Its size in pixels; the page scales it.
+        width, height: Its size in pixels; the page makes it smaller where the window is.
         name: What it shows, as text for screen readers.
-        style: The element's own style.
+        alone: Whether it is a file of its own, which has no colours of a page.
     """
 
-    def __init__(self, width: float, height: float, name: str, style: str = "") -> None:
+    def __init__(self, width: float, height: float, name: str, *, alone: bool = False) -> None:
         view = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}"'
-        own = f' style="{style}" preserveAspectRatio="none"' if style else ""
+        # More than the page's width is not made smaller: it scrolls sideways.
+        style = _ALONE if alone else f"min-width: {width:g}px" if width > WIDTH else ""
+        own = f' style="{style}"' if style else ""
         about = f'class="chart" role="img" aria-label="{escape(name)}"'
         self._parts = [f"<svg {view} {about}{own}><title>{escape(name)}</title>"]
 
@@ -72,18 +79,10 @@ class Svg:
         place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" dominant-baseline="central"{turn}'
         self._parts.append(f'<text {place} style="fill: {fill}; font-size: 11.5px">{escape(text)}</text>')
 
-    def line(self, x: float, top: float, bottom: float, colour: str) -> None:
-        """Adds a line from top to bottom."""
-        place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"'
-        self._parts.append(f'<line {place} style="stroke: {colour}; stroke-width: 1.5"/>')
-
-    def layer(self, kind: str, boxes: dict[str, list[tuple[float, float, float, float]]]) -> None:
-        """Adds boxes (left, top, right, bottom) by colour; those of a colour are one path, which keeps pages small."""
-        self._parts.append(f'<g class="layer {escape(kind)}">')
-        for fill, places in boxes.items():
-            path = "".join(f"M{x:.1f} {y:.1f}H{right:.1f}V{bottom:.1f}H{x:.1f}Z" for x, y, right, bottom in places)
-            self._parts.append(f'<path d="{path}" style="fill: {fill}"/>')
-        self._parts.append("</g>")
+    def line(self, points: Iterable[tuple[float, float]], colour: str) -> None:
+        """Adds a line from point to point."""
+        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self._parts.append(f'<polyline points="{places}" style="fill: none; stroke: {colour}; stroke-width: 1.5"/>')
 
     def markup(self) -> str:
         """Returns the element."""

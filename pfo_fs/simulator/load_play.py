@@ -11,7 +11,7 @@ from typing import Any
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import Clocks, LoadChoice
-from pfo_fs.loads.step_shape import StepShape, by_micro_batch, shown_loads
+from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import Turns
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Played
@@ -96,7 +96,6 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
     Raises:
         PlanError: The file cannot be read, or lacks a micro-batch of the trace.
     """
-    instructions = trace.pipeline.instructions
     count = trace.pipeline.num_microbatches
     if source not in ("trace", "shuffled"):
         given = _read_loads(Path(source))
@@ -107,16 +106,31 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
         except KeyError as error:
             raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
         return loads[..., None]
-    kinds = sorted({(i.stage, i.name) for i in instructions})
-    numbers = [kinds.index((i.stage, i.name)) for i in instructions]
-    table = by_micro_batch(trace.table, numbers, [i.microbatch for i in instructions])
-    # Relative to the mean of each kind and pipeline: a slow worker has no more work than others.
-    values: Array = shown_loads(table / table[:_SHOWN].mean(axis=(0, 1)), _SHOWN)[0]
+    values = _shown_loads(trace)
     if source == "shuffled":
         order = list(range(values.size))
         Random(seed).shuffle(order)
         values = values.reshape(-1)[order].reshape(values.shape)
     return values[..., None]
+
+
+def _shown_loads(trace: Trace) -> Array:
+    """The first principal component of the durations of each micro-batch, 1 in the mean: (steps, micro-batches,
+    pipelines).
+    """
+    instructions = trace.pipeline.instructions
+    kinds = sorted({(i.stage, i.name) for i in instructions})
+    table: Array = np.ones((len(trace.steps), trace.pipeline.num_microbatches, len(trace.dp_ranks), len(kinds)))
+    for node, i in enumerate(instructions):
+        table[:, i.microbatch, :, kinds.index((i.stage, i.name))] = trace.table[:, node]
+    # Relative to the mean of each kind and pipeline: a slow worker has no more work than others.
+    table /= table[:_SHOWN].mean(axis=(0, 1))
+    rows = table[:_SHOWN].reshape(-1, len(kinds))
+    mean = rows.mean(axis=0)
+    directions = np.linalg.svd(rows - mean, full_matrices=False)[2]
+    direction = directions[0] * np.sign(directions[0].sum())
+    loads: Array = 1 + (table - mean) @ direction / direction.sum()
+    return loads
 
 
 def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:

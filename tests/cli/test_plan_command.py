@@ -16,7 +16,7 @@ from pfo_fs.planner import make_pipeline
 from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.scheduler import read_plan
 
-PNG = b"\x89PNG"
+SVG = b"<svg"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: P
     orders = {r: [(i.name, None) for i in order] for r, order in enumerate(make_pipeline("1f1b", 3, 6).orders)}
     schedules = document.resolve(job, infos, orders)
     assert [len(schedule.frequencies) for schedule in schedules] == [12, 12, 12]
-    assert (tmp_path / "out" / "pipeline.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "out" / "pipeline.svg").read_bytes().startswith(SVG)
 
 
 def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_frontier_is_a_table_plans_and_pictures(profile: Path, tmp_path: Path)
     assert min(energies) < energies[-1]
     assert all(float(row["lower_bound_j"]) <= float(row["energy_j"]) * (1 + 1e-9) for row in rows)
     assert len(list(out.glob("freqs_pipeline_*.py"))) == 7
-    assert (out / "pipeline.png").read_bytes().startswith(PNG)
+    assert (out / "pipeline.svg").read_bytes().startswith(SVG)
 
 
 @pytest.mark.slow

@@ -54,16 +54,6 @@ def test_an_archived_job_is_read_as_well(played: JobFolder) -> None:
     shared.archive(played.job_id)
     data = collect_job(shared.job(played.job_id, archived=True))
     assert data.text == "archived"
-    assert data.profile_csv is not None
-
-
-def test_a_link_in_the_place_of_a_profile_is_not_followed(played: JobFolder, tmp_path: Path) -> None:
-    (tmp_path / "secret.csv").write_text("secret")
-    (played.location / "profile.csv").unlink()
-    (played.location / "profile.csv").symlink_to(tmp_path / "secret.csv")
-    data = collect_job(played)
-    assert data.profile_csv is None
-    assert data.unreadable
 
 
 def test_a_folder_without_job_json_is_no_job(tmp_path: Path) -> None:

@@ -1,19 +1,18 @@
-"""Pictures: in the page they name what is pointed at; as files they are the same every time."""
+"""Pictures: they name what is pointed at, and are the same every time."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
+import re
 from xml.etree import ElementTree
 
 import pytest
 from planner_problems import random_profile
 
 from pfo_fs.planner import Plan, Planner, Problem, make_pipeline
-from pfo_fs.reports.pictures import pipeline_svg
-from pfo_fs.reports.plan_picture import draw_pipeline
+from pfo_fs.reports.pictures import plan_svg, step_svg
 from pfo_fs.reports.svg import Svg, ticks_of
-from pfo_fs.reports.timeline import Laid
+from pfo_fs.reports.timeline import Laid, starts_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -39,21 +38,28 @@ def test_names_from_files_are_text_in_a_picture() -> None:
     assert [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")] == [name]
 
 
-def test_every_instruction_is_a_box_in_each_scale(plan: Plan) -> None:
-    powers = [m.energy_j / m.time_s for m in plan.measurements]
-    laid = Laid(plan.problem.pipeline, plan.timing.starts_s, plan.times_s, plan.frequencies_mhz, powers)
-    svg = pipeline_svg("a pipeline", laid, {"clock": (500, 1400), "power": (80, 400)})
-    for kind in ("clock", "power"):
-        layers = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.get("class") == f"layer {kind}"]
-        boxes = sum(path.attrib["d"].count("M") for layer in layers for path in layer)
-        assert boxes == len(plan.problem.pipeline.instructions)
+def test_every_instruction_of_a_plan_is_a_box_that_tells_its_clock_and_power_and_there_is_a_critical_path(
+    plan: Plan,
+) -> None:
+    svg = plan_svg(plan)
+    assert svg == plan_svg(plan)
+    told = [title for title in titles(svg) if " of micro-batch " in title]
+    assert len(told) == len(plan.problem.pipeline.instructions)
+    assert all(re.search(r", \d+ MHz, \d+ W$", title) for title in told)
+    (path,) = ElementTree.fromstring(svg).iter(f"{SVG}polyline")
+    assert len(path.attrib["points"].split()) == 2 * len(plan.critical)
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_files_of_plans_are_written_and_the_same_every_time(plan: Plan, tmp_path: Path, suffix: str) -> None:
-    for name in ("a", "b"):
-        draw_pipeline(plan, tmp_path / f"{name}.{suffix}")
-    assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+def test_a_step_of_very_many_instructions_has_boxes_alone_and_a_picture_that_is_not_wider_than_browsers_draw() -> None:
+    pipeline = make_pipeline("1f1b", 2, 1200)
+    count = len(pipeline.instructions)
+    times_s = [0.001] * count
+    laid = Laid(pipeline, starts_of(pipeline, times_s), times_s, [1200] * count, [0.0] * count)
+    svg = ElementTree.fromstring(step_svg("a step", laid, (600, 1410), "clock"))
+    boxes = [box for box in svg.iter(f"{SVG}rect") if "fill: #" in box.attrib["style"]]
+    assert len(boxes) == count
+    assert float(svg.attrib["viewBox"].split()[2]) <= 16_000
+    assert not [box for box in boxes if len(box)]
 
 
 @pytest.mark.parametrize(
