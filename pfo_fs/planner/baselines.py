@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import Impossible
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
@@ -99,14 +98,14 @@ class StageClocks:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._stages: Any = np.array([instruction.stage for instruction in problem.pipeline.instructions])
+        self._stages = np.array([instruction.stage for instruction in problem.pipeline.instructions])
         # The times of each stage in s, by name and clock.
         self._of_stage: list[dict[str, dict[int, float]]] = [{} for _ in range(problem.pipeline.num_stages)]
         for (stage, name), choices in problem.measured_by_kind.items():
             self._of_stage[stage][name] = dict(zip(choices.frequencies_mhz, choices.times_s, strict=True))
         self.clocks_mhz = [sorted(set.intersection(*(set(t) for t in of.values()))) for of in self._of_stage]
 
-    def evaluate(self, clocks_mhz: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+    def evaluate(self, clocks_mhz: Sequence[Sequence[int]]) -> tuple[Array, Array]:
         """Returns the effective energy in J and the iteration time in s of each combination."""
         problem, table = self._problem, self._problem.table
         size = max(1, _BATCH // len(self._stages))
@@ -152,7 +151,7 @@ class StageClocks:
             yield tuple(_slowest_within(own, limit_s) for own in times_s)
 
     @cached_property
-    def _evaluated(self) -> tuple[Any, Any]:
+    def _evaluated(self) -> tuple[Array, Array]:
         return self.evaluate(self._candidates)
 
     @cached_property
@@ -172,7 +171,7 @@ class StageClocks:
         at = self.cheapest(*self._evaluated, deadline_s, straggler_s)
         return None if at is None else self._candidates[at]
 
-    def cheapest(self, costs_j: Any, times_s: Any, deadline_s: float, straggler_s: float | None) -> int | None:
+    def cheapest(self, costs_j: Array, times_s: Array, deadline_s: float, straggler_s: float | None) -> int | None:
         """Returns the position of the combination with least energy within the deadline; None if all are slower."""
         energies = costs_j + self._problem.waiting_power_w * np.maximum(times_s, straggler_s or 0.0)
         energies = np.where(times_s <= deadline_s, energies, np.inf)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 
 if TYPE_CHECKING:
     from pfo_fs.planner.problem import Problem
@@ -34,35 +34,35 @@ class ClockTable:
         number_of = {kind: number for number, kind in enumerate(tables)}
         self.mhz = sorted({mhz for each in tables.values() for mhz in each.frequencies_mhz})
         self.number = {mhz: number for number, mhz in enumerate(self.mhz)}
-        self.kind: Any = np.array([number_of[i.stage, i.name] for i in problem.pipeline.instructions])
+        self.kind = np.array([number_of[i.stage, i.name] for i in problem.pipeline.instructions])
         shape = len(tables), len(self.mhz)
-        self.time_s: Any = np.full(shape, np.inf)
-        self.cost_j: Any = np.full(shape, np.inf)
-        self.offered: Any = np.zeros(shape, bool)
-        self.nearest: Any = np.zeros(shape, int)
-        self.below: Any = np.zeros(shape, int)
-        self.max_clock: Any = np.zeros(len(tables), int)
-        self.options: Any = np.full((len(tables), max(len(c.times_s) for c in problem.choices_by_kind.values())), -1)
-        all_mhz: Any = np.array(self.mhz)
+        self.time_s = np.full(shape, np.inf)
+        self.cost_j = np.full(shape, np.inf)
+        self.offered: Array = np.zeros(shape, bool)
+        self.nearest: Array = np.zeros(shape, int)
+        self.below: Array = np.zeros(shape, int)
+        self.max_clock: Array = np.zeros(len(tables), int)
+        self.options = np.full((len(tables), max(len(c.times_s) for c in problem.choices_by_kind.values())), -1)
+        all_mhz = np.array(self.mhz)
         for row, (kind, choices) in enumerate(tables.items()):
             own = [self.number[mhz] for mhz in choices.frequencies_mhz]
             self.max_clock[row] = max(own)
             options = [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]
             self.offered[row, options], self.options[row, : len(options)] = True, options
             self.time_s[row, own], self.cost_j[row, own] = choices.times_s, choices.costs_j
-            known: Any = np.array(sorted(own))
+            known = np.array(sorted(own))
             self.nearest[row] = known[np.abs(all_mhz[:, None] - all_mhz[known]).argmin(axis=1)]
             self.below[row] = known[np.maximum(np.searchsorted(known, np.arange(len(self.mhz)), "right") - 1, 0)]
-        self.full_s: Any = self.time_s[np.arange(len(tables)), self.max_clock]
-        self.ratio: Any = self.time_s / self.full_s[:, None]
-        self.cost_w: Any = self.cost_j / self.full_s[:, None]
-        self.hulls: list[tuple[Any, Any]] = []
+        self.full_s = self.time_s[np.arange(len(tables)), self.max_clock]
+        self.ratio = self.time_s / self.full_s[:, None]
+        self.cost_w = self.cost_j / self.full_s[:, None]
+        self.hulls: list[tuple[Array, Array]] = []
         for full_s, kind in zip(self.full_s, tables, strict=True):
             on_hull = problem.choices_by_kind[kind]
             times_s, costs_j = (np.array(x)[list(on_hull.hull)] for x in (on_hull.times_s, on_hull.costs_j))
             self.hulls.append((times_s / full_s, costs_j / full_s))
 
-    def wrong(self, kind: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    def wrong(self, kind: Array, low: Array, high: Array) -> tuple[Array, Array]:
         """Returns the time in s of instructions at a higher clock than theirs, and the energy in J in addition.
 
         Args:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, PlanError
@@ -156,7 +156,7 @@ class Problem:
 
     def timing(self, times_s: Sequence[float]) -> Timing:
         """Returns when each node begins, and the iteration time, from the duration of each node, in s."""
-        times: Any = np.array(times_s)[:, None]
+        times = np.array(times_s)[:, None]
         ends = self.paths.ends(times).ends_s
         return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
+from pfo_fs.arrays import Array
 from pfo_fs.planner.rank_runs import RankRuns
 from pfo_fs.planner.scenario_descent import MOST_WALKS, ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
@@ -129,7 +130,7 @@ class ScenarioPlanner:
         self,
         answer: ScenarioAnswer,
         mean_s: float,
-        starts: Iterable[Any] = (),
+        starts: Iterable[Array] = (),
         known: Iterable[Played] = (),
         *,
         thorough: bool = False,
@@ -148,7 +149,7 @@ class ScenarioPlanner:
         fitting = [plan for plan in (*improved, *known) if plan is not None and plan.mean_s <= mean_s]
         return min([*fitting, self._at_max_clocks], key=self._descent.value)
 
-    def _improved(self, start: Any, mean_s: float) -> Played | None:
+    def _improved(self, start: Array, mean_s: float) -> Played | None:
         """The plan that a descent finds from a start, positions of clocks."""
         found = self._wider_descent.improve(start, mean_s * self._wider_share)
         if found is None or self._wider is self._scenarios:
@@ -168,7 +169,7 @@ class ScenarioPlanner:
         plans = [self._at_max_clocks] if found is None else [self._at_max_clocks, found]
         return min(plans, key=lambda plan: (plan.impossible, plan.energy_j))
 
-    def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Any]:
+    def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Array]:
         """Yields runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
 
         There are fewer changes, at a higher price, until the drivers can make them. If it is to be thorough, some are
