@@ -93,7 +93,6 @@ class LongestPaths:
         """Returns when nodes end that begin as early as possible.
 
         Args:
-            times_s: Duration of each node, in s, (nodes, columns).
             blur_s: Two neighbours that are ready within this time of each other both count, in s.
             shares: Whether `weights` will be asked for.
         """
@@ -144,8 +143,6 @@ class LongestPaths:
 
         Args:
             durations_s: Returns the durations in s, given some nodes and when they can begin in s, (n, columns).
-            nodes: Number of nodes.
-            columns: Number of columns.
         """
         ends = np.zeros((nodes + 1, columns))
         for own, sides, _ in self.levels:
@@ -156,7 +153,6 @@ class LongestPaths:
         """Returns by how much something grows per second of each node, (nodes, columns).
 
         Args:
-            ends: What `ends` returned, with shares.
             last: By how much it grows per second by which each of the last nodes ends later, (last nodes, columns).
         """
         weights = np.zeros(ends.shares.shape[1:])
@@ -172,7 +168,6 @@ class LongestPaths:
         """Returns when nodes must have ended so that all end in time, in s, (nodes, columns).
 
         Args:
-            times_s: Duration of each node, in s, (nodes, columns).
             deadlines_s: When the last node of each column must have ended, in s.
         """
         none = np.zeros((1, times_s.shape[1]))
@@ -185,12 +180,7 @@ class LongestPaths:
 
 
 def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Neighbours, Neighbours]:
-    """Returns for each node those that it waits for, and those that wait for it.
-
-    Args:
-        nodes: Number of nodes.
-        edges: As for `LongestPaths`.
-    """
+    """Returns for each node those that it waits for, and those that wait for it."""
     before: Neighbours = [[] for _ in range(nodes)]
     after: Neighbours = [[] for _ in range(nodes)]
     for first, then, delay_s in edges:

@@ -30,13 +30,7 @@ _EPSILON_S = 1e-12
 
 
 class RankRuns:
-    """Finds runs of one clock for some scenarios, near durations.
-
-    Args:
-        scenarios: The scenarios.
-        descent: Tells what a change costs.
-        answer: The relaxation's durations and price of time.
-    """
+    """Finds runs of one clock for some scenarios, near durations."""
 
     def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, answer: ScenarioAnswer) -> None:
         self._scenarios = scenarios

@@ -79,11 +79,7 @@ class Relaxation:
         self._highs = self._load()
 
     def _build(self, edges: Array) -> None:
-        """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time.
-
-        Args:
-            edges: Number of edges of each node's hull.
-        """
+        """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time."""
         scenarios, before = self._scenarios, self._scenarios.problem.before
         group_of, columns = scenarios.group_of, len(scenarios.group_of)
         column, last = np.arange(columns), scenarios.paths.last

@@ -68,7 +68,6 @@ class Rounder:
         """Returns the clocks in MHz of each node, for each of several targets.
 
         Args:
-            relaxed: The answers of the relaxation for the targets.
             targets_s: The longest iteration times in s, those of the fastest plan or longer.
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until the target in any case.
         """
@@ -96,7 +95,6 @@ class Rounder:
         """Returns an assignment for each deadline, as columns of options, with a makespan within it.
 
         Args:
-            relaxed: The relaxation's answers, one per deadline.
             deadlines_s: The longest makespans in s, without the overhead; the fastest plan's or longer.
         """
         forwards, backwards = self._problem.paths, self._backwards
@@ -125,9 +123,6 @@ class Rounder:
         """Returns an assignment to which no exchange is better, as far as the room goes, after its energy in J.
 
         Args:
-            options: The assignment to begin with.
-            prices_w: The relaxation's prices of time, (nodes, 1).
-            target_s, waiting_w: As for `clocks_mhz`.
             room: The most options that may be walked through.
         """
         offered = self._problem.table.options[self._kind] >= 0

@@ -71,7 +71,6 @@ class ScenarioDescent:
     """Improves plans for some scenarios.
 
     Args:
-        scenarios: The scenarios.
         whole_ranks: Whether all instructions of a rank keep to one clock.
         waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
         change_price_j: Price of a clock change beyond what it costs, in J.
@@ -123,7 +122,6 @@ class ScenarioDescent:
 
         Args:
             clocks: The plan to begin with, which may be too slow, as positions, (nodes, groups).
-            mean_s: The longest mean iteration time, in s.
         """
         best = self.quickened(clocks, mean_s)
         self._walks_left = self._most_walks
@@ -260,12 +258,7 @@ class ScenarioDescent:
         return _Moves(group, begin, end, clock, more_s, more_j)
 
     def alone_s(self, longer_s: Array, slack_s: Array) -> Array:
-        """Returns by how much the mean time grows if a node alone takes longer, in s, (nodes, groups).
-
-        Args:
-            longer_s: By how much, in s, (nodes, columns).
-            slack_s: The slack of nodes, in s, (nodes, columns).
-        """
+        """Returns by how much the mean time grows if a node alone takes longer, in s, (nodes, groups)."""
         late_s = np.hstack([longer_s - slack_s, np.full((len(slack_s), 1), -np.inf)])[:, self._columns]
         found = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.choices import ClockTable
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.switch_costs import SwitchLoad, queue_s
 
@@ -127,7 +127,6 @@ class Scenarios:
         what a micro-batch holds. The same scenarios always give the same ones.
 
         Args:
-            count: Number of further iterations.
             seed: Others have another seed, so that plans can be judged by iterations that they were not made for.
         """
         batches = np.array([instruction.microbatch for instruction in self.problem.pipeline.instructions])
@@ -261,11 +260,7 @@ class Scenarios:
     # ---- answers for clocks in MHz
 
     def spans_s(self, clocks: Clocks | None = None) -> Array:
-        """Returns each pipeline's own makespan in s, without the overhead, (iterations, pipelines).
-
-        Args:
-            clocks: For each group, the clock of each node, in MHz; None: the highest.
-        """
+        """Returns each pipeline's own makespan in s, without the overhead, (iterations, pipelines)."""
         return self.play(self.numbers(clocks)).spans_s
 
     def iteration_times_s(self, clocks: Clocks | None = None) -> Array:

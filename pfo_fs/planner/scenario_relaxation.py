@@ -46,7 +46,6 @@ class ScenarioRelaxation:
     """The program of some scenarios, in which clock changes cost nothing.
 
     Args:
-        scenarios: The scenarios.
         near: The answer of another one for about the same scenarios and time, to begin with; None: there is none.
     """
 
@@ -98,7 +97,6 @@ class ScenarioRelaxation:
         It begins with the answer before, if there is one, and then takes the last stage only.
 
         Args:
-            mean_s: The longest mean iteration time, in s.
             steps: Gradient steps of each stage; the time that this takes is proportional to it.
         """
         ratios = self._fastest

@@ -50,7 +50,6 @@ class ScenarioPlanner:
     """Plans for some scenarios; the same calls give the same plans.
 
     Args:
-        scenarios: The scenarios.
         near: `answer` of a planner for about the same scenarios; it saves most of the time that the first plan takes.
         waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
         change_price_j: Price of a clock change beyond what it costs, in J.
@@ -138,7 +137,6 @@ class ScenarioPlanner:
         """Returns the best plan of those near a relaxation's answer, near some others, and some known ones.
 
         Args:
-            answer: The relaxation's answer.
             mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
             starts: Clocks near which there may be good plans, as positions.
             known: Plans that are good enough as they are.
@@ -157,11 +155,7 @@ class ScenarioPlanner:
         return self._descent.quickened(found.clocks, mean_s)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
-        """Returns the same with one clock for all instructions of a rank.
-
-        Args:
-            mean_s: As for `at`.
-        """
+        """Returns the same with one clock for all instructions of a rank."""
         return self._scenarios.mhz(self._one_clock_per_rank(mean_s).clocks)
 
     def _one_clock_per_rank(self, mean_s: float) -> Played:
@@ -202,13 +196,7 @@ class ScenarioPlanner:
 
 
 def least_price_j(first_j: float, is_enough: Callable[[float], bool], steps: int) -> float:
-    """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one.
-
-    Args:
-        first_j: The price to try first, in J.
-        is_enough: Whether there are few enough changes at a price, in J.
-        steps: Number of prices to try.
-    """
+    """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one."""
     too_low_j, enough_j, price_j = 0.0, float("inf"), first_j
     for _ in range(steps):
         if is_enough(price_j):
