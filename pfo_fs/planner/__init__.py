@@ -18,7 +18,6 @@ program takes ten seconds (64 iterations); `scenario_relaxation` comes near its 
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
-from pfo_fs.planner.frontier import even_deadlines, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
     Dependency,
@@ -29,7 +28,7 @@ from pfo_fs.planner.pipeline import (
 )
 from pfo_fs.planner.pipeline_schedules import make_pipeline
 from pfo_fs.planner.plan import Plan, plan_of_orders
-from pfo_fs.planner.planner import Planner
+from pfo_fs.planner.planner import Planner, even_deadlines, solve_frontier
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import Measurement, Profile, blocking_power_w, parse_profile, read_profile
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios

@@ -165,10 +165,6 @@ def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[Me
     The file is an object with `plans`, a list of objects with `forward_s` and `backward_s` (a list per stage of seconds
     per micro-batch; other instructions as `NAME_s`), `iteration_time_s`, and optionally `load_s` in the same form.
 
-    Args:
-        path: The file.
-        pipeline: The DAG that the iterations ran.
-
     Raises:
         PlanError: The file cannot be read, or lacks an instruction; the message names plan, key, stage.
     """

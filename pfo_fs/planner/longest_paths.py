@@ -9,9 +9,9 @@ smooth in the durations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 
 Neighbours = list[list[tuple[int, float]]]
 """For each node, (node, delay in s) of others."""
@@ -31,9 +31,9 @@ class _Side(NamedTuple):
         place: At which place of that neighbour's list this node is, (n,).
     """
 
-    at: Any
-    delay_s: Any
-    place: Any
+    at: Array
+    delay_s: Array
+    place: Array
 
 
 class Level(NamedTuple):
@@ -45,7 +45,7 @@ class Level(NamedTuple):
         after: The nodes that wait for each of them.
     """
 
-    nodes: Any
+    nodes: Array
     before: list[_Side]
     after: list[_Side]
 
@@ -59,8 +59,8 @@ class Ends(NamedTuple):
             they were not asked for.
     """
 
-    ends_s: Any
-    shares: Any
+    ends_s: Array
+    shares: Array
 
 
 class LongestPaths:
@@ -86,25 +86,24 @@ class LongestPaths:
         self.levels = [
             Level(np.array(nodes), _sides(nodes, before, after), _sides(nodes, after, before)) for nodes in members
         ]
-        self.last: Any = np.array([node for node, waiting in enumerate(after) if not waiting])
+        self.last = np.array([node for node, waiting in enumerate(after) if not waiting])
         self._places = max(len(level.before) for level in self.levels)
 
-    def ends(self, times_s: Any, blur_s: float = 0.0, *, shares: bool = False) -> Ends:
+    def ends(self, times_s: Array, blur_s: float = 0.0, *, shares: bool = False) -> Ends:
         """Returns when nodes end that begin as early as possible.
 
         Args:
-            times_s: Duration of each node, in s, (nodes, columns).
             blur_s: Two neighbours that are ready within this time of each other both count, in s.
             shares: Whether `weights` will be asked for.
         """
         is_exact, blur_s = blur_s == 0, max(blur_s, _LEAST_BLUR_S)
         nodes, columns = times_s.shape
-        ends: Any = np.empty((nodes + 1, columns))
+        ends = np.empty((nodes + 1, columns))
         ends[-1] = _BEFORE_ALL_S
-        counts: Any = np.zeros((self._places, nodes + 1, columns)) if shares else None
+        counts: Array = np.zeros((self._places, nodes + 1, columns)) if shares else None
         for number, (own, sides, _) in enumerate(self.levels):
-            start: Any = 0.0
-            counted: list[Any] = []
+            start = 0.0
+            counted: list[Array] = []
             for place, side in enumerate(sides if number else ()):
                 ready = ends.take(side.at, axis=0)
                 ready += side.delay_s
@@ -139,27 +138,24 @@ class LongestPaths:
             ends[own] = start + times_s[own]
         return Ends(ends[:-1], counts)
 
-    def walk(self, durations_s: Callable[[Any, Any], Any], nodes: int, columns: int) -> None:
+    def walk(self, durations_s: Callable[[Array, Array], Array], nodes: int, columns: int) -> None:
         """Walks from the first nodes to the last, and gives nodes the durations that depend on when they can begin.
 
         Args:
             durations_s: Returns the durations in s, given some nodes and when they can begin in s, (n, columns).
-            nodes: Number of nodes.
-            columns: Number of columns.
         """
-        ends: Any = np.zeros((nodes + 1, columns))
+        ends = np.zeros((nodes + 1, columns))
         for own, sides, _ in self.levels:
             start = np.maximum.reduce([ends[side.at] + side.delay_s for side in sides])
             ends[own] = start + durations_s(own, start)
 
-    def weights(self, ends: Ends, last: Any) -> Any:
+    def weights(self, ends: Ends, last: Array) -> Array:
         """Returns by how much something grows per second of each node, (nodes, columns).
 
         Args:
-            ends: What `ends` returned, with shares.
             last: By how much it grows per second by which each of the last nodes ends later, (last nodes, columns).
         """
-        weights: Any = np.zeros(ends.shares.shape[1:])
+        weights = np.zeros(ends.shares.shape[1:])
         weights[self.last] = last
         for own, _, sides in reversed(self.levels):
             found = weights[own]
@@ -168,16 +164,15 @@ class LongestPaths:
             weights[own] = found
         return weights[:-1]
 
-    def latest(self, times_s: Any, deadlines_s: Any) -> Any:
+    def latest(self, times_s: Array, deadlines_s: Array) -> Array:
         """Returns when nodes must have ended so that all end in time, in s, (nodes, columns).
 
         Args:
-            times_s: Duration of each node, in s, (nodes, columns).
             deadlines_s: When the last node of each column must have ended, in s.
         """
         none = np.zeros((1, times_s.shape[1]))
-        needs: Any = np.vstack([times_s, none])
-        latest: Any = np.empty(needs.shape)
+        needs = np.vstack([times_s, none])
+        latest = np.empty(needs.shape)
         latest[-1] = deadlines_s
         for own, _, sides in reversed(self.levels):
             latest[own] = np.minimum.reduce([latest[side.at] - needs[side.at] - side.delay_s for side in sides])
@@ -185,12 +180,7 @@ class LongestPaths:
 
 
 def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Neighbours, Neighbours]:
-    """Returns for each node those that it waits for, and those that wait for it.
-
-    Args:
-        nodes: Number of nodes.
-        edges: As for `LongestPaths`.
-    """
+    """Returns for each node those that it waits for, and those that wait for it."""
     before: Neighbours = [[] for _ in range(nodes)]
     after: Neighbours = [[] for _ in range(nodes)]
     for first, then, delay_s in edges:

@@ -148,7 +148,6 @@ def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float =
 
     Args:
         orders: Instructions of each rank; instructions with other names have no dependencies.
-        delay_s: Communication time between instructions of different ranks, in s.
     """
     rank_of = {instruction: rank for rank, order in enumerate(orders) for instruction in order}
     gradient = {
@@ -182,8 +181,6 @@ def pipeline_from_orders(
 
     Args:
         orders: For each rank, (stage, instruction, micro-batch) in order.
-        delay_s: Communication time between ranks, in s.
-        name: Name of the kind of schedule.
 
     Raises:
         PlanError: The orders cannot run: an instruction is listed twice, or instructions wait for each other in a
@@ -209,9 +206,6 @@ def pipeline_from_torch(schedule: Any) -> Pipeline:
     is one, `pipeline_order_with_comms`, which is what runs then, also if it was loaded from a file. Where a
     stage's micro-batches are not numbered 0 to n - 1 (the last rank of `Schedule1F1B` in torch 2.13), they are numbered
     in their order.
-
-    Args:
-        schedule: A schedule, such as `ScheduleZBVZeroBubble(stages, n_microbatches)`.
 
     Raises:
         PlanError: The schedule has no `pipeline_order`, or that holds nothing to compute.

@@ -179,11 +179,7 @@ def make_pipeline(
     """Returns the DAG of a known schedule.
 
     Args:
-        schedule: `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v` or `early-recomputation`.
-        num_stages: Number of stages over all ranks.
-        num_microbatches: Number of micro-batches of one iteration.
         num_ranks: Number of ranks of the pipeline; only `interleaved` needs it.
-        delay_s: Communication time between ranks, in s.
 
     Raises:
         ConfigError: The schedule is unknown, or it does not exist for these numbers.

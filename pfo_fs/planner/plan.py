@@ -88,7 +88,8 @@ class Plan:
     @cached_property
     def changes(self) -> list[int]:
         """Nodes before which their rank changes its clock."""
-        return self.problem.changes(self.frequencies_mhz)
+        nodes: list[int] = self.problem.alike.changed(self._played.clocks)[:, 0].nonzero()[0].tolist()
+        return nodes
 
     @property
     def iteration_time_s(self) -> float:
@@ -207,7 +208,6 @@ def plan_of_orders(problem: Problem, orders: Sequence[Sequence[tuple[str, int]]]
     Args:
         problem: The problem whose pipeline runs the plan.
         orders: For each rank, (instruction, MHz) in order.
-        solver: Name of the solver that found the plan.
 
     Raises:
         PlanError: The orders are not the pipeline's; the message names rank and position.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.scenarios import ScenarioPlanner, least_price_j
-from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts, change_limits
+from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
@@ -34,6 +34,11 @@ _CLOSE_ENOUGH = 0.003
 _SHORT_ENOUGH = 0.0005
 """Relative: the search ends this close to the shortest iteration that the relaxation allows, or that plans have."""
 
+MAX_POINTS = 100_000
+_CHUNK_NODES = 50_000
+"""A chunk of a frontier's deadlines is planned in one call and has about this many instructions over all its plans."""
+_MOST_AT_ONCE = 100
+
 
 class Planner:
     """Plans one problem.
@@ -42,9 +47,6 @@ class Planner:
         plan = planner.at(slowdown=1.0)
 
     A planner keeps what it has solved: asking again for a neighbouring deadline is several times faster.
-
-    Args:
-        problem: The problem.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -135,7 +137,6 @@ class Planner:
         of a percent. The lower bounds are valid for these plans as for single ones.
 
         Args:
-            deadlines: The longest iteration times, in s.
             stragglers: Whether they are iteration times of other pipelines, as in `at(straggler=...)`.
 
         Raises:
@@ -166,7 +167,6 @@ class Planner:
         """Returns the plan with least energy of those found that have at most `most` clock changes.
 
         Args:
-            deadline_s: The longest iteration time, in s.
             most: The most clock changes within an iteration, all ranks together.
             known: Plans within the deadline that are known already; one with a lower bound saves time.
 
@@ -262,21 +262,18 @@ class Planner:
             found = planner.search(answer.answer, target_s, starts, known)
             if found.effective_j + waiting_w * found.mean_s > (1 + _CLOSE_ENOUGH) * answer.lower_bound_j:
                 found = planner.search(answer.answer, target_s, starts, [*known, found], thorough=True)
-            limits = change_limits(problem, clocks_mhz, limited=planner.limited)
+            limits = ChangeLimits(problem.played(clocks_mhz).load, planner.limited)
             chosen.append((tuple(problem.alike.mhz(found.clocks)[0]), limits, answer.lower_bound_j))
         return chosen
 
     def _simple(self, target_s: float, straggler: bool = False) -> list[Played]:
         """Simple plans, some of which may be late: no plan takes more energy than the best of them."""
         problem = self.problem
-        simple = [problem.fastest_mhz, problem.cheapest_mhz]
         straggler_s = target_s if straggler else None
         # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
-        for by_stage in (self._stage_clocks.best, self._stage_clocks.best_same):
-            clocks_mhz = by_stage(target_s, straggler_s)
-            if clocks_mhz is not None:
-                simple.append([clocks_mhz[i.stage] for i in problem.pipeline.instructions])
-        return [problem.played(clocks_mhz) for clocks_mhz in simple]
+        tried = (self._stage_clocks.by_stage, self._stage_clocks.same)
+        simple = [problem.fastest_mhz, problem.cheapest_mhz, *(each.best(target_s, straggler_s) for each in tried)]
+        return [problem.played(clocks_mhz) for clocks_mhz in simple if clocks_mhz is not None]
 
     # ---- energies and powers
 
@@ -343,3 +340,29 @@ class Planner:
             else:
                 low_s, step_s = length_s, 4 * step_s
         return best
+
+
+def even_deadlines(planner: Planner, points: int) -> list[float]:
+    """Returns deadlines in s, evenly spaced from the fastest plan's iteration time to that of least energy.
+
+    Raises:
+        ConfigError: `points` is below 2 or beyond `MAX_POINTS`.
+    """
+    if not 2 <= points <= MAX_POINTS:
+        raise ConfigError(f"a frontier has 2 to {MAX_POINTS:,} points, not {points}")
+    first, last = planner.fastest_s, planner.least_energy_s
+    deadlines = [first + (last - first) * number / (points - 1) for number in range(points)]
+    return [first, *deadlines[1:-1], last]
+
+
+def solve_frontier(problem: Problem, deadlines_s: Sequence[float]) -> Iterator[Plan]:
+    """Plans for many deadlines, and yields the plan of each different deadline (s) from the shortest to the longest.
+
+    Raises:
+        Impossible: A deadline is shorter than the fastest plan's iteration.
+    """
+    planner = Planner(problem)
+    deadlines_s = sorted(set(deadlines_s))
+    size = min(_MOST_AT_ONCE, max(4, _CHUNK_NODES // len(problem.pipeline.instructions)))
+    for start in range(0, len(deadlines_s), size):
+        yield from planner.at_each(deadlines_s[start : start + size])

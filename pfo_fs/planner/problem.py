@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.choices import MIN_OPTIONS, Choices, choices_of
-from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.choices import MIN_OPTIONS, Choices, ClockTable, choices_of
 from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.planner.pipeline import Pipeline
 from pfo_fs.planner.profile import Kind, Profile
@@ -100,18 +99,9 @@ class Problem:
         return LongestPaths(self.pipeline.topological, self.pipeline.edges)
 
     @cached_property
-    def _neighbours(self) -> tuple[Neighbours, Neighbours]:
-        return neighbours(len(self.pipeline.instructions), self.pipeline.edges)
-
-    @property
     def before(self) -> Neighbours:
         """For each node, (node, delay in s) of those that it waits for."""
-        return self._neighbours[0]
-
-    @property
-    def after(self) -> Neighbours:
-        """For each node, (node, delay in s) of those that wait for it."""
-        return self._neighbours[1]
+        return neighbours(len(self.pipeline.instructions), self.pipeline.edges)[0]
 
     @property
     def waiting_power_w(self) -> float:
@@ -144,19 +134,9 @@ class Problem:
                 )
         return tuple(found)
 
-    def changes(self, frequencies_mhz: Sequence[int]) -> list[int]:
-        """The nodes before which their rank changes its clock."""
-        ends = self.pipeline.first_nodes
-        return [
-            node
-            for first, end in pairwise(ends)
-            for node in range(first + 1, end)
-            if frequencies_mhz[node] != frequencies_mhz[node - 1]
-        ]
-
     def timing(self, times_s: Sequence[float]) -> Timing:
         """Returns when each node begins, and the iteration time, from the duration of each node, in s."""
-        times: Any = np.array(times_s)[:, None]
+        times = np.array(times_s)[:, None]
         ends = self.paths.ends(times).ends_s
         return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
 

@@ -92,9 +92,6 @@ class Profile:
         `forward_backward` the measured backward, and `backward` the measured one less a forward. This is good enough
         to compare schedules before profiling them. All other measured instructions stay as they are.
 
-        Args:
-            names: The instructions that are wanted on every stage.
-
         Raises:
             PlanError: One of them cannot be derived.
         """
@@ -174,9 +171,6 @@ def blocking_power_w(gpu_name: str) -> float:
 def read_profile(path: str | os.PathLike[str]) -> Profile:
     """Reads a profile CSV.
 
-    Args:
-        path: The file, in any of the forms of `profile_csv`.
-
     Returns:
         The profile; rows of one (stage, instruction, frequency) are averaged.
 
@@ -187,21 +181,12 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """Reads a profile from the text of a CSV; otherwise like `read_profile`.
-
-    Args:
-        text: The CSV, header first.
-        source: Text that messages begin with.
-    """
+    """Reads a profile from the text of a CSV; otherwise like `read_profile`."""
     return profile_of(parse_table(text, source), source)
 
 
 def profile_of(table: Any, source: str) -> Profile:
     """Returns the profile that a table of `profile_csv` holds.
-
-    Args:
-        table: The table.
-        source: Text that messages begin with.
 
     Raises:
         PlanError: Values of one key, or of neighbouring clocks, differ by more than they can; or the table has no

@@ -83,8 +83,6 @@ def table_text(rows: Iterable[Sequence[Any]], columns: Sequence[str], digits: in
     """Returns rows as the text of a CSV.
 
     Args:
-        rows: The cells of each row; None for an empty cell.
-        columns: The names of the columns.
         digits: Significant digits of floating-point numbers; None for all of them.
     """
     import pandas as pd

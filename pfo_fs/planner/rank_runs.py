@@ -8,9 +8,9 @@ changes included, in which each run lasts until the drivers can make the next ch
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_descent import ScenarioDescent
@@ -30,13 +30,7 @@ _EPSILON_S = 1e-12
 
 
 class RankRuns:
-    """Finds runs of one clock for some scenarios, near durations.
-
-    Args:
-        scenarios: The scenarios.
-        descent: Tells what a change costs.
-        answer: The relaxation's durations and price of time.
-    """
+    """Finds runs of one clock for some scenarios, near durations."""
 
     def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, answer: ScenarioAnswer) -> None:
         self._scenarios = scenarios
@@ -47,36 +41,36 @@ class RankRuns:
             {table.number[mhz] for c in scenarios.problem.choices_by_kind.values() for mhz in c.frequencies_mhz}
         )
         every = -(-len(offered) // _MOST_CLOCKS)
-        self._clocks: Any = np.array(sorted({*table.max_clock.tolist(), *offered[::every]}))
+        self._clocks = np.array(sorted({*table.max_clock.tolist(), *offered[::every]}))
         times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
         per_ratio_s, slack_s = descent.blurred(times_s)
         ratio = table.ratio[table.kind][:, self._clocks]
         self._own_s = (scenarios.busy_s / scenarios.members.sum(axis=0))[:, :, None] * ratio[:, None]
         cost_w = np.where(table.offered, table.cost_w, np.inf)
-        self._energy_j: Any = scenarios.busy_s[:, :, None] * cost_w[table.kind][:, None, self._clocks]
+        self._energy_j = scenarios.busy_s[:, :, None] * cost_w[table.kind][:, None, self._clocks]
         self._per_ratio_s, self._price_w = per_ratio_s, price_w
         self._ratios = ratios
-        bends: Any = np.array([_bend(*hull) for hull in table.hulls])
+        bends = np.array([_bend(*hull) for hull in table.hulls])
         self._bend_j = bends[table.kind][:, None] * scenarios.busy_s
-        self._longer: Any = np.where(np.isfinite(ratio), ratio, 0.0)[:, None] - ratios[:, :, None]
-        self._alone_s: Any = np.empty(self._energy_j.shape)
+        self._longer = np.where(np.isfinite(ratio), ratio, 0.0)[:, None] - ratios[:, :, None]
+        self._alone_s = np.empty(self._energy_j.shape)
         for at in range(len(self._clocks)):
             longer = self._longer[:, :, at]
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
 
-    def _hull_prices(self, price_w: float) -> Any:
+    def _hull_prices(self, price_w: float) -> Array:
         """The prices of time in J/s at which nodes take the ratios, the nearest to those of the longest paths."""
         scenarios, ratios = self._scenarios, self._ratios
         prices_w = price_w * self._per_ratio_s / scenarios.busy_s
         for kind, (own, costs_w) in enumerate(scenarios.table.hulls):
             nodes = scenarios.table.kind == kind
-            slopes: Any = np.concatenate([[_NEVER], -np.diff(costs_w) / np.diff(own), [0.0]])
+            slopes = np.concatenate([[_NEVER], -np.diff(costs_w) / np.diff(own), [0.0]])
             right = np.searchsorted(own, ratios[nodes] + _CLOSE, "right")
             left = np.searchsorted(own, ratios[nodes] - _CLOSE, "left")
             prices_w[nodes] = prices_w[nodes].clip(slopes[right], slopes[left])
         return prices_w
 
-    def at(self, change_price_j: float, times_price: float = 1.0) -> Any:
+    def at(self, change_price_j: float, times_price: float = 1.0) -> Array:
         """Returns the clocks that cost least, as positions, (nodes, groups).
 
         Args:
@@ -89,7 +83,7 @@ class RankRuns:
         more_j = np.where(self._longer > 0, np.maximum(more_j, price_w * self._alone_s), more_j)
         values = self._energy_j + more_j
         values += _BEND * self._bend_j[:, :, None] / 2 * self._longer**2
-        found: Any = np.empty((scenarios.nodes, scenarios.count), int)
+        found = np.empty((scenarios.nodes, scenarios.count), int)
         for group in range(scenarios.count):
             for first, end in pairwise(scenarios.problem.pipeline.first_nodes):
                 clocks = self._cheapest(first, end, group, values[first:end, group], change_price_j)
@@ -97,7 +91,7 @@ class RankRuns:
                 found[first:end, group] = at_max if clocks is None else self._clocks[clocks]
         return found
 
-    def _cheapest(self, first: int, end: int, group: int, values_j: Any, change_price_j: float) -> Any:
+    def _cheapest(self, first: int, end: int, group: int, values_j: Array, change_price_j: float) -> Array:
         """The clocks of the nodes from `first` to `end` that cost least, as positions among those that are tried."""
         shortest_s = self._scenarios.run_margin * self._scenarios.shortest_s[:, self._clocks]
         needed = nodes_needed(self._own_s[first:end, group], shortest_s)
@@ -105,7 +99,7 @@ class RankRuns:
             return cheapest(values_j, needed, np.full((end - first - 1, 1, 1), change_price_j))
         return cheapest(values_j, needed, self._changes_j(first, end, group) + change_price_j)
 
-    def _changes_j(self, first: int, end: int, group: int) -> Any:
+    def _changes_j(self, first: int, end: int, group: int) -> Array:
         """What changes cost in J before each node but the first, (nodes - 1, clocks before, clocks)."""
         count = len(self._clocks)
         node, left, right = (x.ravel() for x in np.indices((end - first - 1, count, count)))
@@ -113,13 +107,13 @@ class RankRuns:
         return (self._scenarios.members[:, group].sum() * energy_j).reshape(-1, count, count)
 
 
-def _bend(ratios: Any, costs: Any) -> float:
+def _bend(ratios: Array, costs: Array) -> float:
     """The mean second derivative of a hull; between its corners it has none, and all ratios would cost the same."""
     slopes = np.diff(costs) / np.diff(ratios)
     return float((slopes[-1] - slopes[0]) / (ratios[-1] - ratios[0])) if len(slopes) > 1 else 0.0
 
 
-def nodes_needed(times_s: Any, shortest_s: Any) -> Any:
+def nodes_needed(times_s: Array, shortest_s: Array) -> Array:
     """Returns how many instructions runs must have at least, as `cheapest` takes it; waiting makes them only longer.
 
     Args:
@@ -128,9 +122,9 @@ def nodes_needed(times_s: Any, shortest_s: Any) -> Any:
         shortest_s: How long a run at each clock lasts at least that begins with a change up, and down, (2, clocks).
     """
     known_s = np.where(np.isfinite(times_s), times_s, times_s.min(axis=1, keepdims=True))
-    total_s: Any = np.vstack([np.zeros((1, known_s.shape[1])), known_s.cumsum(axis=0)])
-    first: Any = np.arange(len(times_s))
-    found: Any = np.empty((2, *times_s.shape), int)
+    total_s = np.vstack([np.zeros((1, known_s.shape[1])), known_s.cumsum(axis=0)])
+    first = np.arange(len(times_s))
+    found = np.empty((2, *times_s.shape), int)
     for at, own_s in enumerate(total_s.T):
         for down in (0, 1):
             ends = np.searchsorted(own_s, own_s[:-1] + shortest_s[down, at] - _EPSILON_S)
@@ -138,7 +132,7 @@ def nodes_needed(times_s: Any, shortest_s: Any) -> Any:
     return found
 
 
-def cheapest(values_j: Any, needed: Any, changes_j: Any) -> Any:
+def cheapest(values_j: Array, needed: Array, changes_j: Array) -> Array | None:
     """Returns the clocks of a rank's instructions that cost least together, as positions; None if no clocks fit.
 
     Args:
@@ -150,7 +144,7 @@ def cheapest(values_j: Any, needed: Any, changes_j: Any) -> Any:
             column, in J, (instructions - 1, clocks, clocks) or what broadcasts to it.
     """
     count, clocks = values_j.shape
-    place: Any = np.arange(clocks)
+    place = np.arange(clocks)
     unknown = ~np.isfinite(values_j)
     # Sums over the instructions before each one: of costs, and of the number of those that cannot be used.
     total_j, missing = np.zeros((count + 1, clocks)), np.zeros((count + 1, clocks), int)
@@ -160,10 +154,10 @@ def cheapest(values_j: Any, needed: Any, changes_j: Any) -> Any:
     only_down = only_up.T
     # The least cost up to each instruction if a run at each clock may end there; where its last part begins, and the
     # clock before that.
-    least: Any = np.full(values_j.shape, _NEVER)
+    least = np.full(values_j.shape, _NEVER)
     begins, before = np.zeros(values_j.shape, int), np.zeros(values_j.shape, int)
 
-    def begin(k: int, cost: Any, origin: Any, lengths: Any) -> None:
+    def begin(k: int, cost: Array, origin: Array, lengths: Array) -> None:
         last = k + lengths - 1
         cost = cost + total_j[last + 1, place] - total_j[k]
         cost = np.where(missing[last + 1, place] > missing[k], _NEVER, cost)
@@ -180,7 +174,7 @@ def cheapest(values_j: Any, needed: Any, changes_j: Any) -> Any:
             begin(k, with_change.min(axis=0), with_change.argmin(axis=0), lengths)
     if not np.isfinite(least[-1]).any():
         return None
-    found: Any = np.empty(count, int)
+    found = np.empty(count, int)
     k, clock = count - 1, int(least[-1].argmin())
     while k >= 0:
         found[begins[k, clock] : k + 1] = clock

@@ -15,9 +15,8 @@ closer y is to the optimum, the tighter the bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.scenario_model import Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
@@ -43,9 +42,9 @@ class Relaxed:
         makespan_s: Mean length of an iteration without its overhead, in s.
     """
 
-    times_s: Any
+    times_s: Array
     answer: ScenarioAnswer
-    prices_w: Any
+    prices_w: Array
     lower_bound_j: float
     makespan_s: float
 
@@ -62,40 +61,36 @@ class Relaxation:
         durations_s, busy_s = scenarios.durations_s, scenarios.busy_s.ravel()
         hulls = [scenarios.table.hulls[kind] for kind in scenarios.table.kind.tolist()]
         fastest, slowest = (np.array([ratios[end] for ratios, _ in hulls])[:, None] for end in (0, -1))
-        self._fastest: Any = fastest
+        self._fastest = fastest
         self._horizon_s = float(scenarios.paths.ends(durations_s * slowest).ends_s.max())
         # First come the variables that say how far the mean duration of each (node, group) has moved along each edge of
         # its hull, in s over all pipelines of the group; then the ends of nodes, and the lengths of iterations.
-        edges: Any = np.array([len(ratios) - 1 for ratios, _ in hulls])
+        edges = np.array([len(ratios) - 1 for ratios, _ in hulls])
         of_group = [hull for hull in hulls for _ in range(scenarios.count)]
-        self._moved: Any = np.arange(len(busy_s)).repeat(edges.repeat(scenarios.count))
+        self._moved = np.arange(len(busy_s)).repeat(edges.repeat(scenarios.count))
         slopes_w = np.concatenate([np.diff(costs_w) / np.diff(ratios) for ratios, costs_w in of_group])
         self._ends = len(slopes_w)
         self._lengths = self._ends + durations_s.size
-        self._cost: Any = np.concatenate([slopes_w, np.zeros(durations_s.size + scenarios.iterations)])
-        self._upper: Any = np.full(len(self._cost), self._horizon_s)
+        self._cost = np.concatenate([slopes_w, np.zeros(durations_s.size + scenarios.iterations)])
+        self._upper = np.full(len(self._cost), self._horizon_s)
         self._upper[: self._ends] = busy_s[self._moved] * np.concatenate([np.diff(ratios) for ratios, _ in of_group])
         self._offset = float(busy_s @ np.array([costs_w[0] for _, costs_w in of_group]))
         self._build(edges)
         self._highs = self._load()
 
-    def _build(self, edges: Any) -> None:
-        """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time.
-
-        Args:
-            edges: Number of edges of each node's hull.
-        """
+    def _build(self, edges: Array) -> None:
+        """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time."""
         scenarios, before = self._scenarios, self._scenarios.problem.before
         group_of, columns = scenarios.group_of, len(scenarios.group_of)
         column, last = np.arange(columns), scenarios.paths.last
         waits = [(node, *one) for node, own in enumerate(before) for one in own or [(-1, 0.0)]]
         node, other, delay_s = (np.array(each) for each in zip(*waits, strict=True))
-        arrivals: Any = np.arange(len(node) * columns).reshape(-1, columns)
-        closings: Any = arrivals.size + np.arange(len(last) * columns).reshape(-1, columns)
-        deadline: Any = np.full(scenarios.iterations, arrivals.size + closings.size)
-        cells: list[tuple[Any, ...]] = []
+        arrivals = np.arange(len(node) * columns).reshape(-1, columns)
+        closings: Array = arrivals.size + np.arange(len(last) * columns).reshape(-1, columns)
+        deadline = np.full(scenarios.iterations, arrivals.size + closings.size)
+        cells: list[tuple[Array, ...]] = []
 
-        def add(rows: Any, variables: Any, values: Any) -> None:
+        def add(rows: Array, variables: Array, values: Array) -> None:
             cells.append(tuple(np.broadcast_to(each, rows.shape).ravel() for each in (rows, variables, values)))
 
         waiting = other >= 0
@@ -113,12 +108,12 @@ class Relaxation:
         row, indices, values = (np.concatenate(each) for each in zip(*cells, strict=True))
         order = row.argsort(kind="stable")
         self._indices, self._values = indices[order].astype(np.int32), values[order]
-        self._starts: Any = np.concatenate([[0], np.bincount(row).cumsum()]).astype(np.int32)
+        self._starts = np.concatenate([[0], np.bincount(row).cumsum()]).astype(np.int32)
         self._row_node = node
         least_s = (delay_s[:, None] + self._fastest[node] * scenarios.durations_s[node]).ravel()
-        self._row_lower: Any = np.concatenate([least_s, np.zeros(closings.size), [-self._horizon_s]])
+        self._row_lower = np.concatenate([least_s, np.zeros(closings.size), [-self._horizon_s]])
 
-    def _load(self) -> Any:
+    def _load(self) -> Array:
         import highspy
 
         model = highspy.HighsLp()
@@ -166,14 +161,14 @@ class Relaxation:
         times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
         answer = ScenarioAnswer(ratios, max(0.0, float(duals[-1])) + waiting_power_w)
         arriving = np.maximum(duals[: len(self._row_node) * len(scenarios.group_of)], 0.0)
-        prices_w: Any = np.zeros(times_s.shape)
+        prices_w = np.zeros(times_s.shape)
         np.add.at(prices_w, self._row_node, arriving.reshape(-1, len(scenarios.group_of)))
         return Relaxed(times_s, answer, prices_w, self._bound_j(duals), float(x[self._lengths :].mean()))
 
-    def _bound_j(self, duals: Any) -> float:
+    def _bound_j(self, duals: Array) -> float:
         """The lower bound in J that `duals` prove (see the module's text)."""
         y = np.maximum(duals, 0.0)
-        spread: Any = np.repeat(y, np.diff(self._starts))
+        spread: Array = np.repeat(y, np.diff(self._starts))
         reduced = self._cost - np.bincount(self._indices, weights=self._values * spread, minlength=len(self._cost))
         return float(self._offset + y @ self._row_lower + np.minimum(0.0, reduced * self._upper).sum())
 
@@ -185,7 +180,7 @@ def _has_hipo() -> bool:
     return find_spec("highspy_extras") is not None
 
 
-def silent_highs() -> Any:
+def silent_highs() -> Array:
     """Returns a new `highspy.Highs` that prints nothing.
 
     From release 1.16 on, HiGHS prints a banner to standard output when `Highs()` enables its callbacks, before its

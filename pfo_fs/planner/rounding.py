@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from math import comb
-from typing import Any
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxed
@@ -59,17 +58,16 @@ class Rounder:
         )
         # For each kind of instruction its options' times in s and effective energies in J, padded with infinity.
         table = problem.table
-        self._kind: Any = table.kind
+        self._kind = table.kind
         row, offered = np.arange(len(table.options))[:, None], table.options >= 0
-        self._times_s: Any = np.where(offered, table.time_s[row, table.options], np.inf)
-        self._costs_j: Any = np.where(offered, table.cost_j[row, table.options], np.inf)
+        self._times_s = np.where(offered, table.time_s[row, table.options], np.inf)
+        self._costs_j = np.where(offered, table.cost_j[row, table.options], np.inf)
         self._fastest_s = problem.played(problem.fastest_mhz).mean_s
 
     def clocks_mhz(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
         """Returns the clocks in MHz of each node, for each of several targets.
 
         Args:
-            relaxed: The answers of the relaxation for the targets.
             targets_s: The longest iteration times in s, those of the fastest plan or longer.
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until the target in any case.
         """
@@ -93,16 +91,15 @@ class Rounder:
             for clocks, target_s in zip(clocks_mhz, targets_s, strict=True)
         ]
 
-    def round(self, relaxed: Sequence[Relaxed], deadlines_s: Sequence[float]) -> Any:
+    def round(self, relaxed: Sequence[Relaxed], deadlines_s: Sequence[float]) -> Array:
         """Returns an assignment for each deadline, as columns of options, with a makespan within it.
 
         Args:
-            relaxed: The relaxation's answers, one per deadline.
             deadlines_s: The longest makespans in s, without the overhead; the fastest plan's or longer.
         """
         forwards, backwards = self._problem.paths, self._backwards
-        deadlines: Any = np.array(deadlines_s)
-        prices: Any = np.hstack([answer.prices_w for answer in relaxed])
+        deadlines = np.array(deadlines_s)
+        prices = np.hstack([answer.prices_w for answer in relaxed])
         targets = self._within(np.hstack([answer.times_s for answer in relaxed]), deadlines)
         starts = [self._walk(view, view.latest(targets, deadlines), prices) for view in (forwards, backwards)]
         options = np.hstack(starts)
@@ -121,14 +118,11 @@ class Rounder:
         return comb(others, together) * nodes * int(most)
 
     def _exchanged(
-        self, options: Any, prices_w: Any, target_s: float, waiting_w: float, room: int
-    ) -> tuple[float, Any]:
+        self, options: Array, prices_w: Array, target_s: float, waiting_w: float, room: int
+    ) -> tuple[float, Array]:
         """Returns an assignment to which no exchange is better, as far as the room goes, after its energy in J.
 
         Args:
-            options: The assignment to begin with.
-            prices_w: The relaxation's prices of time, (nodes, 1).
-            target_s, waiting_w: As for `clocks_mhz`.
             room: The most options that may be walked through.
         """
         offered = self._problem.table.options[self._kind] >= 0
@@ -138,8 +132,8 @@ class Rounder:
             node, other = (offered & (np.arange(offered.shape[1]) != options[:, None])).nonzero()
             if room < 0 or len(node) < together:
                 break
-            moves: Any = np.array(list(combinations(range(len(node)), together)))
-            pinned: Any = np.full((len(options), len(moves)), -1)
+            moves = np.array(list(combinations(range(len(node)), together)))
+            pinned = np.full((len(options), len(moves)), -1)
             for each in moves.T:
                 pinned[node[each], np.arange(len(moves))] = other[each]
             tried = [np.where(pinned < 0, options[:, None], pinned)]
@@ -156,40 +150,40 @@ class Rounder:
                 options, least, together = every[:, best], values[best], 1
         return float(least), options
 
-    def _values_j(self, options: Any, target_s: float, waiting_w: float) -> Any:
+    def _values_j(self, options: Array, target_s: float, waiting_w: float) -> Array:
         """The effective energy of assignments with that of waiting, in J; infinite if an iteration is too long."""
         lengths_s = self._makespans_s(options) + self._problem.overhead_s
         costs_j = self._costs_j[self._kind[:, None], options].sum(axis=0)
         return np.where(lengths_s <= target_s, costs_j + waiting_w * lengths_s, np.inf)
 
-    def _durations_s(self, options: Any) -> Any:
+    def _durations_s(self, options: Array) -> Array:
         return self._times_s[self._kind[:, None], options]
 
-    def _makespans_s(self, options: Any) -> Any:
+    def _makespans_s(self, options: Array) -> Array:
         return self._problem.paths.ends(self._durations_s(options)).ends_s.max(axis=0)
 
-    def _within(self, times: Any, deadlines: Any) -> Any:
+    def _within(self, times: Array, deadlines: Array) -> Array:
         """Returns the relaxed durations, shortened where the solver's tolerance has let them exceed the deadline."""
-        fastest: Any = np.repeat(self._times_s[self._kind, 0][:, None], len(deadlines), axis=1)
+        fastest = np.repeat(self._times_s[self._kind, 0][:, None], len(deadlines), axis=1)
         latest = self._problem.paths.latest(fastest, deadlines)  # behind a node, everything at its fastest
-        targets: Any = np.empty_like(fastest)
+        targets = np.empty_like(fastest)
 
-        def shortened(nodes: Any, start: Any) -> Any:
+        def shortened(nodes: Array, start: Array) -> Array:
             targets[nodes] = np.maximum(fastest[nodes], np.minimum(times[nodes], latest[nodes] - start))
             return targets[nodes]
 
         self._problem.paths.walk(shortened, *fastest.shape)
         return targets
 
-    def _walk(self, view: LongestPaths, latest: Any, prices: Any, pinned: Any = None) -> Any:
+    def _walk(self, view: LongestPaths, latest: Array, prices: Array, pinned: Array | None = None) -> Array:
         """Gives each node, of the options that end by `latest`, the cheapest at its price of time; returns options.
 
         Where `pinned` is given and not negative, nodes get that option.
         """
-        options: Any = np.empty(latest.shape, int)
-        slower: Any = 1e-10 * np.arange(self._times_s.shape[1])[None, :, None]  # prefers the slower of equals
+        options = np.empty(latest.shape, int)
+        slower = 1e-10 * np.arange(self._times_s.shape[1])[None, :, None]  # prefers the slower of equals
 
-        def cheapest(nodes: Any, start: Any) -> Any:
+        def cheapest(nodes: Array, start: Array) -> Array:
             kinds = self._kind[nodes]
             times, costs = self._times_s[kinds][..., None], self._costs_j[kinds][..., None]
             room = latest[nodes] - start + _EPSILON_S
@@ -202,7 +196,7 @@ class Rounder:
         view.walk(cheapest, *latest.shape)
         return options
 
-    def _repair(self, options: Any, deadlines: Any) -> None:
+    def _repair(self, options: Array, deadlines: Array) -> None:
         """Shortens assignments that exceed the deadline by rounding errors of the walks."""
         paths = self._problem.paths
         for shortening in _SHORTENINGS:

@@ -9,9 +9,9 @@ slow, by the moves that save most, and fast enough again, by those that cost lea
 from __future__ import annotations
 
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Played, Scenarios
@@ -59,19 +59,18 @@ class _Moves(NamedTuple):
         more_j: By how much the effective energy grows, as foreseen, in J.
     """
 
-    group: Any
-    begin: Any
-    end: Any
-    clock: Any
-    more_s: Any
-    more_j: Any
+    group: Array
+    begin: Array
+    end: Array
+    clock: Array
+    more_s: Array
+    more_j: Array
 
 
 class ScenarioDescent:
     """Improves plans for some scenarios.
 
     Args:
-        scenarios: The scenarios.
         whole_ranks: Whether all instructions of a rank keep to one clock.
         waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
         change_price_j: Price of a clock change beyond what it costs, in J.
@@ -93,22 +92,22 @@ class ScenarioDescent:
         self._waiting_w = scenarios.waiting_power_w if waiting_w is None else waiting_w
         self._change_price_j = change_price_j
         self._spans = list(pairwise(problem.pipeline.first_nodes))
-        self._rank: Any = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
+        self._rank = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
         table = scenarios.table
-        self._options: Any = table.options
-        self._place: Any = np.full(table.ratio.shape, -1)  # of each clock among the options; -1 where it is none
+        self._options = table.options
+        self._place = np.full(table.ratio.shape, -1)  # of each clock among the options; -1 where it is none
         row, place = (table.options >= 0).nonzero()
         self._place[row, table.options[row, place]] = place
         # The columns of each group; the last column stands for none.
         columns = [np.flatnonzero(scenarios.group_of == group) for group in range(scenarios.count)]
         most = max(map(len, columns)) // scenarios.iterations
         none = len(scenarios.group_of)
-        self._columns: Any = np.full((scenarios.count, scenarios.iterations, most), none)
+        self._columns = np.full((scenarios.count, scenarios.iterations, most), none)
         for group, own_columns in enumerate(columns):
             of_iteration = own_columns.reshape(scenarios.iterations, -1)
             self._columns[group, :, : of_iteration.shape[1]] = of_iteration
-        self._durations_s: Any = np.hstack([scenarios.durations_s, np.zeros((scenarios.nodes, 1))])
-        self._members: Any = scenarios.members.sum(axis=0)
+        self._durations_s = np.hstack([scenarios.durations_s, np.zeros((scenarios.nodes, 1))])
+        self._members = scenarios.members.sum(axis=0)
         self._most_walks = min(most_walks, int(_CELLS / scenarios.durations_s.size))
         self._walks_left = 0
 
@@ -118,12 +117,11 @@ class ScenarioDescent:
         price_j = self._change_price_j * load.changes
         return played.impossible, played.effective_j + self._waiting_w * played.mean_s + price_j
 
-    def improve(self, clocks: Any, mean_s: float) -> Played | None:
+    def improve(self, clocks: Array, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
 
         Args:
             clocks: The plan to begin with, which may be too slow, as positions, (nodes, groups).
-            mean_s: The longest mean iteration time, in s.
         """
         best = self.quickened(clocks, mean_s)
         self._walks_left = self._most_walks
@@ -144,7 +142,7 @@ class ScenarioDescent:
             impossible == other_impossible and value_j < other_j - _SAVES * abs(other_j)
         )
 
-    def quickened(self, clocks: Any, mean_s: float) -> Played | None:
+    def quickened(self, clocks: Array, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s` that is near these clocks, or None."""
         self._walks_left = self._most_walks
         found = self._quicken(self._scenarios.play(clocks), mean_s)
@@ -188,10 +186,10 @@ class ScenarioDescent:
             present = found
         return present
 
-    def _made(self, present: Played, moves: _Moves, order: Any, most_s: float, mean_s: float) -> Played | None:
+    def _made(self, present: Played, moves: _Moves, order: Array, most_s: float, mean_s: float) -> Played | None:
         """The plan after the first of these moves that do not touch each other; None if that does not help."""
         self._walks_left -= _ROUND_WALKS
-        taken: Any = np.full((self._scenarios.nodes + 1, self._scenarios.count), -1)
+        taken = np.full((self._scenarios.nodes + 1, self._scenarios.count), -1)
         chosen: list[int] = []
         used_s = 0.0
         for at in order.tolist():
@@ -234,7 +232,7 @@ class ScenarioDescent:
         scenarios, clocks = self._scenarios, present.clocks
         group, begin, end, clock = self._singles(clocks, up) if self._single else self._runs(clocks, up)
         lengths = end - begin
-        of_move: Any = np.repeat(np.arange(len(begin)), lengths)
+        of_move: Array = np.repeat(np.arange(len(begin)), lengths)
         firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(int)
         node = np.arange(len(of_move)) - firsts[of_move] + begin[of_move]
         groups, kind = group[of_move], scenarios.table.kind[node]
@@ -259,18 +257,13 @@ class ScenarioDescent:
         more_j = np.where(np.bincount(of_move, ~offered, len(begin)) > 0, np.inf, more_j)
         return _Moves(group, begin, end, clock, more_s, more_j)
 
-    def alone_s(self, longer_s: Any, slack_s: Any) -> Any:
-        """Returns by how much the mean time grows if a node alone takes longer, in s, (nodes, groups).
-
-        Args:
-            longer_s: By how much, in s, (nodes, columns).
-            slack_s: The slack of nodes, in s, (nodes, columns).
-        """
+    def alone_s(self, longer_s: Array, slack_s: Array) -> Array:
+        """Returns by how much the mean time grows if a node alone takes longer, in s, (nodes, groups)."""
         late_s = np.hstack([longer_s - slack_s, np.full((len(slack_s), 1), -np.inf)])[:, self._columns]
-        found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
+        found = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
 
-    def blurred(self, times_s: Any, ends_s: Any = None) -> tuple[Any, Any]:
+    def blurred(self, times_s: Array, ends_s: Array | None = None) -> tuple[Array, Array]:
         """Returns how the mean time depends on the nodes.
 
         Args:
@@ -291,7 +284,7 @@ class ScenarioDescent:
         deadlines = spans_s.repeat(scenarios.pipelines)
         return per_ratio_s, scenarios.paths.latest(times_s, deadlines) - ends_s
 
-    def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
+    def _singles(self, clocks: Array, up: bool) -> tuple[Array, Array, Array, Array]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
         kind = self._scenarios.table.kind[:, None]
         place = self._place[kind, clocks]
@@ -308,7 +301,7 @@ class ScenarioDescent:
         group, begin, end, clock = (np.concatenate(each) for each in zip(*found, strict=True))
         return group, begin, end, clock
 
-    def _runs(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
+    def _runs(self, clocks: Array, up: bool) -> tuple[Array, Array, Array, Array]:
         """Runs of one clock some steps up or down, or a part of them at the clock of the run beside it."""
         found = []
         for group in range(self._scenarios.count):
@@ -323,7 +316,7 @@ class ScenarioDescent:
                         found.append((group, part_begin, part_end, clock))
                     begin = end
         if not found:
-            empty: Any = np.zeros(0, int)
+            empty: Array = np.zeros(0, int)
             return empty, empty, empty, empty
         group_, begin_, end_, clock_ = (np.array(each) for each in zip(*sorted(set(found)), strict=True))
         return group_, begin_, end_, clock_
@@ -348,10 +341,10 @@ class ScenarioDescent:
                 found.append((end - length, end, own[end]))
         return found
 
-    def _edges_j(self, clocks: Any, group: Any, begin: Any, end: Any, clock: Any) -> Any:
+    def _edges_j(self, clocks: Array, group: Array, begin: Array, end: Array, clock: Array) -> Array:
         """What the changes at both ends of moves add to the energy in J, as foreseen."""
         nodes = self._scenarios.nodes
-        more_j: Any = np.zeros(len(group))
+        more_j = np.zeros(len(group))
         for node, at_begin in ((begin, True), (end, False)):
             inner = (node < nodes) & (node > 0)
             at = np.where(inner, node, 1)

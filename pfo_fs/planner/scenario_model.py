@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.choices import ClockTable
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.switch_costs import SwitchLoad, queue_s
 
@@ -45,10 +45,10 @@ class Played:
         load: What the clock changes cost.
     """
 
-    clocks: Any
-    times_s: Any
-    ends_s: Any
-    spans_s: Any
+    clocks: Array
+    times_s: Array
+    ends_s: Array
+    spans_s: Array
     mean_s: float
     effective_j: float
     energy_j: float
@@ -72,8 +72,8 @@ class Scenarios:
         ConfigError: An argument has the wrong shape, or a duration is not above zero.
     """
 
-    def __init__(self, problem: Problem, full_s: Any, groups: Sequence[int]) -> None:
-        full: Any = np.asarray(full_s, float)
+    def __init__(self, problem: Problem, full_s: Array, groups: Sequence[int]) -> None:
+        full = np.asarray(full_s, float)
         nodes = len(problem.pipeline.instructions)
         if full.ndim != 3 or full.shape[1] != nodes or full.shape[2] != len(groups) or not full.size:
             raise ConfigError(
@@ -85,11 +85,11 @@ class Scenarios:
             raise ConfigError(f"groups are {list(groups)}; number them from 0 on without gaps")
         self.problem, self.full_s = problem, full
         self.iterations, self.nodes, self.pipelines = full.shape
-        self.groups: Any = np.array(groups)
+        self.groups = np.array(groups)
         self.count = int(max(groups)) + 1
-        self.group_of: Any = np.tile(self.groups, self.iterations)
-        self.durations_s: Any = np.ascontiguousarray(full.transpose(1, 0, 2)).reshape(nodes, -1)
-        self.members: Any = (self.groups[:, None] == np.arange(self.count)).astype(float)
+        self.group_of = np.tile(self.groups, self.iterations)
+        self.durations_s = np.ascontiguousarray(full.transpose(1, 0, 2)).reshape(nodes, -1)
+        self.members = (self.groups[:, None] == np.arange(self.count)).astype(float)
         self.waiting_power_w = problem.waiting_power_w * self.pipelines
         self.run_margin = 1.0
 
@@ -99,15 +99,15 @@ class Scenarios:
         return self.problem.table
 
     @cached_property
-    def _factors(self) -> Any:
+    def _factors(self) -> Array:
         """Durations at max clocks as multiples of those in the profile, (nodes, columns)."""
         return self.durations_s / self.table.full_s[self.table.kind][:, None]
 
     @cached_property
-    def shortest_s(self) -> Any:
+    def shortest_s(self) -> Array:
         """How long runs at each clock last at least, in s: those that begin with a change up, and down, (2, clocks)."""
         costs = self.problem.switch_costs
-        found: Any = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
+        found = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
         return found
 
     @property
@@ -116,7 +116,7 @@ class Scenarios:
         return self.problem.paths
 
     @cached_property
-    def busy_s(self) -> Any:
+    def busy_s(self) -> Array:
         """Mean duration of each node at its max clock, summed over the pipelines of a group, (nodes, groups)."""
         return self.by_group(self.durations_s)
 
@@ -127,29 +127,28 @@ class Scenarios:
         what a micro-batch holds. The same scenarios always give the same ones.
 
         Args:
-            count: Number of further iterations.
             seed: Others have another seed, so that plans can be judged by iterations that they were not made for.
         """
-        batches: Any = np.array([instruction.microbatch for instruction in self.problem.pipeline.instructions])
+        batches = np.array([instruction.microbatch for instruction in self.problem.pipeline.instructions])
         shape = count, int(batches.max()) + 1, self.pipelines
-        chosen: Any = np.random.default_rng(seed).integers(0, self.iterations, shape)[:, batches]
+        chosen = np.random.default_rng(seed).integers(0, self.iterations, shape)[:, batches]
         further = np.take_along_axis(self.full_s, chosen, axis=0)
         found = Scenarios(self.problem, np.concatenate([self.full_s, further]), self.groups.tolist())
         found.run_margin = _RUN_MARGIN
         return found
 
-    def by_group(self, values: Any) -> Any:
+    def by_group(self, values: Array) -> Array:
         """Means over iterations, summed over the pipelines of each group: (nodes, columns) to (nodes, groups)."""
         return values.reshape(len(values), self.iterations, self.pipelines).mean(axis=1) @ self.members
 
     # ---- clocks
 
     @cached_property
-    def max_clocks(self) -> Any:
+    def max_clocks(self) -> Array:
         """All nodes at max clocks, as positions, (nodes, groups)."""
         return self.table.max_clock[self.table.kind][:, None].repeat(self.count, axis=1)
 
-    def numbers(self, clocks: Clocks | None) -> Any:
+    def numbers(self, clocks: Clocks | None) -> Array:
         """Returns clocks as positions, (nodes, groups); None: the highest.
 
         Raises:
@@ -157,38 +156,38 @@ class Scenarios:
         """
         if clocks is None:
             return self.max_clocks
-        found: Any = np.array([[self.table.number.get(int(mhz), -1) for mhz in row] for row in clocks]).T
+        found = np.array([[self.table.number.get(int(mhz), -1) for mhz in row] for row in clocks]).T
         if found.shape != (self.nodes, self.count):
             raise PlanError(f"clocks have shape {found.T.shape}, not ({self.count} groups, {self.nodes} nodes)")
         if (found < 0).any() or np.isinf(self.table.ratio[self.table.kind[:, None], found]).any():
             raise PlanError("the clocks hold one that was not measured for its instruction")
         return found
 
-    def offered(self, clocks: Clocks) -> Any:
+    def offered(self, clocks: Clocks) -> Array:
         """Returns the offered clocks that are nearest to some clocks, as positions, (nodes, groups)."""
-        wanted: Any = np.array(clocks, float).T
-        found: Any = np.empty(wanted.shape, int)
+        wanted = np.array(clocks, float).T
+        found = np.empty(wanted.shape, int)
         for kind, offered in enumerate(self.table.offered):
             own = np.flatnonzero(offered)
             rows = self.table.kind == kind
-            off: Any = np.array(self.table.mhz)[own] - wanted[rows][:, :, None]
+            off = np.array(self.table.mhz)[own] - wanted[rows][:, :, None]
             found[rows] = own[np.abs(off).argmin(axis=2)]
         return found
 
-    def mhz(self, numbers: Any) -> list[list[int]]:
+    def mhz(self, numbers: Array) -> list[list[int]]:
         """Returns clocks in MHz for each group and node, from positions."""
         return [[self.table.mhz[number] for number in row] for row in numbers.T.tolist()]
 
-    def changed(self, numbers: Any) -> Any:
+    def changed(self, numbers: Array) -> Array:
         """Before which nodes their rank changes its clock, (nodes, groups)."""
-        changed: Any = np.zeros(numbers.shape, bool)
+        changed = np.zeros(numbers.shape, bool)
         changed[1:] = numbers[1:] != numbers[:-1]
         changed[list(self.problem.pipeline.first_nodes[:-1])] = False
         return changed
 
     # ---- what clocks make of the scenarios
 
-    def play(self, numbers: Any) -> Played:
+    def play(self, numbers: Array) -> Played:
         """Returns times and energy at clocks, given as positions."""
         times_s = self._factors * self.table.time_s[self.table.kind[:, None], numbers][:, self.group_of]
         ends_s = self.paths.ends(times_s).ends_s
@@ -199,7 +198,7 @@ class Scenarios:
         energy_j = effective_j + self.waiting_power_w * mean_s
         return Played(numbers, times_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
 
-    def _load(self, numbers: Any, times_s: Any, starts_s: Any, mean_s: float) -> SwitchLoad:
+    def _load(self, numbers: Array, times_s: Array, starts_s: Array, mean_s: float) -> SwitchLoad:
         """What the clock changes cost; hosts of each group by themselves."""
         costs, spans = self.problem.switch_costs, list(pairwise(self.problem.pipeline.first_nodes))
         changed = self.changed(numbers)
@@ -213,10 +212,10 @@ class Scenarios:
         overloaded = []
         for group in range(self.count):
             own, begin_s = numbers[:, group], starts[:, group]
-            by_rank: list[Any] = [first + np.flatnonzero(changed[first:end, group]) for first, end in spans]
+            by_rank: list[Array] = [first + np.flatnonzero(changed[first:end, group]) for first, end in spans]
             # An iteration begins with the clocks of the last one's end.
             calls = [len(at) + int(own[a] != own[b - 1]) for at, (a, b) in zip(by_rank, spans, strict=True)]
-            wrong_s: Any = np.zeros(self.nodes)
+            wrong_s = np.zeros(self.nodes)
             for number, host in enumerate(hosts):
                 on_host = sum(calls[rank] for rank in host)
                 if on_host > costs.most_changes(mean_s) + _TOLERANCE_S:
@@ -227,19 +226,21 @@ class Scenarios:
                     others = busy - calls[rank] * costs.driver_time_s / mean_s
                     wrong_s[spans[rank][0] : spans[rank][1]] = costs.wrong_clock_s + queue_s(costs, others, busy)
             for at, (first, _) in zip(by_rank, spans, strict=True):
-                begins: Any = np.concatenate([[first], at])
-                lowered: Any = np.concatenate([[False], own[at] < own[at - 1]])
-                shortest_s: Any = self.shortest_s[lowered.astype(int), own[begins]]
+                begins = np.concatenate([[first], at])
+                lowered = np.concatenate([[False], own[at] < own[at - 1]])
+                shortest_s = self.shortest_s[lowered.astype(int), own[begins]]
                 too_short += int((np.diff(begin_s[begins]) < self.run_margin * shortest_s[:-1] - _TOLERANCE_S).sum())
             at = np.flatnonzero(changed[:, group])
             if wrong_s.any() and len(at):
                 energy_j += self._wrong_clock_j(own, at, wrong_s[at], times_s, starts_s, self.group_of == group)
         return SwitchLoad(int(changed.sum()), energy_j, calls_per_s, most_busy, tuple(overloaded), too_short)
 
-    def _wrong_clock_j(self, own: Any, at: Any, wrong_s: Any, times_s: Any, starts_s: Any, columns: Any) -> float:
+    def _wrong_clock_j(
+        self, own: Array, at: Array, wrong_s: Array, times_s: Array, starts_s: Array, columns: Array
+    ) -> float:
         """Energy in J of the changes before the nodes `at`, around which GPUs have the higher clock for `wrong_s`."""
         waiting_s = starts_s[at][:, columns] - starts_s[at - 1][:, columns] - times_s[at - 1][:, columns]
-        seconds: Any = np.maximum(0.0, wrong_s[:, None] - np.maximum(0.0, waiting_s))
+        seconds = np.maximum(0.0, wrong_s[:, None] - np.maximum(0.0, waiting_s))
         before, now = own[at - 1], own[at]
         lower = np.where(before < now, at - 1, at)
         high_s, more_j = self.table.wrong(self.table.kind[lower], np.minimum(before, now), np.maximum(before, now))
@@ -247,7 +248,7 @@ class Scenarios:
         energy_j: float = (share * more_j[:, None]).sum() / self.iterations
         return float(energy_j)
 
-    def change_j(self, node: Any, left: Any, right: Any) -> Any:
+    def change_j(self, node: Array, left: Array, right: Array) -> Array:
         """Returns the energy in J that changes from clocks to others take before nodes, per pipeline."""
         table, wrong_s = self.table, self.problem.switch_costs.wrong_clock_s
         if not wrong_s:
@@ -258,15 +259,11 @@ class Scenarios:
 
     # ---- answers for clocks in MHz
 
-    def spans_s(self, clocks: Clocks | None = None) -> Any:
-        """Returns each pipeline's own makespan in s, without the overhead, (iterations, pipelines).
-
-        Args:
-            clocks: For each group, the clock of each node, in MHz; None: the highest.
-        """
+    def spans_s(self, clocks: Clocks | None = None) -> Array:
+        """Returns each pipeline's own makespan in s, without the overhead, (iterations, pipelines)."""
         return self.play(self.numbers(clocks)).spans_s
 
-    def iteration_times_s(self, clocks: Clocks | None = None) -> Any:
+    def iteration_times_s(self, clocks: Clocks | None = None) -> Array:
         """Returns iteration times in s, with the overhead: all pipelines wait for the last one, (iterations,)."""
         return self.spans_s(clocks).max(axis=1) + self.problem.overhead_s
 
@@ -276,7 +273,7 @@ class Scenarios:
 
     # ---- what mean makespans depend on
 
-    def mean_makespan(self, times_s: Any, blur_s: float = 0.0, *, weights: bool = False) -> tuple[float, Any]:
+    def mean_makespan(self, times_s: Array, blur_s: float = 0.0, *, weights: bool = False) -> tuple[float, Array]:
         """Returns the mean makespan in s, and by how much it grows per second of each node, (nodes, columns).
 
         Args:

@@ -9,9 +9,9 @@ the mean time is right (augmented Lagrangian).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Scenarios
@@ -38,7 +38,7 @@ class ScenarioAnswer(NamedTuple):
         price_w: What a second of mean iteration time is worth, that of waiting included, in J/s.
     """
 
-    ratios: Any
+    ratios: Array
     price_w: float
 
 
@@ -46,7 +46,6 @@ class ScenarioRelaxation:
     """The program of some scenarios, in which clock changes cost nothing.
 
     Args:
-        scenarios: The scenarios.
         near: The answer of another one for about the same scenarios and time, to begin with; None: there is none.
     """
 
@@ -55,32 +54,32 @@ class ScenarioRelaxation:
         table = scenarios.table
         self._rows = [np.flatnonzero(table.kind == kind) for kind in range(len(table.hulls))]
         self._slopes = [np.diff(costs) / np.diff(ratios) for ratios, costs in table.hulls]
-        fastest: Any = np.array([ratios[0] for ratios, _ in table.hulls])
+        fastest = np.array([ratios[0] for ratios, _ in table.hulls])
         self._fastest = fastest[table.kind][:, None].repeat(scenarios.count, axis=1)
         self._busy_s = scenarios.busy_s
         self._state: _State | None = None
         if near is not None and near.ratios.shape == self._fastest.shape:
-            slowest: Any = np.array([ratios[-1] for ratios, _ in table.hulls])[table.kind][:, None]
+            slowest = np.array([ratios[-1] for ratios, _ in table.hulls])[table.kind][:, None]
             price_w = max(0.0, near.price_w - scenarios.waiting_power_w)
             self._state = _State(near.ratios.clip(self._fastest, slowest), price_w, _CURVATURE)
 
-    def energy_j(self, ratios: Any) -> float:
+    def energy_j(self, ratios: Array) -> float:
         """Returns the effective energy of the instructions, in J."""
         return sum(
             float((self._busy_s[rows] * np.interp(ratios[rows], *hull)).sum())
             for rows, hull in zip(self._rows, self._scenarios.table.hulls, strict=True)
         )
 
-    def mean_s(self, ratios: Any, blur_s: float = 0.0) -> float:
+    def mean_s(self, ratios: Array, blur_s: float = 0.0) -> float:
         """Returns the mean makespan in s, without the overhead."""
         return self._scenarios.mean_makespan(self._times_s(ratios), blur_s)[0]
 
-    def _times_s(self, ratios: Any) -> Any:
+    def _times_s(self, ratios: Array) -> Array:
         return self._scenarios.durations_s * ratios[:, self._scenarios.group_of]
 
-    def _nearest(self, wanted: Any, curvature: float) -> Any:
+    def _nearest(self, wanted: Array, curvature: float) -> Array:
         """Ratios with the least sum of energy and `curvature` / 2 times the squared distance to the wanted ones."""
-        found: Any = np.empty_like(wanted)
+        found = np.empty_like(wanted)
         for rows, (ratios, _), slopes in zip(self._rows, self._scenarios.table.hulls, self._slopes, strict=True):
             if len(ratios) == 1:
                 found[rows] = ratios[0]
@@ -98,7 +97,6 @@ class ScenarioRelaxation:
         It begins with the answer before, if there is one, and then takes the last stage only.
 
         Args:
-            mean_s: The longest mean iteration time, in s.
             steps: Gradient steps of each stage; the time that this takes is proportional to it.
         """
         ratios = self._fastest
@@ -159,6 +157,6 @@ class ScenarioRelaxation:
 
 
 class _State(NamedTuple):
-    ratios: Any
+    ratios: Array
     price_w: float
     curvature: float

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
+from pfo_fs.arrays import Array
 from pfo_fs.planner.rank_runs import RankRuns
 from pfo_fs.planner.scenario_descent import MOST_WALKS, ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
@@ -49,7 +50,6 @@ class ScenarioPlanner:
     """Plans for some scenarios; the same calls give the same plans.
 
     Args:
-        scenarios: The scenarios.
         near: `answer` of a planner for about the same scenarios; it saves most of the time that the first plan takes.
         waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
         change_price_j: Price of a clock change beyond what it costs, in J.
@@ -129,7 +129,7 @@ class ScenarioPlanner:
         self,
         answer: ScenarioAnswer,
         mean_s: float,
-        starts: Iterable[Any] = (),
+        starts: Iterable[Array] = (),
         known: Iterable[Played] = (),
         *,
         thorough: bool = False,
@@ -137,7 +137,6 @@ class ScenarioPlanner:
         """Returns the best plan of those near a relaxation's answer, near some others, and some known ones.
 
         Args:
-            answer: The relaxation's answer.
             mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
             starts: Clocks near which there may be good plans, as positions.
             known: Plans that are good enough as they are.
@@ -148,7 +147,7 @@ class ScenarioPlanner:
         fitting = [plan for plan in (*improved, *known) if plan is not None and plan.mean_s <= mean_s]
         return min([*fitting, self._at_max_clocks], key=self._descent.value)
 
-    def _improved(self, start: Any, mean_s: float) -> Played | None:
+    def _improved(self, start: Array, mean_s: float) -> Played | None:
         """The plan that a descent finds from a start, positions of clocks."""
         found = self._wider_descent.improve(start, mean_s * self._wider_share)
         if found is None or self._wider is self._scenarios:
@@ -156,11 +155,7 @@ class ScenarioPlanner:
         return self._descent.quickened(found.clocks, mean_s)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
-        """Returns the same with one clock for all instructions of a rank.
-
-        Args:
-            mean_s: As for `at`.
-        """
+        """Returns the same with one clock for all instructions of a rank."""
         return self._scenarios.mhz(self._one_clock_per_rank(mean_s).clocks)
 
     def _one_clock_per_rank(self, mean_s: float) -> Played:
@@ -168,7 +163,7 @@ class ScenarioPlanner:
         plans = [self._at_max_clocks] if found is None else [self._at_max_clocks, found]
         return min(plans, key=lambda plan: (plan.impossible, plan.energy_j))
 
-    def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Any]:
+    def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Array]:
         """Yields runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
 
         There are fewer changes, at a higher price, until the drivers can make them. If it is to be thorough, some are
@@ -201,13 +196,7 @@ class ScenarioPlanner:
 
 
 def least_price_j(first_j: float, is_enough: Callable[[float], bool], steps: int) -> float:
-    """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one.
-
-    Args:
-        first_j: The price to try first, in J.
-        is_enough: Whether there are few enough changes at a price, in J.
-        steps: Number of prices to try.
-    """
+    """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one."""
     too_low_j, enough_j, price_j = 0.0, float("inf"), first_j
     for _ in range(steps):
         if is_enough(price_j):

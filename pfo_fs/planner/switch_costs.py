@@ -20,14 +20,13 @@ and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pfo_fs.planner.problem import Problem
     from pfo_fs.switching_file import MeasuredSwitching
 
 MOST_BUSY = 0.8
@@ -35,6 +34,7 @@ MOST_BUSY = 0.8
 otherwise wait for each other longer than they take themselves."""
 _LATE_SHARE = 0.1
 """The clock of a change acts this share of its latency earlier or later than expected."""
+_NO_CHANGES = "one clock for each rank"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,6 @@ class SwitchCosts:
         time. The next change, up in the worst case, begins its calls the driver's time and the latency before it acts.
 
         Args:
-            lowered: Whether the run began with a change to a lower clock.
             mhz: The clock; None: one of the usual latency.
         """
         latency_s = self.latency_s if mhz is None else self.latencies_s.get(mhz, self.latency_s)
@@ -123,11 +122,6 @@ def costs_of(measured: MeasuredSwitching, gpus_per_rank: int, hosts: tuple[tuple
 
     The longest latency counts, as it decides how early a change must be asked for. A rank with more GPUs than the
     node has lies on several nodes, whose drivers work at the same time.
-
-    Args:
-        measured: What was measured.
-        gpus_per_rank: Number of GPUs of a rank.
-        hosts: The ranks of each host; empty: each rank has a host of its own.
     """
     longest_s = max(measured.latency_s.values(), default=0.0)
     calls = min(gpus_per_rank, measured.gpus or gpus_per_rank)
@@ -179,7 +173,6 @@ def queue_s(costs: SwitchCosts, others: float, busy: float) -> float:
     which the part is taken that other ranks cause.
 
     Args:
-        costs: The costs.
         others: Share of the time for which other ranks keep the driver busy.
         busy: Share of the time for which all ranks keep it busy.
     """
@@ -194,60 +187,27 @@ class ChangeLimits:
     """What keeps a plan from more clock changes, as the solver saw it.
 
     Attributes:
-        free_changes: Clock changes of the plan that ignores what they cost; None if there is no such plan.
-        free_too_short: Number of its runs of one clock that end before the driver can make the next change.
+        free: The clock changes of the plan that ignores what they cost; None if there is no such plan.
         limited: Whether more changes were worth it than the driver of a host can make.
     """
 
-    free_changes: int | None = None
-    free_too_short: int = 0
+    free: SwitchLoad | None = None
     limited: bool = False
 
 
-def change_limits(problem: Problem, free_mhz: Sequence[int], *, limited: bool) -> ChangeLimits:
-    """Returns what keeps a plan from more clock changes.
-
-    Args:
-        problem: The problem.
-        free_mhz: Clock of each node, in MHz, of the plan that ignores what changes cost; empty if there is none.
-        limited: Whether more changes were worth it than the driver of a host can make.
-    """
-    if not free_mhz:
-        return ChangeLimits(limited=limited)
-    free = problem.played(free_mhz).load
-    return ChangeLimits(free.changes, free.too_short, limited)
-
-
 def reason(costs: SwitchCosts, load: SwitchLoad, limits: ChangeLimits) -> str:
-    """Returns the number of clock changes in an iteration, and what keeps the plan from more of them.
-
-    Args:
-        costs: What clock changes cost.
-        load: The clock changes of the plan.
-        limits: What keeps it from more.
-    """
-    text = f"{load.changes:,} clock change{'' if load.changes == 1 else 's'}"
-    if not load.changes:
-        text = "one clock for each rank"
+    """Returns the number of clock changes of a plan in an iteration, and what keeps the plan from more of them."""
+    text = f"{load.changes:,} clock change{'' if load.changes == 1 else 's'}" if load.changes else _NO_CHANGES
+    free = limits.free
     if costs.none:
         return f"{text}: changes cost nothing in this model"
     if limits.limited:
-        return f"{text}: {_limit(costs)}"
-    if limits.free_changes is None:
-        return f"{text}: more would take more energy than they save"
-    if load.changes >= limits.free_changes:
-        return f"{text}, as many as without costs: together they take less energy than they save"
-    instead = f"{text} instead of {limits.free_changes:,}"
-    if limits.free_too_short:
-        return (
-            f"{instead}: {limits.free_too_short:,} of those come too early for the driver, and more would take more "
-            "energy than they save"
-        )
-    return f"{instead}: more would take more energy than they save"
-
-
-def _limit(costs: SwitchCosts) -> str:
-    by_time = MOST_BUSY / costs.driver_time_s if costs.driver_time_s else float("inf")
-    if by_time <= costs.max_calls_per_s / costs.calls:
-        return f"more would keep the driver of a host busier than {MOST_BUSY:.0%} of the iteration"
-    return f"the driver of a host makes {costs.max_calls_per_s:,.4g} calls per second and has no room for more"
+        by_time = MOST_BUSY / costs.driver_time_s if costs.driver_time_s else float("inf")
+        if by_time <= costs.max_calls_per_s / costs.calls:
+            return f"{text}: more would keep the driver of a host busier than {MOST_BUSY:.0%} of the iteration"
+        return f"{text}: the driver of a host makes at most {costs.max_calls_per_s:,.4g} calls per second"
+    if free is not None and load.changes >= free.changes:
+        return f"{text}: no change was dropped for its cost"
+    instead = "" if free is None else f" instead of {free.changes:,}"
+    early = f"{free.too_short:,} of those come too early for the driver, and " if free and free.too_short else ""
+    return f"{text}{instead}: {early}more would take more energy than they save"

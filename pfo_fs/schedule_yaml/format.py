@@ -32,7 +32,6 @@ def format_schedule_yaml(
     become one line each.
 
     Args:
-        schedules: At most one per rank.
         comment: Text at the top; each of its lines follows a `#`.
     """
     lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []

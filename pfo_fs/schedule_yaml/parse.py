@@ -53,9 +53,6 @@ _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
     """Reads a document without knowing the job: syntax and structure.
 
-    Args:
-        text: UTF-8 text of at most 256 KiB.
-
     Raises:
         ScheduleProblems: The document has problems; the exception holds all. Text that is not YAML is one problem.
     """

@@ -4,11 +4,11 @@ Policies do no input or output. The only file that this package reads is a plan 
 """
 
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
+from pfo_fs.scheduler.checks import check_schedules
 from pfo_fs.scheduler.fixed_plan import FixedSchedules, Manual, PointSolution, PointSolution3D
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, parse_plan, read_plan
 from pfo_fs.scheduler.registry import BUILTIN, check_scheduler_args, is_builtin, load_scheduler, only_reads_a_plan
-from pfo_fs.scheduler.validate import check_schedules
 
 __all__ = [
     "BUILTIN",

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.scheduler.plausible import plausible_results
+from pfo_fs.scheduler.checks import plausible_results
 from pfo_fs.settings import PFOSettings
 
 
@@ -67,19 +67,10 @@ class FrequencyScheduler(ABC):
     with the records. After the same calls, a scheduler must make the same requests: it must not read the time or files
     that change, use randomness without a seed, or iterate over unordered sets.
 
-    Args:
-        job_info: The job.
-        rank_infos: All its ranks, in any order.
-        pfo_settings: Settings of the scheduling side.
-
     Attributes:
         planning_takes_seconds: Whether methods of the class may take seconds; the daemon then calls them in a thread of
             their own.
         watches_iteration_times: Whether the class needs `assess` to be called with iteration times.
-        job_info: As given.
-        rank_infos: Sorted by rank.
-        world_size: Number of ranks.
-        pfo_settings: As given.
         orders: Instructions of each rank in the order of an iteration, as soon as they are known; the coordinator sets
             it before it calls `observe`.
         plan_inputs: What schedules depend on besides results: target and stragglers.
@@ -174,7 +165,6 @@ class FrequencyScheduler(ABC):
         policy that books results under plans of its own overrides this.
 
         Args:
-            schedules: What was published.
             stays: The earlier scheduler had measured it and kept it: it stays in force, whatever the policy wants now,
                 until plan inputs change or results come.
         """

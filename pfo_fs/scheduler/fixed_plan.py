@@ -44,9 +44,6 @@ class PointSolution(FrequencyScheduler):
     """Runs one fixed plan from the first step to the last.
 
     Args:
-        job_info: The job.
-        rank_infos: All its ranks, in any order.
-        pfo_settings: Settings of the scheduling side.
         solution_path: lowtime's `freqs_pipeline_*.py`, with one list per rank; or a plan in the form of
             `schedule.yaml`, whose entries are lists of instructions. The file is read once, here.
 

@@ -23,7 +23,7 @@ from pfo_fs.models import (
     RankInfo,
 )
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
-from pfo_fs.scheduler.plausible import plausible_results
+from pfo_fs.scheduler.checks import plausible_results
 from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
     plan, so `cls` gets them as one pipeline, number 0, with the times of the slowest of them.
 
     Args:
-        cls: The scheduler to wrap.
         name: Name of the new class; None: that of `cls` with `3D` appended.
     """
 
@@ -218,8 +217,6 @@ def stage_results(
 
     Args:
         results: Results of the job's ranks, in any order, one per rank.
-        stage_of: pp_rank of each rank.
-        pp_degree: Number of stages.
     """
     by_stage: list[dict[int, ProfilingResult]] = [{} for _ in range(pp_degree)]
     for result in results:

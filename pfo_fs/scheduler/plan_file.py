@@ -60,10 +60,6 @@ def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
 def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> list[StagePlan]:
     """Reads a plan file.
 
-    Args:
-        path: The file, in lowtime's format.
-        max_bytes: Larger files are refused.
-
     Returns:
         For each stage (or rank) in order, its list of (instruction, MHz).
 
@@ -190,10 +186,6 @@ def _found(value: object) -> str:
 
 def format_lowtime_plan(schedules: Sequence[FrequencySchedule], comments: Sequence[str] = ()) -> str:
     """Returns schedules as the text of a plan file: one line per schedule in the order of their ranks.
-
-    Args:
-        schedules: One per stage, with ranks 0, 1, 2, ... in any order.
-        comments: Lines that end the file.
 
     Raises:
         PlanError: A rank is missing or appears twice, which the format cannot express.

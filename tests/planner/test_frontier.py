@@ -9,7 +9,7 @@ import pytest
 from planner_problems import random_profile
 
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner import Planner, Problem, even_deadlines, frontier, make_pipeline, solve_frontier
+from pfo_fs.planner import Planner, Problem, even_deadlines, make_pipeline, solve_frontier
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_each_deadline_has_its_plan_however_many_are_planned_at_once(
     at_once = list(solve_frontier(problem, [*deadlines[::-1], deadlines[0]]))
     assert [plan.deadline_s for plan in at_once] == deadlines
     assert all(plan.iteration_time_s <= plan.deadline_s for plan in at_once)
-    monkeypatch.setattr(frontier, "_MOST", 4)
+    monkeypatch.setattr("pfo_fs.planner.planner._MOST_AT_ONCE", 4)
     in_parts = list(solve_frontier(problem, deadlines))
     # Each call begins from another basis and finds other plans of equal quality.
     assert [plan.energy_j for plan in in_parts] == pytest.approx([plan.energy_j for plan in at_once], rel=0.01)

@@ -226,7 +226,7 @@ def test_a_plan_says_that_the_driver_of_a_host_would_be_too_busy() -> None:
 
 
 def test_a_plan_says_that_a_host_serves_no_more_calls() -> None:
-    assert "the driver of a host makes 20 calls per second" in said(
+    assert "the driver of a host makes at most 20 calls per second" in said(
         SwitchCosts(max_calls_per_s=20.0, hosts=(tuple(range(4)),))
     )
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.models import ProfilingResult
-from pfo_fs.scheduler.plausible import plausible_results
+from pfo_fs.scheduler.checks import plausible_results
 
 
 def result(rank: int, steps: list[int]) -> ProfilingResult:

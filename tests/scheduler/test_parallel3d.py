@@ -51,129 +51,88 @@ def make(pp: int = 2, dp: int = 2, tp: int = 2, cls: type[FrequencyScheduler] = 
     return make_3d_parallel(cls)(job, list(reversed(infos)), PFOSettings(), **args)
 
 
-def test_the_wrapped_class_sees_pure_pipeline_parallelism() -> None:
-    inner = make(pp=3).inner
-    job = inner.job_info
-    assert (job.pp_degree, job.dp_degree, job.tp_degree, job.world_size, inner.world_size) == (3, 1, 1, 3, 3)
+def heard(results: list[ProfilingResult], **degrees: int) -> list[ProfilingResult]:
+    """What the wrapped policy gets of these results."""
+    scheduler = make(**degrees)
+    scheduler.request()
+    scheduler.observe(results)
+    found: list[ProfilingResult] = scheduler.inner.heard[0]
+    return found
 
 
-def test_the_wrapped_class_sees_one_rank_per_stage_numbered_by_stage() -> None:
-    infos = make(pp=3).inner.rank_infos
-    assert [(info.rank, info.pp_rank, info.dp_rank, info.tp_rank) for info in infos] == [
-        (0, 0, 0, 0),
-        (1, 1, 0, 0),
-        (2, 2, 0, 0),
-    ]
+def test_the_wrapped_class_sees_pure_pipeline_parallelism_and_one_rank_per_stage() -> None:
+    job, infos = make_job(3, 2, 2)
+    inner: Any = make_3d_parallel(PerStage)(job, infos, PFOSettings()).inner  # type: ignore[attr-defined]
+    seen = inner.job_info
+    assert (seen.pp_degree, seen.dp_degree, seen.tp_degree, seen.world_size, inner.world_size) == (3, 1, 1, 3, 3)
+    ranks = [(info.rank, info.pp_rank, info.dp_rank, info.tp_rank) for info in inner.rank_infos]
+    assert ranks == [(0, 0, 0, 0), (1, 1, 0, 0), (2, 2, 0, 0)]
+    assert (job.world_size, job.dp_degree, len(infos), infos[7].rank) == (12, 2, 12, 7), "what was given stays"
 
 
-def test_the_job_that_was_given_is_not_changed() -> None:
-    job, infos = make_job(2, 2, 2)
-    make_3d_parallel(PerStage)(job, infos, PFOSettings())
-    assert (job.world_size, job.dp_degree, len(infos), infos[7].rank) == (8, 2, 8, 7)
-
-
-def test_a_stage_offers_the_clocks_that_all_its_ranks_offer() -> None:
-    job, infos = make_job(pp=2, dp=2)
-    infos[0].available_frequencies = [1400, 1200, 1000]
-    infos[1].available_frequencies = [1300, 1200, 1000]
-    scheduler = make_3d_parallel(PerStage)(job, infos, PFOSettings())
+@pytest.mark.parametrize("first", [[1400, 1200, 1000], []])
+def test_a_stage_offers_the_clocks_that_all_its_ranks_offer_that_can_set_clocks(first: list[int]) -> None:
+    job, infos = make_job(pp=1, dp=2)
+    infos[0].available_frequencies = first
+    infos[1].available_frequencies = [1300, 1200, 1000] if first else [1200, 1000]
+    scheduler: Any = make_3d_parallel(PerStage)(job, infos, PFOSettings())
     assert scheduler.inner.rank_infos[0].available_frequencies == [1200, 1000]
 
 
-def test_a_rank_that_cannot_set_clocks_does_not_narrow_its_stage() -> None:
-    job, infos = make_job(pp=1, dp=2)
-    infos[0].available_frequencies = []
-    infos[1].available_frequencies = [1200, 1000]
-    scheduler = make_3d_parallel(PerStage)(job, infos, PFOSettings())
-    assert scheduler.inner.rank_infos[0].available_frequencies == [1200, 1000]
-
-
-def test_ranks_of_a_stage_without_a_common_clock_are_named() -> None:
-    job, infos = make_job(pp=1, dp=2)
-    infos[0].available_frequencies = [1200]
-    infos[1].available_frequencies = [1305]
-    with pytest.raises(PlanError, match=r"stage 0 \(ranks 0, 1\) offer no clock in common"):
-        make_3d_parallel(PerStage)(job, infos, PFOSettings())
-
-
-def test_a_stage_without_ranks_is_named() -> None:
-    job, infos = make_job(pp=2, dp=2)
-    with pytest.raises(PlanError, match="no rank has pp_rank 1, but pp_degree is 2"):
+@pytest.mark.parametrize(
+    ("pp", "offers", "words"),
+    [
+        (1, [[1200], [1305]], r"stage 0 \(ranks 0, 1\) offer no clock in common"),
+        (2, [[1200], [1200]], "no rank has pp_rank 1, but pp_degree is 2"),
+    ],
+)
+def test_a_stage_without_ranks_or_a_common_clock_is_named(pp: int, offers: list[list[int]], words: str) -> None:
+    job, infos = make_job(pp=pp, dp=2)
+    for info, offer in zip(infos, offers, strict=False):
+        info.available_frequencies = offer
+    with pytest.raises(PlanError, match=words):
         make_3d_parallel(PerStage)(job, infos[:2], PFOSettings())
 
 
-def test_the_schedule_of_a_stage_goes_to_all_its_ranks() -> None:
-    schedules = make().next_schedule()
-    assert [(s.rank, s.frequencies[0][1]) for s in schedules] == [(r, 900 if r < 4 else 1000) for r in range(8)]
-
-
-def test_schedules_of_a_stage_are_equal_but_for_the_rank() -> None:
-    first, second = make().next_schedule()[:2]
-    assert first.model_dump(exclude={"rank"}) == second.model_dump(exclude={"rank"})
-
-
-def test_new_results_give_new_copies() -> None:
+def test_the_schedule_of_a_stage_goes_to_all_its_ranks_and_follows_results() -> None:
     scheduler = make()
-    scheduler.next_schedule()
+    schedules = scheduler.next_schedule()
+    assert [(s.rank, s.frequencies[0][1]) for s in schedules] == [(r, 900 if r < 4 else 1000) for r in range(8)]
+    assert schedules[0].model_dump(exclude={"rank"}) == schedules[1].model_dump(exclude={"rank"})
     scheduler.observe([result_of(rank) for rank in range(8)])
     assert scheduler.next_schedule()[0].frequencies == [("forward", 915)]
 
 
-def test_times_of_a_stage_are_the_largest_of_its_ranks() -> None:
-    scheduler = make()
-    scheduler.next_schedule()
-    scheduler.observe([result_of(rank, time=1.0 + rank) for rank in reversed(range(8))])
-    assert [result.iter_time for result in scheduler.inner.heard[0]] == [[4.0, 4.0], [8.0, 8.0]]
+def test_times_of_a_stage_are_the_largest_of_its_ranks_and_energies_their_sum() -> None:
+    found = heard([result_of(rank, time=1.0 + rank, energy=1.0 + rank) for rank in reversed(range(8))])
+    assert [result.iter_time for result in found] == [[4.0, 4.0], [8.0, 8.0]]
+    assert [result.iter_energy for result in found] == [[10.0, 10.0], [26.0, 26.0]]
+    (alone,) = heard([result_of(1, time=3.0)], pp=1, dp=2, tp=1)
+    assert alone.iter_time == [3.0, 3.0], "a missing rank does not hinder its stage"
 
 
-def test_energies_of_a_stage_are_the_sum_over_its_ranks() -> None:
-    scheduler = make()
-    scheduler.next_schedule()
-    scheduler.observe([result_of(rank, energy=1.0 + rank) for rank in range(8)])
-    assert [result.iter_energy for result in scheduler.inner.heard[0]] == [[10.0, 10.0], [26.0, 26.0]]
+Rows = list[list[float]]
 
 
-def breakdown(rank: int, times: list[list[float]], energies: list[list[float]]) -> ProfilingResult:
-    return ProfilingResult(
-        rank=rank,
-        iter_time=[1.0],
-        iter_energy=[1.0],
-        time_breakdown={"forward": times},
-        energy_breakdown={"forward": energies},
-    )
-
-
-def test_breakdowns_are_combined_per_iteration_and_microbatch() -> None:
-    scheduler = make(pp=1, dp=2, tp=1)
-    scheduler.next_schedule()
-    scheduler.observe(
-        [breakdown(0, [[1, 5], [2, 2]], [[10, 20], [30, 40]]), breakdown(1, [[3, 4], [1, 9]], [[1, 2], [3, 4]])]
-    )
-    (result,) = scheduler.inner.heard[0]
-    assert result.time_breakdown == {"forward": [[3, 5], [2, 9]]}
-    assert result.energy_breakdown == {"forward": [[11, 22], [33, 44]]}
-
-
-def test_lists_of_different_lengths_count_as_far_as_all_ranks_have_them() -> None:
-    scheduler = make(pp=1, dp=2, tp=1)
-    scheduler.next_schedule()
-    scheduler.observe([breakdown(0, [[1, 5], [2]], [[1]]), breakdown(1, [[3]], [[1, 2], [3]])])
-    (result,) = scheduler.inner.heard[0]
-    assert (result.time_breakdown, result.energy_breakdown) == ({"forward": [[3]]}, {"forward": [[2]]})
-
-
-def test_an_instruction_that_one_rank_does_not_report_is_left_out() -> None:
-    scheduler = make(pp=1, dp=2, tp=1)
-    scheduler.next_schedule()
-    scheduler.observe([breakdown(0, [[1]], [[1]]), result_of(1)])
-    assert scheduler.inner.heard[0][0].time_breakdown == {}
-
-
-def test_a_missing_rank_does_not_hinder_its_stage() -> None:
-    scheduler = make(pp=1, dp=2, tp=1)
-    scheduler.next_schedule()
-    scheduler.observe([result_of(1, time=3.0)])
-    assert scheduler.inner.heard[0][0].iter_time == [3.0, 3.0]
+@pytest.mark.parametrize(
+    ("first", "second", "times", "energies"),
+    [
+        (([[1, 5], [2, 2]], [[10, 20], [30, 40]]), ([[3, 4], [1, 9]], [[1, 2], [3, 4]]), [[3, 5], [2, 9]],
+         [[11, 22], [33, 44]]),
+        (([[1, 5], [2]], [[1]]), ([[3]], [[1, 2], [3]]), [[3]], [[2]]),  # as far as all ranks have them
+        (([[1]], [[1]]), None, None, None),  # an instruction that a rank does not report
+    ],
+)  # fmt: skip
+def test_breakdowns_are_combined_per_iteration_and_microbatch(
+    first: tuple[Rows, Rows], second: tuple[Rows, Rows] | None, times: Rows | None, energies: Rows | None
+) -> None:
+    results = []
+    for rank, rows in enumerate((first, second)):
+        of = [{"forward": part} for part in rows] if rows else [{}, {}]
+        results.append(result_of(rank).model_copy(update={"time_breakdown": of[0], "energy_breakdown": of[1]}))
+    (result,) = heard(results, pp=1, dp=2, tp=1)
+    assert result.time_breakdown.get("forward") == times
+    assert result.energy_breakdown.get("forward") == energies
 
 
 @pytest.mark.parametrize(
@@ -187,15 +146,8 @@ def test_a_missing_rank_does_not_hinder_its_stage() -> None:
 def test_results_that_do_not_fit_the_job_are_left_out_and_named_in_the_log(
     ranks: list[int], stages: list[int], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scheduler = make()
-    scheduler.next_schedule()
-    scheduler.observe([result_of(rank) for rank in ranks])
-    assert [result.rank for result in scheduler.inner.heard[0]] == stages
+    assert [result.rank for result in heard([result_of(rank) for rank in ranks])] == stages
     assert words in caplog.text
-
-
-def test_a_stage_without_schedule_leaves_its_ranks_alone() -> None:
-    assert make(cls=Manual).next_schedule() == []
 
 
 def test_a_schedule_for_a_stage_that_does_not_exist_is_named() -> None:
@@ -207,25 +159,19 @@ def test_a_schedule_for_a_stage_that_does_not_exist_is_named() -> None:
         make(cls=Beyond).next_schedule()
 
 
-def test_arguments_reach_the_wrapped_class() -> None:
+def test_name_signature_and_kind_are_those_of_the_wrapped_class() -> None:
+    wrapped = make_3d_parallel(PerStage)
+    assert inspect.signature(wrapped) == inspect.signature(PerStage)
+    assert (wrapped.__name__, make_3d_parallel(PerStage, "Mine").__name__) == ("PerStage3D", "Mine")
     assert make(step=30).inner.step == 30
+    assert issubclass(wrapped, PerStage)
+    assert isinstance(make(), PerStage)
+    assert not issubclass(wrapped, Everything)
 
 
-def test_the_signature_is_that_of_the_wrapped_class() -> None:
-    assert inspect.signature(make_3d_parallel(PerStage)) == inspect.signature(PerStage)
-
-
-def test_the_name_is_that_of_the_wrapped_class_with_3d() -> None:
-    assert make_3d_parallel(PerStage).__name__ == "PerStage3D"
-
-
-def test_the_name_can_be_given() -> None:
-    assert make_3d_parallel(PerStage, "Mine").__name__ == "Mine"
-
-
-def test_done_is_that_of_the_wrapped_scheduler() -> None:
+def test_a_policy_that_leaves_all_clocks_alone_is_done_after_its_first_results() -> None:
     scheduler = make(cls=Manual)
-    scheduler.next_schedule()
+    assert scheduler.next_schedule() == []
     scheduler.observe([result_of(rank) for rank in range(8)])
     assert scheduler.done
 
@@ -340,31 +286,15 @@ def test_another_target_changes_the_schedules_of_all_ranks() -> None:
     assert after.revision == before.revision + 1
 
 
-def test_spans_and_powers_of_a_stage_are_the_longest_and_the_sum() -> None:
-    scheduler = make(pp=1, dp=2, tp=1)
-    scheduler.next_schedule()
-    results = [
-        ProfilingResult(
-            rank=rank,
-            iter_time=[2.0],
-            iter_energy=[1.0],
-            iter_span=[1.0 + rank],
-            powers=[InstructionPower(instruction="forward", frequency=900, power=100, error=3 + rank, seconds=1)],
-        )
-        for rank in range(2)
-    ]
-    scheduler.observe(results)
-    (result,) = scheduler.inner.heard[0]
+def test_spans_and_powers_of_a_stage_are_the_longest_and_the_sum_where_all_ranks_know_them() -> None:
+    known = InstructionPower(instruction="forward", frequency=900, power=100, error=3, seconds=1)
+    powers = [known, known.model_copy(update={"error": 4})]
+    results = [result_of(n).model_copy(update={"iter_span": [1.0 + n], "powers": [powers[n]]}) for n in range(2)]
+    (result,) = heard(results, pp=1, dp=2, tp=1)
     assert result.iter_span == [2.0]
     assert result.powers == [InstructionPower(instruction="forward", frequency=900, power=200, error=5, seconds=1)]
-
-
-def test_an_instruction_whose_power_one_rank_does_not_know_has_none() -> None:
-    scheduler = make(pp=1, dp=2, tp=1)
-    scheduler.next_schedule()
-    known = InstructionPower(instruction="forward", frequency=900, power=100, error=3, seconds=1)
-    scheduler.observe([result_of(0).model_copy(update={"powers": [known]}), result_of(1)])
-    assert scheduler.inner.heard[0][0].powers == []
+    (result,) = heard([results[0], result_of(1)], pp=1, dp=2, tp=1)
+    assert result.powers == []
 
 
 def test_the_wrapped_class_knows_the_orders_by_stage() -> None:
@@ -397,10 +327,3 @@ def test_profile_model_and_arguments_are_those_of_the_wrapped_class() -> None:
     assert (scheduler.export_profile(), scheduler.model()) == ("a profile", {"full_time_s": 2.0})
     with pytest.raises(PlanError, match="takes no arguments"):
         type(scheduler).check_args(more=1)
-
-
-def test_the_wrapped_class_counts_as_a_class_above_it() -> None:
-    wrapped = make_3d_parallel(PerStage)
-    assert issubclass(wrapped, PerStage)
-    assert isinstance(make(cls=PerStage), PerStage)
-    assert not issubclass(wrapped, Everything)

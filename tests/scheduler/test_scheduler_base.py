@@ -10,7 +10,7 @@ from scheduler_jobs import make_job, result_of, schedule_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, PlanInputs
-from pfo_fs.scheduler import FrequencyScheduler, Manual, ScheduleGenerator, ScheduleRequest
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 
 
@@ -33,13 +33,6 @@ def clocks(scheduler: FrequencyScheduler) -> list[int]:
     return [schedule.frequencies[0][1] for schedule in scheduler.next_schedule()]
 
 
-def test_next_schedule_says_the_same_until_results_are_observed() -> None:
-    scheduler = make(Descending)
-    assert clocks(scheduler) == clocks(scheduler) == [1200, 1200]
-    scheduler.observe([result_of(0), result_of(1)])
-    assert clocks(scheduler) == [900, 900]
-
-
 class Overridden(Descending):
     """Zeus's other style."""
 
@@ -52,41 +45,16 @@ def test_a_scheduler_that_overrides_next_schedule_is_refused_because_that_would_
         make(Overridden)
 
 
-def test_a_generator_that_ends_leaves_its_last_schedule_in_force() -> None:
-    scheduler = make(Descending)
-    scheduler.next_schedule()
-    for _ in range(5):
-        scheduler.observe([result_of(0), result_of(1)])
-    assert clocks(scheduler) == [900, 900]
-
-
-def test_a_scheduler_is_done_once_its_generator_has_ended() -> None:
+def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_when_it_has_ended() -> None:
     scheduler = make(Descending)
     seen = [scheduler.done]
-    scheduler.next_schedule()
-    for _ in range(2):
+    assert [info.rank for info in scheduler.rank_infos] == [0, 1]
+    for expected in (1200, 900, 900, 900):
+        assert clocks(scheduler) == clocks(scheduler) == [expected, expected]
+        scheduler.observe([result_of(1), result_of(0)])
         seen.append(scheduler.done)
-        scheduler.observe([result_of(0)])
-    assert [*seen, scheduler.done] == [False, False, False, True]
-
-
-def test_results_that_arrive_after_the_end_are_not_looked_at() -> None:
-    scheduler = make(Descending)
-    scheduler.next_schedule()
-    for _ in range(4):
-        scheduler.observe([result_of(0)])
-    assert len(scheduler.heard) == 2
-
-
-def test_results_reach_the_generator_in_the_order_of_ranks() -> None:
-    scheduler = make(Descending)
-    scheduler.next_schedule()
-    scheduler.observe([result_of(1), result_of(0)])
-    assert scheduler.heard == [[0, 1]]
-
-
-def test_rank_infos_are_sorted() -> None:
-    assert [info.rank for info in make(Descending).rank_infos] == [0, 1]
+    assert seen == [False, False, True, True, True]
+    assert scheduler.heard == [[0, 1]] * 2, "results after the end are not looked at"
 
 
 def test_observing_before_the_first_schedule_says_so() -> None:
@@ -114,46 +82,15 @@ def test_yielding_something_else_than_schedules_says_what(wrong: Any) -> None:
         make(Wrong).next_schedule()
 
 
-def test_a_replay_over_the_same_results_gives_the_same_schedules() -> None:
-    first, second = make(Descending), make(Descending)
-    for scheduler in (first, second):
-        scheduler.next_schedule()
-        scheduler.observe([result_of(1), result_of(0)])
-    assert first.next_schedule() == second.next_schedule()
-
-
-def test_manual_leaves_every_clock_alone() -> None:
-    assert make(Manual).next_schedule() == []
-
-
-def test_a_class_without_run_cannot_be_made() -> None:
-    class Nothing(FrequencyScheduler):
-        pass
-
-    with pytest.raises(TypeError, match="_run"):
-        make(Nothing)
-
-
-def test_a_request_keeps_its_revision_until_the_policy_asks_for_something_else() -> None:
+def test_a_request_keeps_its_revision_until_the_policy_or_plan_inputs_ask_for_something_else() -> None:
     scheduler = make(Descending)
     assert [scheduler.request().revision for _ in range(3)] == [0, 0, 0]
-    scheduler.observe([result_of(0), result_of(1)])
-    assert [scheduler.request().revision for _ in range(2)] == [1, 1]
-
-
-def test_another_remeasure_epoch_is_another_request_though_the_schedules_are_the_same() -> None:
-    scheduler = make(Descending)
-    scheduler.request()
     scheduler.react(scheduler.plan_inputs.model_copy(update={"remeasure_epoch": 1}))
     assert scheduler.request().revision == 1
-
-
-def test_after_a_replay_revisions_continue_from_the_recorded_one() -> None:
-    scheduler = make(Descending)
-    scheduler.continue_from(7)
+    scheduler.continue_from(7)  # after a replay, from the recorded one
     assert scheduler.request().revision == 7
     scheduler.observe([result_of(0), result_of(1)])
-    assert scheduler.request().revision == 8
+    assert [scheduler.request().revision for _ in range(2)] == [8, 8]
 
 
 # ---- what must be published
@@ -201,12 +138,9 @@ def test_results_lead_to_a_new_schedule_number_if_the_policy_asks_for_one(
         assert (after.purpose, after.message, after.converged) == (second.purpose, second.message, second.converged)
 
 
-def test_a_plain_list_is_a_request_to_run() -> None:
-    assert make(Asking, yields=[AT_1200]).request() == ScheduleRequest(AT_1200, "run", "", False, 0)
-
-
-def test_the_revision_that_a_policy_writes_into_its_request_is_not_used() -> None:
-    assert make(Asking, yields=[ScheduleRequest(AT_1200, revision=7)]).request().revision == 0
+@pytest.mark.parametrize("yielded", [AT_1200, ScheduleRequest(AT_1200, revision=7)])
+def test_a_plain_list_is_a_request_to_run_and_the_revision_is_not_the_policys(yielded: Any) -> None:
+    assert make(Asking, yields=[yielded]).request() == ScheduleRequest(AT_1200, "run", "", False, 0)
 
 
 def test_a_policy_that_is_done_asks_for_no_more_windows() -> None:
