@@ -228,7 +228,6 @@ def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[in
         folder / mode,
         rank=0,
         world_size=1,
-        local_rank=0,
         dp_degree=1,
         pp_degree=1,
         tp_degree=1,

@@ -42,6 +42,8 @@ from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts, Switching, checked_switching
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from pfo_fs.device.simulated.gpu import SimulatedKernels
     from pfo_fs.training.step_loads import JoinLoads, StepLoads
 
@@ -74,7 +76,7 @@ class PFOFileOptimizer(ZeusCallbacks):
     Args:
         shared_dir: The directory that all ranks, the daemon and users share. The positional arguments that follow are
             those of Zeus's `PipelineFrequencyOptimizer`; they may also be given without this one.
-        rank, world_size, local_rank: The numbers of this process; from `torch.distributed` or the launcher if None.
+        rank, world_size: From `torch.distributed` or the launcher if None.
         dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device, device_id: CUDA device index of this process (`device_id` in Zeus); the current device if None.
@@ -142,8 +144,7 @@ class PFOFileOptimizer(ZeusCallbacks):
         server_url: str | None = None,
         job_metadata: str | None = None,
         *,
-        local_rank: int | None = None,
-        mesh: Any = None,
+        mesh: DeviceMesh | None = None,
         device: int | None = None,
         model_key: str | None = None,
         coordination: Literal["auto", "daemon", "local"] = "auto",
@@ -167,7 +168,6 @@ class PFOFileOptimizer(ZeusCallbacks):
                 dims = find_parallel_dims(
                     rank=rank,
                     world_size=world_size,
-                    local_rank=local_rank,
                     dp_rank=dp_rank,
                     pp_rank=pp_rank,
                     tp_rank=tp_rank,

@@ -19,7 +19,7 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOpti
     monkeypatch.setenv("PFO_FS_GPU", "simulated")
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
     with PFOFileOptimizer(
-        tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", pp_degree=1
+        tmp_path / "pfo", rank=0, world_size=1, coordination="local", pp_degree=1
     ) as opt:
         yield opt
 

@@ -89,7 +89,7 @@ def join_all(
         try:
             error = ConfigError("pp_degree is not known") if rank == refusing_rank else None
             agree(collectives, error, guard)
-            dims = find_parallel_dims(rank=rank, world_size=RANKS, local_rank=rank, pp_degree=RANKS)
+            dims = find_parallel_dims(rank=rank, world_size=RANKS, pp_degree=RANKS)
             warn = WarnOnce()
             switcher = ScheduleSwitcher(lambda _: None, lambda _: None)
             link, request = HelperLink(warn), JobRequest(**given)
