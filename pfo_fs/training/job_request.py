@@ -28,7 +28,6 @@ class JobRequest:
     model_key: str | None
     device: int | None
     wait_for_schedule_s: float
-    device_events: bool | None = None
     switching: Switching = "auto"
     clock_backend: str = "auto"
     max_clock_calls_per_s: float | None = None

@@ -88,11 +88,8 @@ class PFOFileOptimizer(ZeusCallbacks):
             one answers, otherwise local.
         scheduler, scheduler_args: The scheduler that this job requests; by default the daemon's, or that of `PFO_FS_*`.
         profile_steps: Iterations measured for each schedule.
-        device_events: Whether instructions are timed by CUDA events, in the iterations that are measured: the true
-            begin and end on the device, with no synchronisation. None: if the GPU is a CUDA device.
         switching: When clocks are switched: `device`, as the device gets through the instructions that training has
-            launched; `launch`, at the callbacks; `sync`, at the callbacks, which wait for the device (slow; to
-            compare). `auto`: `device` where it passes a test at the start, otherwise `launch`.
+            launched; `launch`, at the callbacks. `auto`: `device` where it passes a test at the start.
         clock_backend: The way to set clocks, such as `nvml`, or `none`; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
             docs/clock-backends.md describes all of them.
         max_clock_calls_per_s: Most calls per second, of all GPUs of a host together, that set clocks: they can delay
@@ -151,7 +148,6 @@ class PFOFileOptimizer(ZeusCallbacks):
         scheduler: str | None = None,
         scheduler_args: dict[str, Any] | None = None,
         profile_steps: int | None = None,
-        device_events: bool | None = None,
         switching: Switching = "auto",
         clock_backend: str | None = None,
         max_clock_calls_per_s: float | None = None,
@@ -185,7 +181,6 @@ class PFOFileOptimizer(ZeusCallbacks):
                     model_key=text_of(model_key),
                     device=checked_device(device, device_id),
                     wait_for_schedule_s=wait_for_schedule_s,
-                    device_events=device_events,
                     switching=checked_switching(switching),
                     clock_backend=checked_clock_backend(clock_backend),
                     max_clock_calls_per_s=checked_clock_calls(max_clock_calls_per_s),
@@ -333,7 +328,7 @@ class PFOFileOptimizer(ZeusCallbacks):
 
     @property
     def switching(self) -> str:
-        """When clocks are switched: `device`, `launch` or `sync`."""
+        """When clocks are switched: `device` or `launch`."""
         return self._parts.switching.mode_now if self.follows else "launch"
 
     def simulated_kernels(self) -> SimulatedKernels | None:

@@ -3,8 +3,6 @@
 - `device`: the device itself writes into the page how far it has come. Training is not held up, however far it launches
   ahead.
 - `launch`: the time of the callbacks counts. Right where the training thread waits for each instruction anyway.
-- `sync`: the training thread waits for the device at each mark, as Zeus's optimizer does. Right, but training cannot
-  launch ahead any more. For comparisons.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.step_metrics import StepMetrics
@@ -29,9 +27,8 @@ if TYPE_CHECKING:
     from pfo_fs.training.job_request import JobRequest
     from pfo_fs.training.parallel_dims import ParallelDims
 
-Switching = Literal["auto", "device", "launch", "sync"]
-MODES = ("auto", "device", "launch", "sync")
-
+Switching = Literal["auto", "device", "launch"]
+MODES: tuple[Switching, ...] = get_args(Switching)
 
 _registered: list[memoryview] = []
 """Pages that CUDA writes to; they must stay mapped."""
@@ -42,7 +39,7 @@ class ChosenSwitching:
     """How clocks are switched in this process.
 
     Attributes:
-        mode: `device`, `launch` or `sync`.
+        mode: `device` or `launch`.
         marker: Marks the progress; None for `launch`.
         note: For people: how it works, or why it is not what was asked for.
     """
@@ -94,37 +91,10 @@ def choose_switching(
     if asked == "launch":
         return ChosenSwitching("launch", None, "")
     try:
-        if asked == "sync":
-            write = _synchronized_marks(clocks, _synchronize_of(kernels, device))
-            return ChosenSwitching("sync", ProgressMarker(clocks, write, on_problem, waits=True), "")
         write, how = _device_marks(clocks, spec, kernels, device)
         return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
         return ChosenSwitching("launch", None, f"not at device time: {error}")
-
-
-def _synchronized_marks(clocks: ClockProcess, synchronize: Callable[[], object]) -> Callable[[int], None]:
-    def write(point: int) -> None:
-        synchronize()  # the device has done all that was launched before
-        clocks.words[shared_page.PROGRESS] = point
-
-    return write
-
-
-def _synchronize_of(kernels: SimulatedKernels | None, device: int | None) -> Callable[[], object]:
-    if kernels is not None:
-        return kernels.stream.synchronize
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        raise DeviceError("training does not use a CUDA device of torch")
-
-    def synchronize() -> None:
-        try:
-            torch.cuda.synchronize(device)
-        except RuntimeError as error:  # for example while a CUDA graph is captured
-            raise DeviceError(f"waiting for the device: {error}") from error
-
-    return synchronize
 
 
 def _device_marks(
@@ -201,7 +171,7 @@ class StepParts:
                 log.info("rank %d switches clocks at %s time: %s", dims.rank, chosen.mode, chosen.note)
             if chosen.mode != asked != "auto":
                 on_problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
-        make_event = _event_maker(spec, kernels, request.device_events)
+        make_event = _event_maker(spec, kernels)
         make_tracker: Callable[..., InstructionTracker] = InstructionTracker
         if make_event is not None:
             from pfo_fs.training.cuda_event_tracker import CudaEventTracker
@@ -227,17 +197,13 @@ def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:
     return SimulatedKernels(name, stages=stages)
 
 
-def _event_maker(spec: str, kernels: SimulatedKernels | None, device_events: bool | None) -> Callable[[], Any] | None:
+def _event_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[[], Any] | None:
     """Returns what makes an event with timing on the device; None if the training thread's times are used."""
     if kernels is not None:
         from pfo_fs.device.simulated.stream import SimulatedEvent
 
         return partial(SimulatedEvent, kernels.stream)
-    if device_events is None:
-        device_events = spec.startswith("nvml:") and "torch" in sys.modules
-    if device_events:
-        import torch
-
-        if torch.cuda.is_available():
-            return partial(torch.cuda.Event, enable_timing=True)
-    return None
+    torch = sys.modules.get("torch")
+    if not spec.startswith("nvml:") or torch is None or not torch.cuda.is_available():
+        return None
+    return partial(torch.cuda.Event, enable_timing=True)
