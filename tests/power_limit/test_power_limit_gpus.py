@@ -474,7 +474,6 @@ def test_gpus_with_different_ranges_are_an_error_that_names_them(
     monitor.close()
 
 
-@pytest.mark.parametrize("drift", [None, 0.5])
 @pytest.mark.parametrize("event", ["death", "failure"])
 def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     sim_dir: Path,
@@ -482,13 +481,12 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     wait_for: WaitFor,
     caplog: pytest.LogCaptureFixture,
     event: str,
-    drift: float | None,
 ) -> None:
     if event == "failure":
         monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice
     monitor = EnergyMonitor(specs=["simulated:a"])
     options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 300}
-    with GlobalPowerLimitOptimizer(monitor, Time(), reprofile_drift=drift, **options) as optimizer:
+    with GlobalPowerLimitOptimizer(monitor, Time(), **options) as optimizer:
         while not isinstance(optimizer.state, Done):
             optimizer.on_step_begin()
         optimizer.state = Done(300)  # another than the last one, so that it must be set
