@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, open_gpu_for, read_energies
+from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, read_energies
 from pfo_fs.power_limit.measurements import Knob
 
 
@@ -84,7 +84,7 @@ class EnergyMonitor:
         if not specs:
             raise ConfigError("a monitor needs at least one GPU; gpu_indices or specs is empty")
         self.gpu_indices: list[int] = self._devices or list(range(len(specs)))
-        self.gpus: list[KnobGpu] = [open_gpu_for(knob, spec) for spec in specs]
+        self.gpus: list[KnobGpu] = [KnobGpu(spec, knob) for spec in specs]
         self._open: dict[str, tuple[float, list[EnergyReading]]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
@@ -157,6 +157,6 @@ def gpus_of(monitor: Monitor, knob: Knob) -> list[KnobGpu]:
     if isinstance(monitor, EnergyMonitor):
         if all(gpu.knob == knob for gpu in monitor.gpus):
             return monitor.gpus
-        return [open_gpu_for(knob, gpu.spec) for gpu in monitor.gpus]
+        return [KnobGpu(gpu.spec, knob) for gpu in monitor.gpus]
     specs = dict.fromkeys(spec_of(index) for index in monitor.gpu_indices)
-    return [open_gpu_for(knob, spec) for spec in specs]
+    return [KnobGpu(spec, knob) for spec in specs]

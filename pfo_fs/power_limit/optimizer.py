@@ -129,7 +129,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
                 self._epoch_steps = self._longest_epoch = 0
                 self._warn = WarnOnce()
                 self._gpus = RankGpus(monitor, knob)
-                self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
+                self._metrics = StepMetrics([gpu.clocks.words for gpu in self._gpus.gpus])
                 self._closed = False
                 at_process_end(self._end)
             except Exception as found:  # noqa: BLE001  the other ranks must hear of it

@@ -31,20 +31,20 @@ from pfo_fs.device.simulated.physics import A40, A100, MODELS
 from pfo_fs.errors import ConfigError, DeviceError, DevicePermissionError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
-from pfo_fs.power_limit.gpus import LimitedGpu, read_energies
+from pfo_fs.power_limit.gpus import KnobGpu, read_energies
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 WaitFor = Callable[..., Any]
-Open = Callable[..., LimitedGpu]
+Open = Callable[..., KnobGpu]
 
 
 @pytest.fixture
 def open_limited() -> Iterator[Open]:
-    opened: list[LimitedGpu] = []
+    opened: list[KnobGpu] = []
 
-    def one(spec: str = "simulated:a") -> LimitedGpu:
-        opened.append(LimitedGpu(spec))
+    def one(spec: str = "simulated:a") -> KnobGpu:
+        opened.append(KnobGpu(spec))
         return opened[-1]
 
     yield one
@@ -52,7 +52,7 @@ def open_limited() -> Iterator[Open]:
         gpu.close()
 
 
-def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> LimitedGpu:
+def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> KnobGpu:
     gpu = open_limited()
     gpu.bounds()
     gpu.set_level(200)
@@ -152,12 +152,12 @@ def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path)
     assert limits_set(sim_dir) == []
 
 
-def kill_all(gpu: LimitedGpu) -> None:
+def kill_all(gpu: KnobGpu) -> None:
     """Kills the clock process and all that would notice, as when a whole job is killed."""
-    gpu._clocks._lost = True
-    assert gpu._clocks._process is not None
-    gpu._clocks._process.kill()
-    gpu._clocks._process.wait(HANGS_AFTER_S)
+    gpu.clocks._lost = True
+    assert gpu.clocks._process is not None
+    gpu.clocks._process.kill()
+    gpu.clocks._process.wait(HANGS_AFTER_S)
 
 
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
@@ -237,8 +237,8 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGKILL)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGKILL)
     with caplog.at_level(logging.WARNING, "pfo_fs"):
         gpu.set_level(150)
         wait_for(gpu.check)
@@ -253,10 +253,10 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
 ) -> None:
     """As when training and its clock process are killed at once."""
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
+    assert gpu.clocks.pid is not None
 
     def sockets() -> int:
-        links = Path(f"/proc/{gpu.pid}/fd").iterdir()
+        links = Path(f"/proc/{gpu.clocks.pid}/fd").iterdir()
         return sum(os.readlink(link).startswith("socket:") for link in links if link.is_symlink())
 
     token = secrets.token_hex(16)
@@ -265,7 +265,7 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
     try:
         gpu.report_to(address, 0, token)
         wait_for(lambda: sockets() > before, what="the report to the helper")
-        os.kill(gpu.pid, signal.SIGKILL)
+        os.kill(gpu.clocks.pid, signal.SIGKILL)
         wait_for(lambda: limits_set(sim_dir)[-1] == 500, what="the limit of before")
     finally:
         helper.close()
@@ -273,8 +273,8 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
 
 def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGTERM)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
     wait_for(gpu.check)
     assert "SIGTERM" in gpu.problem, "known without asking"
@@ -287,8 +287,8 @@ def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGKILL)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGKILL)
     gpu.close()
     assert limits_set(sim_dir) == [200, 500]
     assert not list(sim_dir.glob("power-limit-*.json")), "nor a note about it"
@@ -297,10 +297,10 @@ def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
 def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
     gpu.bounds()
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGSTOP)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGSTOP)
     gpu.set_level(200)
-    threading.Timer(0.1, os.kill, (gpu.pid, signal.SIGCONT)).start()
+    threading.Timer(0.1, os.kill, (gpu.clocks.pid, signal.SIGCONT)).start()
     gpu.settle(time.monotonic() + HANGS_AFTER_S)
     assert set(limits_set(sim_dir)) == {200}, "a process that goes on after a stop may set it once more"
     assert gpu.check() == ""
@@ -325,8 +325,8 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = open_limited()
     gpu.bounds()
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGSTOP)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGSTOP)
     try:
         gpu.set_level(200)
         gpu.settle(time.monotonic() + 0.05)
@@ -335,7 +335,7 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
         gpu.settle(math.inf)
         assert gpu.ask({"ask": "energy"})(math.inf) == {"error": gpu.problem}
     finally:
-        os.kill(gpu.pid, signal.SIGCONT)
+        os.kill(gpu.clocks.pid, signal.SIGCONT)
 
 
 def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
@@ -467,7 +467,7 @@ def test_gpus_with_different_ranges_are_an_error_that_names_them(
     monitor = EnergyMonitor(specs=["simulated:a"])
     assert monitor.gpus[0].bounds()[:2] == (100, 500)
     monkeypatch.setenv("PFO_FS_SIM_MODEL", "A40")
-    other = LimitedGpu("simulated:b")
+    other = KnobGpu("simulated:b")
     monitor.gpus.append(other)
     with pytest.raises(ConfigError, match=r"A100 SIM-a .*: 100 to 500 W; simulated A40 SIM-b .*: 100 to 300 W"):
         GlobalPowerLimitOptimizer(monitor, strict=True)
@@ -491,8 +491,8 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
             optimizer.on_step_begin()
         optimizer.state = Done(300)  # another than the last one, so that it must be set
         if event == "death":
-            assert monitor.gpus[0].pid is not None
-            os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+            assert monitor.gpus[0].clocks.pid is not None
+            os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
         wait_for(lambda: (optimizer.on_step_begin(), isinstance(optimizer.state, Off))[1])
         for _ in range(5):
             optimizer.on_step_begin()
@@ -555,8 +555,8 @@ def test_a_clock_process_that_dies_while_a_limit_warms_up_is_seen_at_the_next_st
     monitor = EnergyMonitor(specs=["simulated:a"])
     optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=10**9, pl_step=200)
     optimizer.on_step_begin()
-    assert monitor.gpus[0].pid is not None
-    os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+    assert monitor.gpus[0].clocks.pid is not None
+    os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
     wait_for(lambda: (optimizer.on_step_begin(), optimizer._gpus.problem)[1])
     assert "has died" in optimizer._gpus.problem
     optimizer.close()
