@@ -29,8 +29,6 @@ from pfo_fs.ipc.process_end import at_process_end, how_it_ended, in_forked_child
 from pfo_fs.training import joining
 from pfo_fs.training.job_request import (
     JobRequest,
-    checked_clock_backend,
-    checked_clock_calls,
     checked_device,
     checked_directory,
     checked_settings,
@@ -39,7 +37,7 @@ from pfo_fs.training.job_request import (
 )
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
 from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
-from pfo_fs.training.step_parts import StepParts, Switching, checked_switching
+from pfo_fs.training.step_parts import StepParts, Switching
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -181,9 +179,9 @@ class PFOFileOptimizer(ZeusCallbacks):
                     model_key=text_of(model_key),
                     device=checked_device(device, device_id),
                     wait_for_schedule_s=wait_for_schedule_s,
-                    switching=checked_switching(switching),
-                    clock_backend=checked_clock_backend(clock_backend),
-                    max_clock_calls_per_s=checked_clock_calls(max_clock_calls_per_s),
+                    switching=switching,
+                    clock_backend=clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
+                    max_clock_calls_per_s=max_clock_calls_per_s,
                     broadcasts=self._broadcasts,
                 )
                 collectives = Collectives.of_job(dims.rank, dims.world_size)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.errors import ConfigError, DeviceError
+from pfo_fs.errors import DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
 
@@ -57,17 +57,6 @@ class ChosenSwitching:
         """Marks nothing any more: there is no clock process that would read the marks."""
         if self.marker is not None:
             self.marker.stop()
-
-
-def checked_switching(asked: Switching) -> Switching:
-    """Returns the mode that is asked for.
-
-    Raises:
-        ConfigError: It is not one of `MODES`.
-    """
-    if asked not in MODES:
-        raise ConfigError(f"switching={asked!r}: use one of {', '.join(MODES)}")
-    return asked
 
 
 def choose_switching(

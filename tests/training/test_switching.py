@@ -12,8 +12,7 @@ from test_instruction_tracker import FakeClocks
 
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
 from pfo_fs.device.simulated.gpu import SimulatedKernels
-from pfo_fs.errors import ConfigError
-from pfo_fs.training.step_parts import MODES, checked_switching, choose_switching
+from pfo_fs.training.step_parts import choose_switching
 
 
 @pytest.fixture
@@ -27,12 +26,6 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
     yield kernels
     kernels.stream.synchronize()
     kernels.close()
-
-
-def test_each_mode_is_accepted_and_any_other_is_an_error_that_lists_them() -> None:
-    assert [checked_switching(mode) for mode in MODES] == list(MODES)
-    with pytest.raises(ConfigError, match=r"switching='late'.*auto, device, launch"):
-        checked_switching("late")
 
 
 @pytest.mark.parametrize("asked", ["auto", "device"])
