@@ -103,11 +103,7 @@ class KnobGpu:
             self._request({"ask": "clock"})
 
     def settle(self, deadline_s: float) -> None:
-        """Waits until all requested levels are in force or have failed; usually they are in force already.
-
-        Args:
-            deadline_s: The latest time to wait until, on the monotonic clock.
-        """
+        """Waits until all requested levels are in force or have failed, at most until a time on the monotonic clock."""
         while self._unconfirmed and not self._given_up:
             if self._take(deadline_s) is None:
                 self._no_answer()
@@ -153,11 +149,7 @@ class KnobGpu:
         self.clocks.leave()
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Lets the clock process restore the level and end, and waits a few seconds for that.
-
-        Args:
-            deadline_s: The latest time to wait until, on the monotonic clock.
-        """
+        """Lets the clock process restore the level and end, and waits for that until a time on the monotonic clock."""
         self.clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
 
     def _request(self, request: Answer) -> None:

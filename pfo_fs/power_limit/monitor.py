@@ -14,16 +14,6 @@ from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, read_ener
 from pfo_fs.power_limit.measurements import Knob
 
 
-class Window(Protocol):
-    """The measurement of a window: `time` in s, `gpu_energy` in J by the GPU's index."""
-
-    @property
-    def time(self) -> float: ...
-
-    @property
-    def gpu_energy(self) -> dict[int, float]: ...
-
-
 class Monitor(Protocol):
     """The methods that the optimizer needs of a monitor; a `ZeusMonitor` also has them."""
 
@@ -34,17 +24,12 @@ class Monitor(Protocol):
     def begin_window(self, key: str) -> None:
         """Begins a window of measurement."""
 
-    def end_window(self, key: str, *, cancel: bool = False) -> Window:
-        """Returns what was measured; with `cancel`, the result has no meaning."""
+    def end_window(self, key: str, *, cancel: bool = False) -> Measurement:
+        """Returns what was measured; with `cancel`, the result has no meaning. Zeus's has the same attributes."""
 
 
 class Measurement(NamedTuple):
-    """The measurement of a window.
-
-    Attributes:
-        time: Duration in s.
-        gpu_energy: Energy in J, by the GPU's index.
-    """
+    """The measurement of a window: its time in s, and the energy in J by the GPU's index."""
 
     time: float
     gpu_energy: dict[int, float]
@@ -59,10 +44,8 @@ class EnergyMonitor:
     """Measures windows of training: time, and energy of each GPU.
 
     Args:
-        gpu_indices: CUDA device indices of this process; the current device if None. If every GPU has a process of its
-            own, each process monitors its own GPU.
-        specs: Instead of `gpu_indices`: the GPUs by spec (`simulated:<name>`, `nvml:<UUID>`); their indices are 0, 1,
-            2, ...
+        gpu_indices: CUDA device indices of this process; the current device if None.
+        specs: Instead of `gpu_indices`: the GPUs by spec (`simulated:<name>`, `nvml:<UUID>`), counted from 0.
         knob: What an optimizer that uses this monitor sets. For another knob, the optimizer starts one more process for
             each GPU.
     """
@@ -88,10 +71,9 @@ class EnergyMonitor:
         self._open: dict[str, tuple[float, list[EnergyReading]]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
-        """Begins a window.
+        """Begins a window; several, with other names, may be open at once.
 
         Args:
-            key: The window's name; several windows may be open at once.
             sync_execution: Wait until the GPUs have finished launched work, so that it counts before the window.
 
         Raises:
@@ -103,10 +85,7 @@ class EnergyMonitor:
         self._open[key] = self._read(sync_execution)
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
-        """Ends a window and returns what was measured.
-
-        Args:
-            cancel: Measure nothing; the result is empty.
+        """Ends a window and returns what was measured: with `cancel`, nothing.
 
         Raises:
             ConfigError: No such window is open.

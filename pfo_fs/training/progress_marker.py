@@ -87,10 +87,7 @@ class ProgressMarker:
         self._mark(START)
 
     def begin_at(self, mhz: int) -> int:
-        """Marks the begin of a step that has one clock.
-
-        Args:
-            mhz: The clock in MHz; 0 is the default clock.
+        """Marks the begin of a step that has one clock, in MHz; 0 is the default clock.
 
         Returns:
             The step's turn: its clock stands in the page, at `TURNS`, and may change there until the step ends.

@@ -39,8 +39,7 @@ class ChosenSwitching:
     """How clocks are switched in this process.
 
     Attributes:
-        mode: `device` or `launch`.
-        marker: Marks the progress; None for `launch`.
+        mode: `device`, with a marker, or `launch`.
         note: For people: how it works, or why it is not what was asked for.
     """
 
@@ -71,9 +70,7 @@ def choose_switching(
     """Returns the mode that works here; `launch`, with the reason, where the one asked for does not.
 
     Args:
-        asked: One of `MODES`; `auto` is `device` where that passes its self-test, otherwise `launch`.
-        spec: The GPU, as `find_gpu_spec` names it.
-        kernels: The simulated GPU; None on a real one.
+        spec: The GPU, as `find_gpu_spec` names it; `kernels` is not None if it is simulated.
         device: CUDA device index of this process; None for torch's current device.
         on_problem: Called with a text, once, if marks of the device's progress fail later.
     """
@@ -120,14 +117,7 @@ log = logging.getLogger("pfo_fs")
 
 @dataclass(frozen=True)
 class StepParts:
-    """What follows the steps of one process.
-
-    Attributes:
-        kernels: The computing side of a simulated GPU; None on real ones.
-        switching: When clocks are switched.
-        tracker: Follows the instructions.
-        metrics: Averages over steps.
-    """
+    """What follows the steps of one process; `kernels` is the computing side of a simulated GPU, None on real ones."""
 
     kernels: SimulatedKernels | None
     switching: ChosenSwitching
@@ -145,12 +135,7 @@ class StepParts:
         on_mismatch: Callable[[int, str, str], None],
         takes_error: Callable[[BaseException], bool],
     ) -> StepParts:
-        """Makes the parts.
-
-        Args:
-            on_problem: Called with a text if something does not work as asked.
-            on_mismatch, takes_error: As for `InstructionTracker`.
-        """
+        """Makes the parts; calls `on_problem` with a text if something does not work as asked."""
         asked, spec = request.switching, clocks.spec
         kernels = _open_kernels(spec, dims.pp_degree)
         chosen = ChosenSwitching("launch", None, "")
