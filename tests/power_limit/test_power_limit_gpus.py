@@ -22,10 +22,7 @@ from power_limit_fakes import FakeMonitor, limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
-from pfo_fs.device.gpu.dry_run import DryRunGpu
-from pfo_fs.device.gpu.interface import NoGpu
 from pfo_fs.device.gpu.nvml import NvmlGpu
-from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A40, A100, MODELS
 from pfo_fs.errors import ConfigError, DeviceError, DevicePermissionError
@@ -93,34 +90,6 @@ def test_a_limit_that_changes_while_an_instruction_runs_changes_the_rest_of_it()
     share = (changed_ns - started_ns) / 1e9 / free.time_s(1410)
     slow_s = free.within(150, 210).time_s(1410)
     assert (ended_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * slow_s, abs=0.002)
-
-
-def test_limits_beyond_the_range_are_refused_with_the_range() -> None:
-    gpu = SimulatedGpu("a")
-    assert gpu.power_limit_range_w() == A100.power_limits_w
-    assert gpu.power_limit_w() == 500
-    gpu.set_power_limit_w(250)
-    assert gpu.power_limit_w() == 250
-    for level in (99, 501):
-        with pytest.raises(DeviceError, match="100 to 500 W"):
-            gpu.set_power_limit_w(level)
-
-
-def test_a_dry_run_records_limits_and_sets_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
-    monkeypatch.setenv("PFO_FS_DRY_RUN_LOG", str(tmp_path / "dry.log"))
-    gpu = open_gpu("simulated:a")
-    assert isinstance(gpu, DryRunGpu)
-    gpu.set_power_limit_w(250)
-    assert '"action":"limit","watts":250}' in (tmp_path / "dry.log").read_text()
-    assert gpu.power_limit_w() == 500
-
-
-def test_where_there_is_no_gpu_there_is_no_limit() -> None:
-    gpu = NoGpu("because")
-    for call in (gpu.power_limit_range_w, gpu.power_limit_w, lambda: gpu.set_power_limit_w(100)):
-        with pytest.raises(DeviceError, match="because"):
-            call()
 
 
 # ---- through the clock process
