@@ -18,12 +18,12 @@ from pfo_fs.power_limit.gpus import Levels
 
 
 class FakeGpu:
-    """As much of `LimitedGpu` as the optimizer uses; keeps the requests that it got."""
+    """As much of `KnobGpu` as the optimizer uses; keeps the requests that it got."""
 
     def __init__(self, lowest: float = 100, highest: float = 300, name: str = "Fake GPU-0") -> None:
         self.name, self.lowest, self.highest = name, lowest, highest
         self.levels: list[int] = []
-        self.words = memoryview(bytearray(WORDS * 8)).cast("q")
+        self.clocks = SimpleNamespace(words=memoryview(bytearray(WORDS * 8)).cast("q"))
         self.given_back = 0
         self.closed = False
         self.problem = self.trouble = ""

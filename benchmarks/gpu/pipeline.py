@@ -30,7 +30,7 @@ from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
 from pfo_fs.switching_file import VARIABLE, CallTime, MeasuredSwitching
 
-MODES = ("launch", "device", "sync")
+MODES = ("launch", "device")
 NONE = "none"
 _SETTLE_S = 0.003
 """The clock process follows the last instruction within this time after the device's end."""
@@ -228,7 +228,6 @@ def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[in
         folder / mode,
         rank=0,
         world_size=1,
-        local_rank=0,
         dp_degree=1,
         pp_degree=1,
         tp_degree=1,
@@ -236,7 +235,6 @@ def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[in
         scheduler="PointSolution",
         scheduler_args={"solution_path": str(plan)},
         job_metadata=f"gpu-proof-{mode}",
-        device_events=True,
         wait_for_schedule_s=30.0,
         switching=mode,
     )

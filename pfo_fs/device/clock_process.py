@@ -54,7 +54,7 @@ from pfo_fs.ipc.transport import refusals_named
 if TYPE_CHECKING:
     from pfo_fs.device.load_exchange import LoadExchange
 
-_MODES = ("launch", "device", "sync", "device")
+_MODES = ("launch", "device", "device")
 """What the word `FOLLOWS` of the page means."""
 _SHORT_NS = 2_000_000
 """Shorter waits are slept, because a wait for events takes whole milliseconds."""

@@ -63,8 +63,8 @@ TURNS = 40
 RECENT_TURNS = 16
 """For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan, or,
 where each step has one clock, that clock in MHz. Written by training."""
-ONE_CLOCK = 3
-"""The value of `FOLLOWS` where each step has one clock."""
+PLAN, ONE_CLOCK = 1, 2
+"""The values of `FOLLOWS` where each step has a plan, or one clock."""
 
 _NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8

@@ -18,7 +18,7 @@ _ADAPTERS = {
 """The module of an adapter, by the package of the object's class or of a class that it inherits from."""
 
 
-def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+def attach(thing: object, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
     """Makes training with a framework follow frequency schedules, until `close`; a collective call of all ranks.
 
         pfo = pfo_fs.attach(schedule, "/shared/pfo")

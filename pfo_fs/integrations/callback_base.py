@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from inspect import signature
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.guard import Guard
@@ -18,6 +18,9 @@ from pfo_fs.power_limit.monitor import EnergyMonitor
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.states import check_numbers
 from pfo_fs.training.load_clocks import LoadClocks
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 AnyCallback = TypeVar("AnyCallback", bound="FrameworkCallback")
 
@@ -41,7 +44,7 @@ class FrameworkCallback:
         raise NotImplementedError
 
     def __new__(cls: type[AnyCallback], *_args: object, **_options: object) -> AnyCallback:
-        kind: Any = cls
+        kind: Callable[..., FrameworkCallback] = cls  # mypy takes a type variable for nothing that can be hashed
         made: AnyCallback = object.__new__(_with_base(kind))
         return made
 
@@ -50,7 +53,7 @@ class FrameworkCallback:
         self._arguments, self._options = arguments, options
         self._wraps = ObjectWraps()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         arguments = [None if isinstance(value, EnergyMonitor) else value for value in self._arguments]
         options = {name: value for name, value in self._options.items() if not isinstance(value, EnergyMonitor)}
         return _unstarted, (type(self).__mro__[1], arguments, options)
@@ -79,7 +82,7 @@ class PowerLimitCallback(FrameworkCallback):
         optimizer: The optimizer; before it is started, one that does nothing.
     """
 
-    def _take(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _take(self, arguments: tuple[object, ...], options: dict[str, object]) -> None:
         """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which refuses those that it does not have."""
         with suppress(TypeError):
             check_numbers(signature(GlobalPowerLimitOptimizer).bind(*arguments, **options).arguments)
@@ -124,24 +127,24 @@ class LoadClocksCallback(FrameworkCallback):
     """
 
     def __init__(
-        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], Any] = from_batch, **options: Any
+        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], object] = from_batch, **options: Any
     ) -> None:
         self._prepare(loads, shared_dir=shared_dir, **options)
 
-    def _prepare(self, loads: Callable[[Any], Any], **options: Any) -> None:
+    def _prepare(self, loads: Callable[[Any], object], **options: Any) -> None:
         super()._prepare(loads, **options)
         self._read = loads
         self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
         self.clocks = LoadClocks.nothing()
-        self._model: Any = None  # that of `clocks`, until they are closed
+        self._model: Module | None = None  # that of `clocks`, until they are closed
 
-    def start(self, model: Any) -> None:
+    def start(self, model: Module | None) -> None:
         """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
         if model is not self._model:
             self.clocks.close()
             self.clocks, self._model = LoadClocks(model=model, **self._options), model
 
-    def _load(self, batch: Any) -> Any:
+    def _load(self, batch: object) -> object:
         """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
         try:
             return self._read(batch)
@@ -164,7 +167,7 @@ class LoadClocksCallback(FrameworkCallback):
         self.clocks.close()
 
 
-def given(loads: Iterable[Any]) -> Iterator[Any]:
+def given(loads: Iterable[object]) -> Iterator[object]:
     """Returns the loads of a step for `LoadClocks.step`, and raises the error of one that could not be read."""
     for load in loads:
         if isinstance(load, Exception):
@@ -172,7 +175,7 @@ def given(loads: Iterable[Any]) -> Iterator[Any]:
         yield load
 
 
-def _unstarted(kind: type[AnyCallback], arguments: Sequence[Any], options: Mapping[str, Any]) -> AnyCallback:
+def _unstarted(kind: type[AnyCallback], arguments: Sequence[object], options: Mapping[str, object]) -> AnyCallback:
     made = kind.__new__(kind)
     made._prepare(*arguments, **options)
     return made

@@ -14,16 +14,21 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
+if TYPE_CHECKING:
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+Result = TypeVar("Result")
+
 _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
-def attach(engine: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+def attach(engine: PipelineEngine, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
     """`pfo_fs.attach` for what `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`."""
     return Attachment.make(lambda: DeepSpeedPipeline(engine), shared_dir, options)
 
@@ -35,7 +40,7 @@ class DeepSpeedPipeline:
         ConfigError: The engine has no pipeline, or this version of DeepSpeed works in another way.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: PipelineEngine) -> None:
         self._engine = engine
         ObjectWraps.check_free(engine, "train_batch", "_INSTRUCTION_MAP")
         for name in ("train_batch", "_INSTRUCTION_MAP", "_train_schedule", "num_stages", "stage_id", "grid"):
@@ -84,8 +89,8 @@ class DeepSpeedPipeline:
         """Gives the engine object a table and a `train_batch` of its own; returns what removes both."""
         engine, train_batch = self._engine, self._engine.train_batch
 
-        def bracketed(run: Callable[..., Any], name: str) -> Callable[..., Any]:
-            def run_instruction(engine: Any, *arguments: Any, **options: Any) -> Any:
+        def bracketed(run: Callable[..., Result], name: str) -> Callable[..., Result]:
+            def run_instruction(engine: PipelineEngine, *arguments: object, **options: Any) -> Result:
                 stage = None
                 with marks.guard:
                     stage = self._stage(engine.stage_id, options.get("phase"))
@@ -93,7 +98,7 @@ class DeepSpeedPipeline:
 
             return run_instruction
 
-        def train_one_batch(*arguments: Any, **options: Any) -> Any:
+        def train_one_batch(*arguments: object, **options: object) -> object:
             with marks.step():
                 return train_batch(*arguments, **options)
 

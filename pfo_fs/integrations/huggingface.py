@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.callback_base import FrameworkCallback, PowerLimitCallback
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerControl, TrainerState
 
 
 class HFCallback(FrameworkCallback):
@@ -25,9 +28,9 @@ class HFCallback(FrameworkCallback):
 
     def _prepare(self, *arguments: Any, **options: Any) -> None:
         super()._prepare(*arguments, **options)
-        self._trainer: Any = None  # the Trainer to which the callback is attached
+        self._trainer: Trainer | None = None  # the Trainer to which the callback is attached
 
-    def _join(self, trainer: Any) -> None:
+    def _join(self, trainer: Trainer) -> None:
         """Puts this callback before those that report.
 
         Raises:
@@ -53,7 +56,12 @@ class HFCallback(FrameworkCallback):
             handler.callbacks = [callback for callback in handler.callbacks if callback is not self]
 
     def on_log(
-        self, _args: object, state: Any, _control: object, logs: dict[str, Any] | None = None, **_kwargs: object
+        self,
+        _args: object,
+        state: TrainerState,
+        _control: object,
+        logs: dict[str, float] | None = None,
+        **_kwargs: object,
     ) -> None:
         """The Trainer logs a loss; `metrics()` goes along."""
         if logs is not None and "loss" in logs:
@@ -91,7 +99,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         super()._prepare(*arguments, **options)
         self._batch_size: int | None = None
 
-    def attach(self, trainer: Any) -> HFGlobalPowerLimitOptimizer:
+    def attach(self, trainer: Trainer) -> HFGlobalPowerLimitOptimizer:
         """Adds this callback to a Trainer, before those that report, and restores the levels when `train` raises.
 
         `trainer.train` is wrapped on this object until `close`. Returns this callback.
@@ -105,11 +113,11 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
             self._attach(trainer)
         return self
 
-    def _attach(self, trainer: Any) -> None:
+    def _attach(self, trainer: Trainer) -> None:
         self._join(trainer)
         train = trainer.train
 
-        def train_and_restore(*args: Any, **kwargs: Any) -> Any:
+        def train_and_restore(*args: object, **kwargs: object) -> object:
             try:
                 return train(*args, **kwargs)
             finally:
@@ -117,7 +125,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
 
         self._wraps.replace(trainer, "train", train_and_restore)
 
-    def on_train_begin(self, _args: object, state: Any, _control: object, **_kwargs: object) -> None:
+    def on_train_begin(self, _args: object, state: TrainerState, _control: object, **_kwargs: object) -> None:
         """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""
         self.start()  # of a copy
         before, self._batch_size = self._batch_size, getattr(state, "train_batch_size", None)
@@ -138,7 +146,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         """A step begins."""
         self.optimizer.on_step_begin()
 
-    def on_step_end(self, _args: object, _state: object, control: Any, **_kwargs: object) -> None:
+    def on_step_end(self, _args: object, _state: object, control: TrainerControl, **_kwargs: object) -> None:
         """A step ends; an evaluation or a checkpoint may follow."""
         self.optimizer.on_step_end()
         if control.should_evaluate or control.should_save:

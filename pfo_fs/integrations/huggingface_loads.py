@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.callback_base import LoadClocksCallback, given
 from pfo_fs.integrations.huggingface import HFCallback
 from pfo_fs.training.load_clocks import WAITS_IN_BACKWARDS
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.utils.data import DataLoader
+    from transformers import Trainer, TrainingArguments
 
 _CLASS: Any = vars(object)["__class__"]
 """The class of an object, also of accelerate's loaders, which tell another one."""
@@ -35,11 +40,11 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
 
     def _prepare(self, *arguments: Any, **options: Any) -> None:
         super()._prepare(*arguments, **options)
-        self._watched: list[tuple[Any, type]] = []  # loaders, and the classes that they had
-        self._fetched: deque[Any] = deque()  # loads of batches that the loader has before they are on the GPU
-        self._taken: list[Any] = []  # those of the batches that the Trainer has got since the last step began
+        self._watched: list[tuple[DataLoader, type]] = []  # loaders, and the classes that they had
+        self._fetched: deque[object] = deque()  # loads of batches that the loader has before they are on the GPU
+        self._taken: list[object] = []  # those of the batches that the Trainer has got since the last step began
 
-    def attach(self, trainer: Any) -> HFLoadClocks:
+    def attach(self, trainer: Trainer) -> HFLoadClocks:
         """Adds this callback to a Trainer.
 
         Raises:
@@ -52,11 +57,11 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
 
     def on_train_begin(
         self,
-        args: Any,
+        args: TrainingArguments,
         _state: object,
         _control: object,
-        model: Any = None,
-        train_dataloader: Any = None,
+        model: Module | None = None,
+        train_dataloader: DataLoader | None = None,
         **_kwargs: object,
     ) -> None:
         """Training begins, maybe again; all ranks are here."""
@@ -73,7 +78,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
             if _waits_in_backwards(args.gradient_accumulation_steps):
                 self.clocks.warn(WAITS_IN_BACKWARDS)
 
-    def _watch(self, loader: Any) -> Any:
+    def _watch(self, loader: DataLoader) -> DataLoader:
         """Has the load of each batch read, where it is on the CPU; returns the loader."""
         from accelerate.data_loader import DataLoaderShard
 
@@ -82,11 +87,11 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         self._change(loader, self._taken.clear, self._take)
         return loader
 
-    def _change(self, loader: Any, begin: Callable[[], object], take: Callable[[Any], object]) -> None:
+    def _change(self, loader: DataLoader, begin: Callable[[], object], take: Callable[[object], object]) -> None:
         """Makes a loader call `begin` before an epoch and `take` with each batch; in all else, it stays what it is."""
         kind = type(loader)
 
-        def iterate(self: Any) -> Iterator[Any]:
+        def iterate(self: DataLoader) -> Iterator[object]:
             begin()
             for batch in kind.__iter__(self):
                 take(batch)
@@ -105,13 +110,13 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         self._fetched.clear()
         self._left_out = first
 
-    def _fetch(self, batch: Any) -> None:
+    def _fetch(self, batch: object) -> None:
         if self._left_out:
             self._left_out -= 1
         else:
             self._fetched.append(self._load(batch))
 
-    def _take(self, batch: Any) -> None:
+    def _take(self, batch: object) -> None:
         self._taken.append(self._fetched.popleft() if self._fetched else self._load(batch))
 
     def _unwatch(self) -> None:

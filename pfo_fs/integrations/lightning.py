@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.integrations.callback_base import FrameworkCallback, PowerLimitCallback
+
+if TYPE_CHECKING:
+    from lightning import Trainer
 
 
 class LightningCallback(FrameworkCallback):
@@ -22,7 +25,7 @@ class LightningCallback(FrameworkCallback):
         base: type = Callback
         return base
 
-    def _log_metrics(self, trainer: Any) -> None:
+    def _log_metrics(self, trainer: Trainer) -> None:
         """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
         if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
             metrics = self.metrics()
@@ -67,13 +70,13 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         """Training begins, maybe not for the first time."""
         self._step = -1
 
-    def on_train_batch_start(self, trainer: Any, *_args: object) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_args: object) -> None:
         """A micro-batch begins: the first one of a step if there was an optimizer step since the last one."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self.optimizer.on_step_begin()
 
-    def on_train_batch_end(self, trainer: Any, *_args: object) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_args: object) -> None:
         """A micro-batch ends: the last one of a step if there was an optimizer step."""
         if trainer.global_step != self._step:
             self.optimizer.on_step_end()

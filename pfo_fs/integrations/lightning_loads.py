@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.callback_base import LoadClocksCallback, given
 from pfo_fs.integrations.lightning import LightningCallback
+
+if TYPE_CHECKING:
+    from lightning import Trainer
+    from torch.utils.data import DataLoader
 
 
 class LoaderWithLoads:
@@ -21,19 +25,26 @@ class LoaderWithLoads:
         steps: Gets the loads of the steps that have not begun yet, one list for each.
     """
 
-    def __init__(self, loader: Any, read: Callable[[Any], Any], trainer: Any, steps: deque[list[Any]]) -> None:
+    _loader: DataLoader
+    _read: Callable[[object], object]
+    _trainer: Trainer
+    _steps: deque[list[object]]
+
+    def __init__(
+        self, loader: DataLoader, read: Callable[[object], object], trainer: Trainer, steps: deque[list[object]]
+    ) -> None:
         self.__dict__.update(_loader=loader, _read=read, _trainer=trainer, _steps=steps)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_loader"], name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._loader, name, value)
 
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         batches, trainer, given = iter(self._loader), self._trainer, 0
         if trainer.train_dataloader is not self:
             yield from batches
@@ -69,11 +80,11 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
 
     def _prepare(self, *arguments: Any, **options: Any) -> None:
         super()._prepare(*arguments, **options)
-        self._steps: deque[list[Any]] = deque()
+        self._steps: deque[list[object]] = deque()
         self._left = 0  # micro-batches of the step that runs
         self._is_set_up = False
 
-    def setup(self, trainer: Any, _module: object, stage: str) -> None:
+    def setup(self, trainer: Trainer, _module: object, stage: str) -> None:
         """Has the strategy make loaders that keep loads, where the trainer trains with them."""
         if stage != "fit" or self._is_set_up:
             return
@@ -86,7 +97,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
                 lambda loader: LoaderWithLoads(process(loader), self._load, trainer, self._steps),
             )
 
-    def on_train_start(self, trainer: Any, _module: object) -> None:
+    def on_train_start(self, trainer: Trainer, _module: object) -> None:
         """Training starts, maybe not for the first time; all ranks are here."""
         with self._guard:
             loader = trainer.train_dataloader
@@ -108,7 +119,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
             self.clocks.step(given(loads) if loads else None)
         self._left -= 1
 
-    def on_train_batch_end(self, trainer: Any, *_args: object) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_args: object) -> None:
         """A micro-batch ends; that of a step which is logged takes `metrics()` along."""
         if not self._left:
             self._log_metrics(trainer)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training.load_clocks import LoadClocks
 
-MicroBatches: TypeAlias = Callable[[], Iterable[tuple[Sequence[Any], Mapping[str, Any]]]]
-"""Returns the arguments of each micro-batch's forward."""
+MicroBatch: TypeAlias = tuple[Sequence[object], Mapping[str, object]]
+"""The arguments of a micro-batch's forward."""
+MicroBatches: TypeAlias = Callable[[], Iterable[MicroBatch]]
+StepLoads: TypeAlias = Iterable[object] | None
+"""The load of each micro-batch of a step; None if they are not known."""
 
 
-def check_loads(loads: Any, orders: Sequence[Sequence[Instruction]]) -> None:
+def check_loads(loads: object, orders: Sequence[Sequence[Instruction]]) -> None:
     """Checks what clocks from loads need.
 
     Args:
@@ -46,8 +49,8 @@ class LoadSteps:
         given: The loads of the step that begins next, and of those after it.
     """
 
-    def __init__(self, clocks: LoadClocks, reader: Callable[..., Any] | None) -> None:
-        self.given: Sequence[Any] = (None,)
+    def __init__(self, clocks: LoadClocks, reader: Callable[..., object] | None) -> None:
+        self.given: Sequence[StepLoads] = (None,)
         self._clocks, self._reader = clocks, reader
 
     def read(self, micro_batches: MicroBatches) -> None:
@@ -55,7 +58,7 @@ class LoadSteps:
         if self._reader is not None:
             self.given = (self._read(micro_batches, self._reader),)
 
-    def _read(self, micro_batches: MicroBatches, reader: Callable[..., Any]) -> Any:
+    def _read(self, micro_batches: MicroBatches, reader: Callable[..., object]) -> StepLoads:
         try:
             inputs = [(arguments, options) for arguments, options in micro_batches() if arguments or options]
             return [reader(*arguments, **options) for arguments, options in inputs] or None

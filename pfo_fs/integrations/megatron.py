@@ -21,17 +21,24 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineAdapter, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
+if TYPE_CHECKING:
+    from megatron.core.model_parallel_config import ModelParallelConfig
+    from megatron.core.timers import Timer, Timers
+    from megatron.core.transformer.module import MegatronModule
+
+Result = TypeVar("Result")
+
 _NAMES = {"forward-compute": "forward", "backward-compute": "backward"}
 _STEP = "forward-backward"
 
 
-def config_of(model: Any) -> Any:
+def config_of(model: MegatronModule | list[MegatronModule]) -> ModelParallelConfig:
     """The configuration that Megatron's schedules read; some programs give each model a copy of theirs."""
     from megatron.core.utils import get_model_config
 
@@ -49,7 +56,7 @@ class MegatronPipeline:
         ConfigError: Megatron runs in a way that pfo-fs cannot follow, or the number of micro-batches is not known.
     """
 
-    def __init__(self, model: Any, num_microbatches: int | None = None) -> None:
+    def __init__(self, model: MegatronModule | list[MegatronModule], num_microbatches: int | None = None) -> None:
         self.config = config_of(model)
         if not hasattr(self.config, "timers"):
             raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
@@ -109,7 +116,11 @@ class MegatronPipeline:
 
 
 def attach(
-    model: Any, shared_dir: str | os.PathLike[str], *, num_microbatches: int | None = None, **options: Any
+    model: MegatronModule | list[MegatronModule],
+    shared_dir: str | os.PathLike[str],
+    *,
+    num_microbatches: int | None = None,
+    **options: Any,
 ) -> MegatronAttachment:
     """`pfo_fs.attach` for a Megatron model, after `initialize_model_parallel`.
 
@@ -122,11 +133,11 @@ def attach(
 
 
 def hooks(
-    model_provider: Callable[..., Any],
-    forward_step: Callable[..., Any],
+    model_provider: Callable[..., MegatronModule],
+    forward_step: Callable[..., Result],
     shared_dir: str | os.PathLike[str],
     **options: Any,
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
+) -> tuple[Callable[..., MegatronModule], Callable[..., Result]]:
     """Returns the two functions for Megatron-LM's `pretrain`, such that its steps are followed.
 
     All ranks call `model_provider`, so pfo-fs joins the job in its first call.
@@ -134,14 +145,14 @@ def hooks(
     attached: list[MegatronAttachment] = []
 
     @wraps(model_provider)
-    def provide(*arguments: Any, **keywords: Any) -> Any:
+    def provide(*arguments: object, **keywords: object) -> MegatronModule:
         model = model_provider(*arguments, **keywords)
         if not attached:
             attached.append(attach(model, shared_dir, **options))
         return model
 
     @wraps(forward_step)
-    def step(*arguments: Any, **keywords: Any) -> Any:
+    def step(*arguments: object, **keywords: object) -> Result:
         function = attached[0].forward_step(forward_step) if attached else forward_step
         return function(*arguments, **keywords)
 
@@ -158,7 +169,9 @@ class MegatronAttachment(Attachment):
         self._given: int | None = None  # the number of micro-batches that the wrapped function got last
         self._orders_of: dict[int, Sequence[Sequence[Instruction]]] = {}
 
-    def _follow(self, find: Callable[[], PipelineAdapter], shared_dir: Any, options: Mapping[str, Any]) -> None:
+    def _follow(
+        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
+    ) -> None:
         """See `Attachment`; also follows the number of micro-batches, which changes while it ramps up."""
         super()._follow(find, shared_dir, options)
         adapter = self._adapter
@@ -174,11 +187,11 @@ class MegatronAttachment(Attachment):
 
         self.marks.before_step = follow_number
 
-    def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def forward_backward(self, function: Callable[..., Result]) -> Callable[..., Result]:
         """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
 
         @wraps(function)
-        def run(*arguments: Any, **options: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Result:
             if options.get("forward_only") or self.closed or not _training():
                 return function(*arguments, **options)
             with self._guard:
@@ -191,11 +204,11 @@ class MegatronAttachment(Attachment):
 
         return run
 
-    def forward_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def forward_step(self, function: Callable[..., Result]) -> Callable[..., Result]:
         """Returns a `forward_step_func`, followed: for loops that hide their call of the schedule."""
 
         @wraps(function)
-        def run(data_iterator: Any, model: Any, *arguments: Any) -> Any:
+        def run(data_iterator: object, model: MegatronModule, *arguments: object) -> Result:
             if self.closed or not _training():
                 return function(data_iterator, model, *arguments)
             with self._guard:
@@ -217,7 +230,7 @@ class MegatronAttachment(Attachment):
                 undo()
         super().close()
 
-    def _arm(self, config: Any) -> bool:
+    def _arm(self, config: ModelParallelConfig) -> bool:
         """Puts the timers into a configuration that does not have them; returns whether it did."""
         if isinstance(config.timers, _Timers):
             return False
@@ -225,7 +238,7 @@ class MegatronAttachment(Attachment):
         return True
 
 
-def _arm(config: Any, marks: PipelineMarks) -> Callable[[], None]:
+def _arm(config: ModelParallelConfig, marks: PipelineMarks) -> Callable[[], None]:
     wraps = ObjectWraps()
     wraps.replace(config, "timers", _Timers(marks, config.timers))
     return wraps.undo
@@ -238,7 +251,7 @@ class _Timers:
         inner: The program's own timers, or None.
     """
 
-    def __init__(self, marks: PipelineMarks, inner: Any) -> None:
+    def __init__(self, marks: PipelineMarks, inner: Timers | None) -> None:
         self.inner = inner
         self._of = {
             timer: _Timer(partial(marks.begin, name), partial(marks.end, name)) for timer, name in _NAMES.items()
@@ -246,41 +259,41 @@ class _Timers:
         self._of[_STEP] = _Timer(marks.begin_step, marks.end_step)
         self._other = _Timer(lambda: None, lambda: None)
 
-    def __call__(self, name: str, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, name: str, *arguments: object, **options: object) -> _Timer | Timer:
         inner = None if self.inner is None else self.inner(name, *arguments, **options)
         own = self._of.get(name)
         if own is None or not _training():
             return self._other if inner is None else inner
         return own if inner is None else _Timer(own.begin, own.end, inner)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)
 
-    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+    def __reduce__(self) -> tuple[Callable[[Result], Result], tuple[Timers | None]]:
         return _itself, (self.inner,)  # a copy of the configuration has the program's own timers
 
 
-def _itself(thing: Any) -> Any:
+def _itself(thing: Result) -> Result:
     return thing
 
 
 class _Timer:
     """A timer that calls `begin` and `end`, and starts and stops another."""
 
-    def __init__(self, begin: Callable[[], object], end: Callable[[], object], inner: Any = None) -> None:
+    def __init__(self, begin: Callable[[], object], end: Callable[[], object], inner: Timer | None = None) -> None:
         self.begin, self.end, self._inner = begin, end, inner
 
-    def start(self, *arguments: Any, **options: Any) -> None:
+    def start(self, *arguments: object, **options: object) -> None:
         self.begin()
         if self._inner is not None:
             self._inner.start(*arguments, **options)
 
-    def stop(self, *arguments: Any, **options: Any) -> None:
+    def stop(self, *arguments: object, **options: object) -> None:
         if self._inner is not None:
             self._inner.stop(*arguments, **options)
         self.end()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
 
@@ -304,7 +317,7 @@ def _num_microbatches(*, after_ramp_up: bool = False) -> int | None:
     return None
 
 
-def _refuse_unmarkable(config: Any) -> None:
+def _refuse_unmarkable(config: ModelParallelConfig) -> None:
     """Raises ConfigError where Megatron runs forwards and backwards without its timers."""
     scope = getattr(config, "cuda_graph_scope", None)
     graphs = [getattr(config, "cuda_graph_impl", None), *(scope if isinstance(scope, list | tuple) else [scope])]

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.guard import Guard, InTraining
-from pfo_fs.integrations.load_steps import LoadSteps, MicroBatches, check_loads
+from pfo_fs.integrations.load_steps import LoadSteps, MicroBatches, StepLoads, check_loads
 from pfo_fs.ipc.collectives import Collectives, agree
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training import optimizer
 from pfo_fs.training.load_clocks import LoadClocks
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 class PipelineMarks:
@@ -127,10 +130,10 @@ class PipelineMarks:
             raise
         self.end_step()
 
-    def around(self, run: Callable[..., Any], name: str, stage: int | None = None) -> Callable[..., Any]:
+    def around(self, run: Callable[Given, Result], name: str, stage: int | None = None) -> Callable[Given, Result]:
         """Returns `run`, bracketed as an instruction."""
 
-        def run_instruction(*arguments: Any, **options: Any) -> Any:
+        def run_instruction(*arguments: Given.args, **options: Given.kwargs) -> Result:
             began = self.begin(name, stage)
             try:
                 return run(*arguments, **options)
@@ -144,14 +147,14 @@ class PipelineMarks:
 class ObjectWraps:
     """Attributes that are replaced on objects, never on classes, until `undo`."""
 
-    _in_place: ClassVar[dict[int, Any]] = {}
+    _in_place: ClassVar[dict[int, object]] = {}
     """All values that are in the place of others now, by identity."""
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced: list[tuple[object, str, object, object]] = []
 
     @classmethod
-    def check_free(cls, thing: Any, *names: str) -> None:
+    def check_free(cls, thing: object, *names: str) -> None:
         """Raises ConfigError if one of these attributes is replaced already."""
         if any(id(vars(thing).get(name)) in cls._in_place for name in names):
             raise ConfigError(
@@ -159,7 +162,7 @@ class ObjectWraps:
                 "attachment before you attach again"
             )
 
-    def replace(self, thing: Any, name: str, value: Any) -> None:
+    def replace(self, thing: object, name: str, value: object) -> None:
         """Sets an attribute of `thing`."""
         self._replaced.append((thing, name, value, vars(thing).get(name, _ABSENT)))
         self._in_place[id(value)] = value
@@ -202,7 +205,6 @@ class PipelineAdapter(Protocol):
 
 
 AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
-Result = TypeVar("Result")
 
 
 class Attachment(InTraining):
@@ -316,7 +318,7 @@ class Attachment(InTraining):
             self.optimizer.expect_order([(name, at) for at, name, _ in orders[self.optimizer.parallel_dims.pp_rank]])
         self.optimizer.runs_other_order(orders is not self._told_orders)
 
-    def give_loads(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
+    def give_loads(self, loads: StepLoads, ahead: Sequence[StepLoads] = ()) -> None:
         """Gives the loads of the next step, for `attach(..., loads=True)`; one rank of a pipeline is enough.
 
         Args:

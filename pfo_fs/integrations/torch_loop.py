@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 
+if TYPE_CHECKING:
+    from accelerate.optimizer import AcceleratedOptimizer
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
 
 @contextmanager
-def power_limit_loop(optimizer: Any, **options: Any) -> Iterator[GlobalPowerLimitOptimizer]:
+def power_limit_loop(
+    optimizer: Optimizer | AcceleratedOptimizer, **options: Any
+) -> Iterator[GlobalPowerLimitOptimizer]:
     """Runs a `GlobalPowerLimitOptimizer` for the training loop in the block; the loop itself does not change.
 
         with power_limit_loop(optimizer, optimum_selector=MaxSlowdownConstraint(1.05)) as plo:
@@ -36,7 +43,7 @@ def power_limit_loop(optimizer: Any, **options: Any) -> Iterator[GlobalPowerLimi
     while hasattr(getattr(optimizer, "optimizer", None), "register_step_post_hook"):  # accelerate's has no hooks
         optimizer = optimizer.optimizer
     with GlobalPowerLimitOptimizer(**options) as plo:
-        hook: Any = None
+        hook: RemovableHandle | None = None
 
         def step_ended(*_args: object) -> None:
             plo.on_step_end()

@@ -12,13 +12,23 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.integrations.load_steps import MicroBatch
 from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
 from pfo_fs.training.parallel_dims import find_parallel_dims
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.pipelining.schedules import _PipelineSchedule
+    from torch.distributed.pipelining.stage import _PipelineStageBase
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 log = logging.getLogger("pfo_fs")
 
@@ -38,7 +48,9 @@ _OF_STAGE = (
 )
 
 
-def attach(schedule: Any, shared_dir: str | os.PathLike[str], *, mesh: Any = None, **options: Any) -> Attachment:
+def attach(
+    schedule: _PipelineSchedule, shared_dir: str | os.PathLike[str], *, mesh: DeviceMesh | None = None, **options: Any
+) -> Attachment:
     """`pfo_fs.attach` for any schedule of `torch.distributed.pipelining` with a `loss_fn`."""
     return Attachment.make(lambda: TorchPipeline(schedule, mesh), shared_dir, options)
 
@@ -56,7 +68,7 @@ class TorchPipeline:
         ConfigError: The schedule cannot be followed, or this version of torch works in another way.
     """
 
-    def __init__(self, schedule: Any, mesh: Any = None) -> None:
+    def __init__(self, schedule: _PipelineSchedule, mesh: DeviceMesh | None = None) -> None:
         self._schedule = schedule
         self._mesh = mesh
         self._stages = _stages_of(schedule)
@@ -100,9 +112,10 @@ class TorchPipeline:
 
     def _device(self) -> dict[str, int]:
         """The index of this rank's CUDA device, unless the stages are not on one, or do not tell which."""
-        device: Any = getattr(self._stages[0], "device", None)
-        index = device.index if getattr(device, "type", None) == "cuda" else None
-        return {} if index is None else {"device": index}
+        device: torch.device | None = getattr(self._stages[0], "device", None)
+        if device is None or getattr(device, "type", None) != "cuda" or device.index is None:
+            return {}
+        return {"device": device.index}
 
     def orders(self) -> Sequence[Sequence[Instruction]]:
         """The instructions of one step, of each rank of the pipeline; empty if the schedule does not tell them."""
@@ -117,7 +130,7 @@ class TorchPipeline:
         schedule, wraps, brackets = self._schedule, ObjectWraps(), _Brackets(marks)
         run_step = schedule.step
 
-        def step(*arguments: Any, **options: Any) -> Any:
+        def step(*arguments: object, **options: object) -> object:
             if not schedule._has_backward:  # `eval` calls `step`
                 return run_step(*arguments, **options)
             marks.read_loads(lambda: _micro_batches(schedule, arguments, options))
@@ -147,10 +160,12 @@ class _Brackets:
         self._marks = marks
         self._awaits_loss = False
 
-    def around(self, run: Callable[..., Any], name: str, stage: int, *, until_loss: bool = False) -> Callable[..., Any]:
+    def around(
+        self, run: Callable[Given, Result], name: str, stage: int, *, until_loss: bool = False
+    ) -> Callable[Given, Result]:
         """Returns `run`, bracketed as an instruction; one `until_loss` ends with the loss."""
 
-        def run_instruction(*arguments: Any, **options: Any) -> Any:
+        def run_instruction(*arguments: Given.args, **options: Given.kwargs) -> Result:
             self._end_forward()
             began = self._marks.begin(name, stage)
             try:
@@ -167,10 +182,10 @@ class _Brackets:
 
         return run_instruction
 
-    def loss(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(self, run: Callable[Given, Result]) -> Callable[Given, Result]:
         """Returns the loss function, at whose end a forward of the last stage ends."""
 
-        def loss_fn(*arguments: Any, **options: Any) -> Any:
+        def loss_fn(*arguments: Given.args, **options: Given.kwargs) -> Result:
             try:
                 return run(*arguments, **options)
             finally:
@@ -183,18 +198,20 @@ class _Brackets:
             self._awaits_loss = False
             self._marks.end("forward")
 
-    def backward(self, run: Callable[..., Any], stage: int) -> Callable[..., Any]:
+    def backward(self, run: Callable[..., Result], stage: int) -> Callable[..., Result]:
         """Returns a stage's `backward_one_chunk`, bracketed as `backward` or as `backward_input`."""
         whole, inputs = self.around(run, "backward", stage), self.around(run, "backward_input", stage)
 
-        def run_instruction(*arguments: Any, full_backward: bool = True, **options: Any) -> Any:
+        def run_instruction(*arguments: object, full_backward: bool = True, **options: object) -> Result:
             bracketed = whole if full_backward else inputs
             return bracketed(*arguments, full_backward=full_backward, **options)
 
         return run_instruction
 
 
-def _micro_batches(schedule: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterable[Any]:
+def _micro_batches(
+    schedule: _PipelineSchedule, arguments: Sequence[object], options: Mapping[str, object]
+) -> Iterable[MicroBatch]:
     """The arguments of each micro-batch's forward, as the schedule splits those of its step; empty without any."""
     forward = {name: value for name, value in options.items() if name not in _NOT_SPLIT}
     if not arguments and not forward:
@@ -202,14 +219,14 @@ def _micro_batches(schedule: Any, arguments: Sequence[Any], options: Mapping[str
     return zip(*schedule._split_inputs(tuple(arguments), forward), strict=True)
 
 
-def _stages_of(schedule: Any) -> Sequence[Any]:
-    stages: Sequence[Any] = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
+def _stages_of(schedule: _PipelineSchedule) -> Sequence[_PipelineStageBase]:
+    stages: Sequence[_PipelineStageBase] = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
     if stages[0] is None:
         raise _another_version(schedule, "_stage")
     return stages
 
 
-def _another_version(thing: Any, name: str) -> ConfigError:
+def _another_version(thing: object, name: str) -> ConfigError:
     import torch
 
     return ConfigError(

@@ -10,14 +10,17 @@ torchtitan has no hooks for trainers of others; a subclass may call `attach(self
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment
 from pfo_fs.integrations.torch_pipelining import TorchPipeline
 
+if TYPE_CHECKING:
+    from torchtitan.trainer import Trainer
 
-def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+
+def attach(trainer: Trainer, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
     """`pfo_fs.attach` for a torchtitan trainer, after its `__init__`."""
     return Attachment.make(lambda: TorchtitanPipeline(trainer), shared_dir, options)
 
@@ -29,7 +32,7 @@ class TorchtitanPipeline(TorchPipeline):
         ConfigError: The trainer has no pipeline, or this version of torchtitan works in another way.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         dims = getattr(trainer, "parallel_dims", None)
         if dims is not None and not dims.pp_enabled:
             raise ConfigError(

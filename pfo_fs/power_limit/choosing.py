@@ -42,11 +42,7 @@ class Decision(NamedTuple):
 
 
 class Chooser:
-    """Keeps the measurements, and decides.
-
-    Args:
-        profile_steps: Measurements are scaled to this number of steps.
-    """
+    """Keeps the measurements, scaled to `profile_steps` steps, and decides."""
 
     def __init__(
         self,

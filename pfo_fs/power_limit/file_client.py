@@ -44,8 +44,7 @@ class FileClient:
     the files.
 
     Args:
-        profile_path: The profile; None for none, as on all ranks but 0.
-        shared_dir: The directory of the job's folder and of the switch; None for none.
+        profile_path: None on all ranks but 0, too.
         token: The job's secret, the same on all ranks; those of a host share a helper by it.
         timeout_s: The profile is read in at most this time.
 

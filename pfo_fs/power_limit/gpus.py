@@ -7,7 +7,6 @@ one deadline for all GPUs. After a GPU's driver has hung once, training never wa
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,20 +33,22 @@ class Levels(NamedTuple):
     offered: tuple[int, ...] = ()
 
 
-class KnobGpu(ABC):
+class KnobGpu:
     """One GPU, driven by a clock process of its own, which restores the level when this process ends, even if killed.
 
+    The knob that is not this GPU's is left alone.
+
     Attributes:
+        clocks: The clock process.
         problem: Why levels are not set, or not any more; empty if they are. `check` updates it.
         trouble: Why the last level could not be set, if setting it again may help; the reader removes it.
     """
 
-    knob: Knob
-
-    def __init__(self, spec: str, clocks: ClockProcess) -> None:
-        self.spec = spec
+    def __init__(self, spec: str, knob: Knob = "power_limit") -> None:
+        self.spec, self.knob = spec, knob
+        self.clocks = ClockProcess(spec, ClockOptions(leave_clocks=knob == "power_limit"))
         self.problem = self.trouble = ""
-        self._clocks = clocks
+        self._limits: Levels | None = None  # of power; None before they were asked for
         self._number = 0  # the newest request's number
         self._unconfirmed: set[int] = set()  # requests to change the level that have no answer yet
         self._given_up = False  # the driver has hung: answers are not waited for any more
@@ -55,44 +56,54 @@ class KnobGpu(ABC):
     @property
     def name(self) -> str:
         """Product name and UUID."""
-        return f"{self._clocks.info.gpu_name} {self._clocks.info.gpu_uuid}".strip()
-
-    @property
-    def pid(self) -> int | None:
-        """The clock process's id."""
-        return self._clocks.pid
+        return f"{self.clocks.info.gpu_name} {self.clocks.info.gpu_uuid}".strip()
 
     def wait_until_ready(self) -> None:
         """Waits until the clock process has started, or has failed to start."""
-        _ = self._clocks.info
+        _ = self.clocks.info
 
-    @property
-    def words(self) -> memoryview:
-        """The page that is shared with the clock process."""
-        return self._clocks.words
-
-    @abstractmethod
     def bounds(self) -> Levels:
-        """Returns the levels that the GPU accepts.
+        """Returns the levels that the GPU accepts, and notes the power limit to restore in the end.
 
         Raises:
             DeviceError: Levels cannot be set, or not by this user; `problem` holds the reason.
         """
+        self.wait_until_ready()
+        if self.knob == "clock":
+            clocks_mhz = self.clocks.info.clocks_mhz
+            if not clocks_mhz:
+                self.problem = self.problem or self.clocks.message or "the GPU offers no clocks"
+                raise DeviceError(self.problem)
+            return Levels(clocks_mhz[-1], clocks_mhz[0], tuple(clocks_mhz))
+        if self._limits is None:
+            answer = self.ask({"ask": "limits"})(time.monotonic() + ANSWER_WITHIN_S)
+            if self.problem or "error" in answer:
+                self.problem = self.problem or str(answer["error"])
+                raise DeviceError(self.problem)
+            self._limits = Levels(answer["lowest_w"], answer["highest_w"])
+            self.clocks.power_limit_before_w = answer["before_w"]
+        return self._limits
 
-    @abstractmethod
     def set_level(self, level: int) -> None:
-        """Requests that the clock process sets the level; `settle` waits for that."""
+        """Requests that the clock process sets the level, in W or MHz; `settle` waits for that."""
+        if self.problem:
+            return
+        if self.knob == "clock":
+            self.clocks.words[TARGET] = level
+            self._request({"ask": "clock"})
+        else:
+            self._request({"ask": "set", "limit_w": level})
 
-    @abstractmethod
     def restore(self) -> None:
         """Requests that the clock process restores the earlier level; `settle` waits for that."""
+        if self._limits is not None:
+            self._request({"ask": "give back"})
+        elif self.knob == "clock" and self.clocks.words[TARGET]:
+            self.clocks.words[TARGET] = 0
+            self._request({"ask": "clock"})
 
     def settle(self, deadline_s: float) -> None:
-        """Waits until all requested levels are in force or have failed; usually they are in force already.
-
-        Args:
-            deadline_s: The latest time to wait until, on the monotonic clock.
-        """
+        """Waits until all requested levels are in force or have failed, at most until a time on the monotonic clock."""
         while self._unconfirmed and not self._given_up:
             if self._take(deadline_s) is None:
                 self._no_answer()
@@ -102,10 +113,10 @@ class KnobGpu(ABC):
 
         Does not wait; takes about a microsecond if the clock process has sent nothing new.
         """
-        if self._clocks.check():
+        if self.clocks.check():
             while self._take(0.0) is not None:
                 pass
-        if self._clocks.lost:
+        if self.clocks.lost:
             self.problem = self.problem or self._why_dead()
         return self.problem
 
@@ -135,15 +146,11 @@ class KnobGpu(ABC):
 
     def leave(self) -> None:
         """Lets the clock process restore the level and end, without waiting for that."""
-        self._clocks.leave()
+        self.clocks.leave()
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Lets the clock process restore the level and end, and waits a few seconds for that.
-
-        Args:
-            deadline_s: The latest time to wait until, on the monotonic clock.
-        """
-        self._clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        """Lets the clock process restore the level and end, and waits for that until a time on the monotonic clock."""
+        self.clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
 
     def _request(self, request: Answer) -> None:
         """Sends a request to change the level; if it fails, that is a problem."""
@@ -151,7 +158,7 @@ class KnobGpu(ABC):
 
     def _send(self, request: Answer) -> int:
         self._number += 1
-        self._clocks.send_request({**request, "id": self._number})
+        self.clocks.send_request({**request, "id": self._number})
         return self._number
 
     def _take(self, deadline_s: float) -> tuple[int | None, Answer] | None:
@@ -159,7 +166,7 @@ class KnobGpu(ABC):
 
         By the number, the caller ignores late answers to earlier requests.
         """
-        answer = self._clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
+        answer = self.clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
         if answer is None:
             return None
         number = answer.pop("id", None)
@@ -175,80 +182,13 @@ class KnobGpu(ABC):
         """Notes that an answer did not come in time; from now on, no call waits for this GPU."""
         self._given_up = True
         self._unconfirmed.clear()
-        alive = self._clocks.alive()
+        alive = self.clocks.alive()
         text = f"the clock process gave no answer within {ANSWER_WITHIN_S:.0f} s; the driver may hang"
         self.problem = self.problem or (text if alive else self._why_dead())
 
     def _why_dead(self) -> str:
-        never_worked = self._clocks.info.gpu_name == "none"
-        return self._clocks.message if never_worked else "the clock process has died"
-
-
-class LimitedGpu(KnobGpu):
-    """A GPU whose power limit is set; its clocks are left alone. Levels are in W."""
-
-    knob = "power_limit"
-
-    def __init__(self, spec: str) -> None:
-        super().__init__(spec, ClockProcess(spec, ClockOptions(leave_clocks=True)))
-        self._limits: Answer | None = None
-
-    def bounds(self) -> Levels:
-        """Returns the limits that the GPU accepts, and notes the limit to restore in the end; see `KnobGpu`."""
-        if self._limits is None:
-            self.wait_until_ready()
-            answer = self.ask({"ask": "limits"})(time.monotonic() + ANSWER_WITHIN_S)
-            if self.problem or "error" in answer:
-                self.problem = self.problem or str(answer["error"])
-                raise DeviceError(self.problem)
-            self._limits = answer
-            self._clocks.power_limit_before_w = answer["before_w"]
-        return Levels(self._limits["lowest_w"], self._limits["highest_w"])
-
-    def set_level(self, level: int) -> None:
-        """Requests that the clock process sets the limit, in W."""
-        if not self.problem:
-            self._request({"ask": "set", "limit_w": level})
-
-    def restore(self) -> None:
-        """Requests that the clock process restores the earlier limit."""
-        if self._limits is not None:
-            self._request({"ask": "give back"})
-
-
-class ClockedGpu(KnobGpu):
-    """A GPU whose clock is set; its power limit is left alone. Levels are in MHz."""
-
-    knob = "clock"
-
-    def __init__(self, spec: str) -> None:
-        super().__init__(spec, ClockProcess(spec))
-
-    def bounds(self) -> Levels:
-        """Returns the clocks that the GPU offers; see `KnobGpu`."""
-        self.wait_until_ready()
-        clocks_mhz = self._clocks.info.clocks_mhz
-        if not clocks_mhz:
-            self.problem = self.problem or self._clocks.message or "the GPU offers no clocks"
-            raise DeviceError(self.problem)
-        return Levels(clocks_mhz[-1], clocks_mhz[0], tuple(clocks_mhz))
-
-    def set_level(self, level: int) -> None:
-        """Requests that the clock process sets the clock, in MHz."""
-        if not self.problem:
-            self.words[TARGET] = level
-            self._request({"ask": "clock"})
-
-    def restore(self) -> None:
-        """Requests that the clock process resets the clock."""
-        if self.words[TARGET]:
-            self.words[TARGET] = 0
-            self._request({"ask": "clock"})
-
-
-def open_gpu_for(knob: Knob, spec: str) -> KnobGpu:
-    """Returns the GPU that `spec` names, to set its power limit or its clock."""
-    return ClockedGpu(spec) if knob == "clock" else LimitedGpu(spec)
+        never_worked = self.clocks.info.gpu_name == "none"
+        return self.clocks.message if never_worked else "the clock process has died"
 
 
 class EnergyReading(NamedTuple):

@@ -10,18 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, open_gpu_for, read_energies
+from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, read_energies
 from pfo_fs.power_limit.measurements import Knob
-
-
-class Window(Protocol):
-    """The measurement of a window: `time` in s, `gpu_energy` in J by the GPU's index."""
-
-    @property
-    def time(self) -> float: ...
-
-    @property
-    def gpu_energy(self) -> dict[int, float]: ...
 
 
 class Monitor(Protocol):
@@ -34,17 +24,12 @@ class Monitor(Protocol):
     def begin_window(self, key: str) -> None:
         """Begins a window of measurement."""
 
-    def end_window(self, key: str, *, cancel: bool = False) -> Window:
-        """Returns what was measured; with `cancel`, the result has no meaning."""
+    def end_window(self, key: str, *, cancel: bool = False) -> Measurement:
+        """Returns what was measured; with `cancel`, the result has no meaning. Zeus's has the same attributes."""
 
 
 class Measurement(NamedTuple):
-    """The measurement of a window.
-
-    Attributes:
-        time: Duration in s.
-        gpu_energy: Energy in J, by the GPU's index.
-    """
+    """The measurement of a window: its time in s, and the energy in J by the GPU's index."""
 
     time: float
     gpu_energy: dict[int, float]
@@ -59,10 +44,8 @@ class EnergyMonitor:
     """Measures windows of training: time, and energy of each GPU.
 
     Args:
-        gpu_indices: CUDA device indices of this process; the current device if None. If every GPU has a process of its
-            own, each process monitors its own GPU.
-        specs: Instead of `gpu_indices`: the GPUs by spec (`simulated:<name>`, `nvml:<UUID>`); their indices are 0, 1,
-            2, ...
+        gpu_indices: CUDA device indices of this process; the current device if None.
+        specs: Instead of `gpu_indices`: the GPUs by spec (`simulated:<name>`, `nvml:<UUID>`), counted from 0.
         knob: What an optimizer that uses this monitor sets. For another knob, the optimizer starts one more process for
             each GPU.
     """
@@ -84,14 +67,13 @@ class EnergyMonitor:
         if not specs:
             raise ConfigError("a monitor needs at least one GPU; gpu_indices or specs is empty")
         self.gpu_indices: list[int] = self._devices or list(range(len(specs)))
-        self.gpus: list[KnobGpu] = [open_gpu_for(knob, spec) for spec in specs]
+        self.gpus: list[KnobGpu] = [KnobGpu(spec, knob) for spec in specs]
         self._open: dict[str, tuple[float, list[EnergyReading]]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
-        """Begins a window.
+        """Begins a window; several, with other names, may be open at once.
 
         Args:
-            key: The window's name; several windows may be open at once.
             sync_execution: Wait until the GPUs have finished launched work, so that it counts before the window.
 
         Raises:
@@ -103,10 +85,7 @@ class EnergyMonitor:
         self._open[key] = self._read(sync_execution)
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
-        """Ends a window and returns what was measured.
-
-        Args:
-            cancel: Measure nothing; the result is empty.
+        """Ends a window and returns what was measured: with `cancel`, nothing.
 
         Raises:
             ConfigError: No such window is open.
@@ -157,6 +136,6 @@ def gpus_of(monitor: Monitor, knob: Knob) -> list[KnobGpu]:
     if isinstance(monitor, EnergyMonitor):
         if all(gpu.knob == knob for gpu in monitor.gpus):
             return monitor.gpus
-        return [open_gpu_for(knob, gpu.spec) for gpu in monitor.gpus]
+        return [KnobGpu(gpu.spec, knob) for gpu in monitor.gpus]
     specs = dict.fromkeys(spec_of(index) for index in monitor.gpu_indices)
-    return [open_gpu_for(knob, spec) for spec in specs]
+    return [KnobGpu(spec, knob) for spec in specs]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
@@ -19,11 +18,10 @@ from pfo_fs.power_limit.file_client import FileClient, JobKey
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.rank_gpus import RankGpus
-from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, RanksGone, agree_on_levels
+from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, agree_on_levels
 from pfo_fs.power_limit.selectors import OptimumSelector, Search, ZeusCost
 from pfo_fs.power_limit.states import (
     Done,
-    DriftWatch,
     Off,
     Profiling,
     Ready,
@@ -78,9 +76,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             (`selectors.py`).
         knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
         clock_step: With `knob="clock"`: MHz between two clocks, at least.
-        reprofile_drift: Measure all levels again when the time of a step differs by this share from that just after
-            the choice (0.2 for 20 %), in two windows of `profile_steps` in a row. The profile is then replaced. None
-            for never.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
     Raises:
@@ -97,7 +92,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         self._show(Off(reason), Guard(self._go_without, strict=strict, what="the power-limit optimizer"))
         self.optimum_selector: OptimumSelector = ZeusCost(0.5)
         self.profile_path: Path | None = None
-        self._drift_watch: DriftWatch | None = None
         self._files = FileClient(None, None, "")
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
@@ -115,7 +109,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         shared_dir: Path | None = None,
         *,
         search: Literal["full", "coarse-to-fine"] = "full",
-        reprofile_drift: float | None = None,
         knob: Knob = "power_limit",
         clock_step: int = 45,
         strict: bool = False,
@@ -135,9 +128,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
                 self._search = Search(search, warmup_steps, profile_steps)
                 self._epoch_steps = self._longest_epoch = 0
                 self._warn = WarnOnce()
-                self._drift_threshold = reprofile_drift
                 self._gpus = RankGpus(monitor, knob)
-                self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
+                self._metrics = StepMetrics([gpu.clocks.words for gpu in self._gpus.gpus])
                 self._closed = False
                 at_process_end(self._end)
             except Exception as found:  # noqa: BLE001  the other ranks must hear of it
@@ -252,9 +244,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             self._gpus.end_step()
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
-            self._look_after_gpus()
-            if self._drift_watch is not None:
-                self._look_for_drift(self._drift_watch)
+            if self._gpus.check():
+                self._leave_alone(self._gpus.problem, warn=True)
         elif not isinstance(state, Off):
             if not isinstance(state, Ready):
                 self._gpus.check()
@@ -293,7 +284,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         if self._chooser is not None:
             self._chooser.forget_measurements()
         self.measurements, self.errors = [], {}
-        self._drift_watch = None
         self._wait(self.power_limits[0], 1)
 
     @guarded
@@ -362,34 +352,5 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         log.info("%s: %d %s is the best", self._name, decision.optimal, self.unit)
         self.state = Done(decision.optimal, self.unit)
         self._gpus.set_level(decision.optimal)
-        if self._drift_threshold is not None:
-            self._drift_watch = DriftWatch(self._drift_threshold, self.warmup_steps, self.profile_steps)
         if self._chooser is not None:
             self._chooser.conclude(decision)
-
-    # ---- after the choice
-
-    def _look_after_gpus(self) -> None:
-        """Warns, once, if the chosen level is not in force any more."""
-        if self._gpus.problem or not self._gpus.check():
-            return
-        if self._drift_watch is None or self._ranks.world_size == 1:
-            self._leave_alone(self._gpus.problem, warn=True)
-        else:  # the other ranks still need this rank for their exchange about drift
-            log.warning("%s: %s. Training goes on", self._name, self._gpus.problem)
-
-    def _look_for_drift(self, watch: DriftWatch) -> None:
-        off = watch.step_begins(time.monotonic())
-        if off is None:
-            return
-        try:
-            off = max(self._ranks.all_gather(off))
-        except RanksGone as error:
-            self._drift_watch = None
-            log.warning("%s: %s; the level stays", self._name, error)
-            return
-        if watch.has_drifted(off):
-            if self._ranks.rank == 0:
-                text = "%s: the time of a step has changed by %.0f %%; all levels are measured again"
-                log.warning(text, self._name, 100 * off)
-            self.measure_again()

@@ -48,12 +48,9 @@ class WindowReport(NamedTuple):
 
 
 class RankGpus:
-    """The GPUs of a rank, and the monitor that measures them.
+    """The GPUs of a rank, and the monitor that measures them: if None, an `EnergyMonitor` of the current GPU.
 
     No method raises; the first problem is kept instead, because all ranks must reach their next exchange.
-
-    Args:
-        monitor: Measures time and energy, and names the GPUs; None for an `EnergyMonitor` of the current GPU.
 
     Attributes:
         problem: Why levels are not set or measured; empty if they are.

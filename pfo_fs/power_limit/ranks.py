@@ -108,10 +108,7 @@ class LevelAgreement:
 
 
 def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> LevelAgreement:
-    """Exchanges the ranges of all ranks' GPUs; a collective call (all ranks must make it).
-
-    Args:
-        step: Distance of two levels; with clocks, the least one.
+    """Exchanges the ranges of all ranks' GPUs; a collective call. Levels are `step` apart; clocks, at least.
 
     Raises:
         ConfigError: The GPUs accept different levels; on all ranks.
@@ -145,14 +142,10 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
 
 
 def spaced_clocks(offered: Sequence[int], step: int) -> list[int]:
-    """Returns the clocks to choose from, in MHz, highest first: `step` or more apart, from a third of the highest up.
+    """Returns those of the clocks, highest first, that are `step` or more apart, from a third of the highest up.
 
     Below that, a step takes up to three times as long, and its energy rises again, because the GPU draws a part of its
     power at any clock.
-
-    Args:
-        offered: The clocks that the GPU offers, highest first.
-        step: The least distance of two clocks, in MHz.
     """
     clocks = [offered[0]]
     for mhz in offered:

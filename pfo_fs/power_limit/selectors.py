@@ -96,10 +96,7 @@ class ZeusCost(OptimumSelector):
 
 @dataclass(frozen=True)
 class MaxSlowdownConstraint(OptimumSelector):
-    """Chooses the lowest level with at most `factor` times the time of the highest one measured.
-
-    Args:
-        factor: 1.05 allows 5 % more time.
+    """Chooses the lowest level with at most `factor` times the time of the highest one measured; 1.05 allows 5 % more.
 
     Raises:
         ConfigError: `factor` is below 1.
@@ -165,11 +162,7 @@ class Search:
 
 
 def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[KnobMeasurement]:
-    """Returns a measurement for each level, in the order of `levels`: the known one, or a predicted one.
-
-    Args:
-        known: At least two measurements, one per level.
-    """
+    """Returns a measurement for each level, in the order of `levels`: of two known ones or more, or a predicted one."""
     by_limit = {measurement.level: measurement for measurement in known}
     points = [by_limit[level] for level in sorted(by_limit)]
     log_limits = [math.log(point.level) for point in points]

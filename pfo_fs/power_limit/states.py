@@ -1,4 +1,4 @@
-"""What users and training see of the power-limit optimizer: its options, its states, metrics, and drift.
+"""What users and training see of the power-limit optimizer: its options, its states, and metrics.
 
 States count the steps that begin. A level (`..._power_limit`, as in Zeus)
 is a power limit in W, or a clock in MHz, and `unit` says which.
@@ -11,13 +11,11 @@ If levels cannot be set or measured, the state is `Off`: the optimizer leaves tr
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
-from statistics import median
 from typing import Any
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
@@ -51,9 +49,7 @@ def check_others(given: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} is {given[name]!r}; give a whole number")
     if given["knob"] not in KNOBS:
         raise ConfigError(f"knob is {given['knob']!r}; it can be 'power_limit' or 'clock'")
-    drift, selector = given["reprofile_drift"], given["optimum_selector"]
-    if drift is not None and not (isinstance(drift, Real) and 0 < float(drift) < math.inf):
-        raise ConfigError(f"reprofile_drift is {drift!r}; 0.2 is for steps that take 20 % more or less time")
+    selector = given["optimum_selector"]
     if selector is not None and (isinstance(selector, type) or not hasattr(selector, "select")):
         raise ConfigError(f"optimum_selector is {selector!r}; give a selector, such as Energy()")
 
@@ -188,43 +184,3 @@ class ShownOptimizer(ZeusCallbacks):
     def on_train_end(self) -> None:
         """Restores the earlier levels until the next step begins."""
         self.pause()
-
-
-class DriftWatch:
-    """Compares the median step time of each window with that of the first window.
-
-    An evaluation or a checkpoint between two steps hardly changes a median. Two windows in a row must differ.
-
-    Args:
-        threshold: A median may differ by this share, 0.1 for 10 %.
-    """
-
-    def __init__(self, threshold: float, left_out_steps: int, window_steps: int) -> None:
-        self._threshold = threshold
-        self._left_out = left_out_steps + 1
-        self._window_steps = window_steps
-        self._last_s: float | None = None
-        self._times_s: list[float] = []
-        self._reference_s: float | None = None
-        self._off = 0
-
-    def step_begins(self, now_s: float) -> float | None:
-        """Notes the begin of a step; if that completes a window, returns its relative difference, else None."""
-        last_s, self._last_s = self._last_s, now_s
-        if self._left_out:
-            self._left_out -= 1
-            return None
-        if last_s is not None:
-            self._times_s.append(now_s - last_s)
-        if len(self._times_s) < self._window_steps:
-            return None
-        middle_s = median(self._times_s)
-        self._times_s.clear()
-        if self._reference_s is None:
-            self._reference_s = middle_s
-        return abs(middle_s / self._reference_s - 1) if self._reference_s > 0 else 0.0
-
-    def has_drifted(self, off: float) -> bool:
-        """Whether the last two windows differed by more than the threshold; `off` is the largest of all ranks."""
-        self._off = self._off + 1 if off > self._threshold else 0
-        return self._off >= 2

@@ -63,19 +63,9 @@ class _Epoch:
 
 
 class CudaEventTracker(InstructionTracker):
-    """An instruction tracker whose marks of instructions carry the device's own times.
+    """An instruction tracker whose marks carry the device's own times, of events with timing from `make_event`."""
 
-    Args:
-        make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
-        options: Other arguments of `InstructionTracker`.
-    """
-
-    def __init__(
-        self,
-        clocks: ClockProcess,
-        make_event: Callable[[], Any],
-        **options: Any,
-    ) -> None:
+    def __init__(self, clocks: ClockProcess, make_event: Callable[[], Any], **options: Any) -> None:
         super().__init__(clocks, **options)
         self._make_event = make_event
         self._pool: list[Any] = []

@@ -227,13 +227,7 @@ class InstructionTracker:
         return -1 if self._turn is None else self._turn
 
     def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Begins an instruction: requests the clock of the next entry of the schedule.
-
-        Args:
-            name: `forward`, `backward`, or another name in the schedule.
-            stage: The stage of the instruction, where this rank holds several.
-            microbatch: Not used: instructions are matched by their order.
-        """
+        """Begins an instruction: requests the clock of the next entry of the schedule. `microbatch` is not used."""
         try:
             position = self._position
             expected, its_stage, mhz, code = self._plan[position]

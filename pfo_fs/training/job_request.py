@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pfo_fs.device.clock_backends.choice import NAMES
 from pfo_fs.errors import ConfigError, plain_text
 from pfo_fs.settings import PFOSettings, load_settings
-from pfo_fs.training.step_parts import Switching
+from pfo_fs.training.step_parts import MODES, Switching
 
 _MAX_TEXT_CHARS = 2_000_000
 Coordination = Literal["auto", "daemon", "local"]
@@ -18,7 +18,11 @@ Coordination = Literal["auto", "daemon", "local"]
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What the user requests of `PFOFileOptimizer`; see its arguments."""
+    """What the user requests of `PFOFileOptimizer`; see its arguments.
+
+    Raises:
+        ConfigError: A value is not one of those that there are.
+    """
 
     shared_dir: str
     settings: PFOSettings
@@ -28,12 +32,22 @@ class JobRequest:
     model_key: str | None
     device: int | None
     wait_for_schedule_s: float
-    device_events: bool | None = None
     switching: Switching = "auto"
     clock_backend: str = "auto"
     max_clock_calls_per_s: float | None = None
     broadcasts: bool = True
     """Whether schedules are broadcast where no daemon runs: by collective calls, so that all ranks must step alike."""
+
+    def __post_init__(self) -> None:
+        for name, named, choices in (
+            ("coordination", "coordination", get_args(Coordination)),
+            ("switching", "switching", MODES),
+            ("clock_backend", "clock_backend (PFO_FS_CLOCK_BACKEND)", NAMES),
+        ):
+            if (given := getattr(self, name)) not in choices:
+                raise ConfigError(f"{named} is {given!r}; it can be {', '.join(choices)}")
+        if self.max_clock_calls_per_s is not None and not self.max_clock_calls_per_s > 0:
+            raise ConfigError(f"max_clock_calls_per_s is {self.max_clock_calls_per_s!r}; it must be above zero")
 
     @property
     def given_settings(self) -> dict[str, Any]:
@@ -83,34 +97,11 @@ def checked_directory(shared_dir: str | bytes | os.PathLike[Any] | None, server_
     return os.path.abspath(os.path.expanduser(os.fsdecode(shared_dir)))
 
 
-def checked_clock_backend(clock_backend: str | None) -> str:
-    """Returns the way to set clocks that the user asks for, by the argument or by `PFO_FS_CLOCK_BACKEND`.
-
-    Raises:
-        ConfigError: There is no such way.
-    """
-    asked = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
-    if asked not in NAMES:
-        raise ConfigError(f"clock_backend (PFO_FS_CLOCK_BACKEND) is {asked!r}; it can be {', '.join(NAMES)}")
-    return asked
-
-
 def text_of(given: object) -> str | None:
     """Returns a text that the user gave, in a form that a file can hold: what is not UTF-8 becomes question marks."""
     if given is None:
         return None
     return plain_text(given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given), _MAX_TEXT_CHARS)
-
-
-def checked_clock_calls(max_clock_calls_per_s: float | None) -> float | None:
-    """Returns what is given.
-
-    Raises:
-        ConfigError: It is neither None nor above zero.
-    """
-    if max_clock_calls_per_s is not None and not max_clock_calls_per_s > 0:
-        raise ConfigError(f"max_clock_calls_per_s is {max_clock_calls_per_s!r}; it must be above zero")
-    return max_clock_calls_per_s
 
 
 def _with_whole_paths(scheduler_args: dict[str, Any]) -> dict[str, Any]:
@@ -135,8 +126,6 @@ def checked_settings(
     Raises:
         ConfigError: An argument is not valid.
     """
-    if coordination not in ("auto", "daemon", "local"):
-        raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")
     settings = load_settings(
         of_job=True, scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps
     )

@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from hmac import compare_digest
@@ -45,30 +45,6 @@ _BACKLOG = 4096
 
 Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
 """(stage, name, micro-batch) of the instructions of each rank of a pipeline, in their order."""
-
-
-class Rounds:
-    """Collects the rows of each step until all ranks have told theirs."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        self._open: OrderedDict[int, dict[int, list[float]]] = OrderedDict()
-
-    def add(self, rank: int, row: list[float]) -> tuple[int, list[list[float]]] | None:
-        """Takes a row; returns (step, rows by rank) once all have come.
-
-        Raises:
-            ValueError: The row is not a finite step's, or too many steps are open.
-        """
-        step = int(row[0])
-        rows = self._open.setdefault(step, {})
-        rows[rank] = row
-        if len(self._open) > _MOST_OPEN:
-            raise ValueError("too many steps are open")
-        if len(rows) < self._ranks:
-            return None
-        del self._open[step]
-        return step, [rows[member] for member in range(self._ranks)]
 
 
 class _Rank:
@@ -110,7 +86,8 @@ class Decider:
     ) -> None:
         self._listening, self._training, self._token = listening, training, token
         self._state_fd, self._coordinator = state_fd, coordinator
-        self._rounds, self._size = Rounds(ranks), ranks
+        self._size = ranks
+        self._open: dict[int, dict[int, list[float]]] = {}  # the rows of each step, by rank, until all have come
         self._ranks: dict[int, _Rank] = {}
         self._ready = selectors.DefaultSelector()
 
@@ -170,10 +147,23 @@ class Decider:
             return True
         while of.rows is not None and (packet := next_row(of.pending, of.rows)) is not None:
             row, sent_s, of.pending = packet
-            complete = self._rounds.add(of.rank, of.on_own_clock(row, sent_s))
-            if complete is not None:
-                self._decide(*complete)
+            self._add(of.rank, of.on_own_clock(row, sent_s))
         return bool(piece)
+
+    def _add(self, rank: int, row: list[float]) -> None:
+        """Takes a row; decides once all ranks have told theirs of its step.
+
+        Raises:
+            ValueError: The row is not a finite step's, or too many steps are open.
+        """
+        step = int(row[0])
+        rows = self._open.setdefault(step, {})
+        rows[rank] = row
+        if len(self._open) > _MOST_OPEN:
+            raise ValueError("too many steps are open")
+        if len(rows) == self._size:
+            del self._open[step]
+            self._decide(step, [rows[member] for member in range(self._size)])
 
     def _greets(self, of: _Rank) -> bool:
         """Whether a connection may still be that of a rank; it is, once its greeting is complete."""
@@ -237,10 +227,8 @@ def read_state(fd: int) -> LoadsKnown | None:
 class LoadDecider:
     """Training's side of rank 0's process that decides; it ends when this object closes its end of a socket pair.
 
-    Args:
-        places, offered_mhz, change_s, lost_time: As for `LoadCoordinator`.
-        orders: The instructions of each rank of a pipeline, (stage, name, micro-batch); empty without one.
-        token: The job's secret, as 64 hexadecimal digits.
+    The arguments are those of `LoadCoordinator`, the pipeline's `orders`, empty without one, and the job's secret as
+    hexadecimal digits.
 
     Raises:
         OSError: The process cannot be started, or no port be opened.

@@ -18,10 +18,7 @@ _INSTRUCTIONS = 100
 
 
 class MarkCheck:
-    """Checks the marks of the first steps.
-
-    Args:
-        report: Called once, with a text about what is wrong.
+    """Checks the marks of the first steps, and calls `report` once, with a text, if something is wrong.
 
     Attributes:
         done: Whether a step was marked correctly, or a problem was reported; then the check has no further use.

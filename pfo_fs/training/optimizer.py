@@ -29,8 +29,6 @@ from pfo_fs.ipc.process_end import at_process_end, how_it_ended, in_forked_child
 from pfo_fs.training import joining
 from pfo_fs.training.job_request import (
     JobRequest,
-    checked_clock_backend,
-    checked_clock_calls,
     checked_device,
     checked_directory,
     checked_settings,
@@ -39,9 +37,11 @@ from pfo_fs.training.job_request import (
 )
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
 from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
-from pfo_fs.training.step_parts import StepParts, Switching, checked_switching
+from pfo_fs.training.step_parts import StepParts, Switching
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from pfo_fs.device.simulated.gpu import SimulatedKernels
     from pfo_fs.training.step_loads import JoinLoads, StepLoads
 
@@ -74,7 +74,7 @@ class PFOFileOptimizer(ZeusCallbacks):
     Args:
         shared_dir: The directory that all ranks, the daemon and users share. The positional arguments that follow are
             those of Zeus's `PipelineFrequencyOptimizer`; they may also be given without this one.
-        rank, world_size, local_rank: The numbers of this process; from `torch.distributed` or the launcher if None.
+        rank, world_size: From `torch.distributed` or the launcher if None.
         dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device, device_id: CUDA device index of this process (`device_id` in Zeus); the current device if None.
@@ -86,11 +86,8 @@ class PFOFileOptimizer(ZeusCallbacks):
             one answers, otherwise local.
         scheduler, scheduler_args: The scheduler that this job requests; by default the daemon's, or that of `PFO_FS_*`.
         profile_steps: Iterations measured for each schedule.
-        device_events: Whether instructions are timed by CUDA events, in the iterations that are measured: the true
-            begin and end on the device, with no synchronisation. None: if the GPU is a CUDA device.
         switching: When clocks are switched: `device`, as the device gets through the instructions that training has
-            launched; `launch`, at the callbacks; `sync`, at the callbacks, which wait for the device (slow; to
-            compare). `auto`: `device` where it passes a test at the start, otherwise `launch`.
+            launched; `launch`, at the callbacks. `auto`: `device` where it passes a test at the start.
         clock_backend: The way to set clocks, such as `nvml`, or `none`; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
             docs/clock-backends.md describes all of them.
         max_clock_calls_per_s: Most calls per second, of all GPUs of a host together, that set clocks: they can delay
@@ -142,15 +139,13 @@ class PFOFileOptimizer(ZeusCallbacks):
         server_url: str | None = None,
         job_metadata: str | None = None,
         *,
-        local_rank: int | None = None,
-        mesh: Any = None,
+        mesh: DeviceMesh | None = None,
         device: int | None = None,
         model_key: str | None = None,
         coordination: Literal["auto", "daemon", "local"] = "auto",
         scheduler: str | None = None,
         scheduler_args: dict[str, Any] | None = None,
         profile_steps: int | None = None,
-        device_events: bool | None = None,
         switching: Switching = "auto",
         clock_backend: str | None = None,
         max_clock_calls_per_s: float | None = None,
@@ -167,7 +162,6 @@ class PFOFileOptimizer(ZeusCallbacks):
                 dims = find_parallel_dims(
                     rank=rank,
                     world_size=world_size,
-                    local_rank=local_rank,
                     dp_rank=dp_rank,
                     pp_rank=pp_rank,
                     tp_rank=tp_rank,
@@ -185,10 +179,9 @@ class PFOFileOptimizer(ZeusCallbacks):
                     model_key=text_of(model_key),
                     device=checked_device(device, device_id),
                     wait_for_schedule_s=wait_for_schedule_s,
-                    device_events=device_events,
-                    switching=checked_switching(switching),
-                    clock_backend=checked_clock_backend(clock_backend),
-                    max_clock_calls_per_s=checked_clock_calls(max_clock_calls_per_s),
+                    switching=switching,
+                    clock_backend=clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
+                    max_clock_calls_per_s=max_clock_calls_per_s,
                     broadcasts=self._broadcasts,
                 )
                 collectives = Collectives.of_job(dims.rank, dims.world_size)
@@ -333,7 +326,7 @@ class PFOFileOptimizer(ZeusCallbacks):
 
     @property
     def switching(self) -> str:
-        """When clocks are switched: `device`, `launch` or `sync`."""
+        """When clocks are switched: `device` or `launch`."""
         return self._parts.switching.mode_now if self.follows else "launch"
 
     def simulated_kernels(self) -> SimulatedKernels | None:

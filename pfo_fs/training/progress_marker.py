@@ -18,6 +18,7 @@ from pfo_fs.device.shared_page import (
     IDLE,
     LAUNCHED,
     ONE_CLOCK,
+    PLAN,
     POINT_MASK,
     SLEEPING,
     TARGET,
@@ -39,7 +40,6 @@ class ProgressMarker:
     Args:
         enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
         on_problem: Called with a text, once, if points cannot be marked.
-        waits: Whether `enqueue` waits for the device (`sync`).
 
     Attributes:
         works: False after CUDA has refused a mark or the clock process was lost; nothing is marked any more then.
@@ -50,8 +50,6 @@ class ProgressMarker:
         clocks: ClockProcess,
         enqueue: Callable[[int], None],
         on_problem: Callable[[str], None] = lambda text: None,
-        *,
-        waits: bool = False,
     ) -> None:
         self.works = True
         self._on_problem = on_problem
@@ -63,7 +61,7 @@ class ProgressMarker:
         self._next_slot = 0
         self._turn = 0
         self._turn_bits = 0
-        self._words[FOLLOWS] = self._follows = 2 if waits else 1
+        self._words[FOLLOWS] = PLAN
 
     def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = ()) -> None:
         """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
@@ -84,15 +82,12 @@ class ProgressMarker:
         if self._slot == _NO_PLAN:
             self.leave_step()  # an exception may have left a step before its end
             return
-        self._words[FOLLOWS] = self._follows
+        self._words[FOLLOWS] = PLAN
         self._next_turn(self._slot)
         self._mark(START)
 
     def begin_at(self, mhz: int) -> int:
-        """Marks the begin of a step that has one clock.
-
-        Args:
-            mhz: The clock in MHz; 0 is the default clock.
+        """Marks the begin of a step that has one clock, in MHz; 0 is the default clock.
 
         Returns:
             The step's turn: its clock stands in the page, at `TURNS`, and may change there until the step ends.

@@ -69,11 +69,7 @@ class ScheduleBroadcaster:
             log.error("a schedule of %d MiB is too large for torch.distributed; use a daemon", len(packet) >> 20)
 
     def step_begin(self, step: int, iter_time_s: float | None) -> bytes | None:
-        """Does what is due at this step.
-
-        Args:
-            step: The step that begins, the same on all ranks.
-            iter_time_s: How long a step takes; only rank 0's matters.
+        """Does what is due at this step; only rank 0's time of a step matters.
 
         Returns:
             The packet that comes into force with this step, on all ranks; None for most steps.

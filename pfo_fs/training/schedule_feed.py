@@ -122,11 +122,7 @@ class ScheduleSwitcher:
         return started
 
     def suspend(self, reason: str, text: str) -> None:
-        """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile.
-
-        Args:
-            reason: A name of the reason.
-        """
+        """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile."""
         if reason not in self._reasons:
             self._reasons.add(reason)
             self.set_schedule(None)
@@ -187,11 +183,9 @@ class ScheduleFeed:
         self._received: set[int] = set()  # numbers of schedules that have not started
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
-        """Gives the switcher what is new at this step. Never raises, and waits for a limited time at most.
+        """Gives the switcher what is new at this step: what the helper has sent, and later what rank 0 broadcasts.
 
-        Args:
-            iter_time_s: How long the last step took; None before there was one.
-            messages: What the helper of this host has sent since the last step.
+        Never raises, and waits for a limited time at most. `iter_time_s` is None before there was a step.
         """
         for message in messages:
             if isinstance(message, ClocksHeld):

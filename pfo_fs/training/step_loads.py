@@ -40,11 +40,7 @@ _TELL_EVERY_S = 2.0
 
 
 class LoadLink:
-    """Tells this rank's clock process, which exchanges loads with the other ranks.
-
-    Args:
-        join: How it reaches the process that decides.
-    """
+    """Tells this rank's clock process, which exchanges loads with the other ranks."""
 
     def __init__(self, clocks: ClockProcess, join: ReachDecider) -> None:
         self._fd, self._file = clocks.loads_fd, clocks.loads_file
@@ -76,9 +72,7 @@ class StepLoads:
     """One rank's steps.
 
     Args:
-        link: Tells the clock process, which exchanges loads.
         decider: On rank 0, the process that decides; None on others.
-        warn: Called with a text for a warning.
         tell: On rank 0, called with what is known, from time to time.
         micro_batches: In a pipeline, how many a step has; 0 without one.
     """
@@ -186,7 +180,6 @@ def join_loads(
     Args:
         lost_time: Relative: clocks may make training longer by this share on average.
         orders: What each rank of the pipeline runs in a step; empty without a pipeline.
-        problem: Called with the text of a problem, for the log and the status.
 
     Raises:
         ConfigError: Clocks cannot come from loads, on all ranks; the message says on which rank, and why.

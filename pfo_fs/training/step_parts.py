@@ -3,8 +3,6 @@
 - `device`: the device itself writes into the page how far it has come. Training is not held up, however far it launches
   ahead.
 - `launch`: the time of the callbacks counts. Right where the training thread waits for each instruction anyway.
-- `sync`: the training thread waits for the device at each mark, as Zeus's optimizer does. Right, but training cannot
-  launch ahead any more. For comparisons.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.step_metrics import StepMetrics
-from pfo_fs.errors import ConfigError, DeviceError
+from pfo_fs.errors import DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
 
@@ -29,9 +27,8 @@ if TYPE_CHECKING:
     from pfo_fs.training.job_request import JobRequest
     from pfo_fs.training.parallel_dims import ParallelDims
 
-Switching = Literal["auto", "device", "launch", "sync"]
-MODES = ("auto", "device", "launch", "sync")
-
+Switching = Literal["auto", "device", "launch"]
+MODES: tuple[Switching, ...] = get_args(Switching)
 
 _registered: list[memoryview] = []
 """Pages that CUDA writes to; they must stay mapped."""
@@ -42,8 +39,7 @@ class ChosenSwitching:
     """How clocks are switched in this process.
 
     Attributes:
-        mode: `device`, `launch` or `sync`.
-        marker: Marks the progress; None for `launch`.
+        mode: `device`, with a marker, or `launch`.
         note: For people: how it works, or why it is not what was asked for.
     """
 
@@ -62,17 +58,6 @@ class ChosenSwitching:
             self.marker.stop()
 
 
-def checked_switching(asked: Switching) -> Switching:
-    """Returns the mode that is asked for.
-
-    Raises:
-        ConfigError: It is not one of `MODES`.
-    """
-    if asked not in MODES:
-        raise ConfigError(f"switching={asked!r}: use one of {', '.join(MODES)}")
-    return asked
-
-
 def choose_switching(
     asked: str,
     clocks: ClockProcess,
@@ -85,46 +70,17 @@ def choose_switching(
     """Returns the mode that works here; `launch`, with the reason, where the one asked for does not.
 
     Args:
-        asked: One of `MODES`; `auto` is `device` where that passes its self-test, otherwise `launch`.
-        spec: The GPU, as `find_gpu_spec` names it.
-        kernels: The simulated GPU; None on a real one.
+        spec: The GPU, as `find_gpu_spec` names it; `kernels` is not None if it is simulated.
         device: CUDA device index of this process; None for torch's current device.
         on_problem: Called with a text, once, if marks of the device's progress fail later.
     """
     if asked == "launch":
         return ChosenSwitching("launch", None, "")
     try:
-        if asked == "sync":
-            write = _synchronized_marks(clocks, _synchronize_of(kernels, device))
-            return ChosenSwitching("sync", ProgressMarker(clocks, write, on_problem, waits=True), "")
         write, how = _device_marks(clocks, spec, kernels, device)
         return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
         return ChosenSwitching("launch", None, f"not at device time: {error}")
-
-
-def _synchronized_marks(clocks: ClockProcess, synchronize: Callable[[], object]) -> Callable[[int], None]:
-    def write(point: int) -> None:
-        synchronize()  # the device has done all that was launched before
-        clocks.words[shared_page.PROGRESS] = point
-
-    return write
-
-
-def _synchronize_of(kernels: SimulatedKernels | None, device: int | None) -> Callable[[], object]:
-    if kernels is not None:
-        return kernels.stream.synchronize
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        raise DeviceError("training does not use a CUDA device of torch")
-
-    def synchronize() -> None:
-        try:
-            torch.cuda.synchronize(device)
-        except RuntimeError as error:  # for example while a CUDA graph is captured
-            raise DeviceError(f"waiting for the device: {error}") from error
-
-    return synchronize
 
 
 def _device_marks(
@@ -161,14 +117,7 @@ log = logging.getLogger("pfo_fs")
 
 @dataclass(frozen=True)
 class StepParts:
-    """What follows the steps of one process.
-
-    Attributes:
-        kernels: The computing side of a simulated GPU; None on real ones.
-        switching: When clocks are switched.
-        tracker: Follows the instructions.
-        metrics: Averages over steps.
-    """
+    """What follows the steps of one process; `kernels` is the computing side of a simulated GPU, None on real ones."""
 
     kernels: SimulatedKernels | None
     switching: ChosenSwitching
@@ -186,12 +135,7 @@ class StepParts:
         on_mismatch: Callable[[int, str, str], None],
         takes_error: Callable[[BaseException], bool],
     ) -> StepParts:
-        """Makes the parts.
-
-        Args:
-            on_problem: Called with a text if something does not work as asked.
-            on_mismatch, takes_error: As for `InstructionTracker`.
-        """
+        """Makes the parts; calls `on_problem` with a text if something does not work as asked."""
         asked, spec = request.switching, clocks.spec
         kernels = _open_kernels(spec, dims.pp_degree)
         chosen = ChosenSwitching("launch", None, "")
@@ -201,7 +145,7 @@ class StepParts:
                 log.info("rank %d switches clocks at %s time: %s", dims.rank, chosen.mode, chosen.note)
             if chosen.mode != asked != "auto":
                 on_problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
-        make_event = _event_maker(spec, kernels, request.device_events)
+        make_event = _event_maker(spec, kernels)
         make_tracker: Callable[..., InstructionTracker] = InstructionTracker
         if make_event is not None:
             from pfo_fs.training.cuda_event_tracker import CudaEventTracker
@@ -227,17 +171,13 @@ def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:
     return SimulatedKernels(name, stages=stages)
 
 
-def _event_maker(spec: str, kernels: SimulatedKernels | None, device_events: bool | None) -> Callable[[], Any] | None:
+def _event_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[[], Any] | None:
     """Returns what makes an event with timing on the device; None if the training thread's times are used."""
     if kernels is not None:
         from pfo_fs.device.simulated.stream import SimulatedEvent
 
         return partial(SimulatedEvent, kernels.stream)
-    if device_events is None:
-        device_events = spec.startswith("nvml:") and "torch" in sys.modules
-    if device_events:
-        import torch
-
-        if torch.cuda.is_available():
-            return partial(torch.cuda.Event, enable_timing=True)
-    return None
+    torch = sys.modules.get("torch")
+    if not spec.startswith("nvml:") or torch is None or not torch.cuda.is_available():
+        return None
+    return partial(torch.cuda.Event, enable_timing=True)

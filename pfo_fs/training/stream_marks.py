@@ -189,7 +189,7 @@ class DriverMarks:
         self.how = how
         self.current_stream = current_stream
         """Returns the handle of the stream that work of this thread goes to."""
-        self._page = page
+        self.page = page
         self._driver = hot
         self._handles: dict[int, ctypes.c_void_p] = {}
         self._capturing = ctypes.c_int()
@@ -199,10 +199,7 @@ class DriverMarks:
         self._put = _stream_write(hot, target) if how == "stream write" else _memset(hot, target)
 
     def write(self, value: int) -> None:
-        """Adds to the current CUDA stream: store `value` when all work before it has run. Does not wait.
-
-        Args:
-            value: 0 <= value < 2**32; of a larger number, the device stores the lowest 32 bits.
+        """Adds to the current CUDA stream: store the lowest 32 bits of `value` when all work before it has run.
 
         Raises:
             CapturedStream: The stream is being captured into a CUDA graph; nothing was added.
@@ -225,7 +222,7 @@ class DriverMarks:
     def _write_otherwise(self, handle: ctypes.c_void_p, value: int, error: int) -> None:
         """Tries again in the device's context if this thread has none; otherwise raises what is wrong."""
         if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
-            with self._page.context():
+            with self.page.context():
                 error = self._put(handle, value)
             if not error:
                 return
@@ -233,18 +230,12 @@ class DriverMarks:
             raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
         raise DeviceError(f"the {self.how} into the stream failed with {self._driver.error_name(error)}")
 
-    @contextmanager
-    def side_stream(self) -> Iterator[int]:
-        """Makes a stream that waits for no other one; destroys it at the end."""
-        with self._page.new_stream() as stream:
-            yield stream
-
     def close(self) -> None:
         """Waits until the device has done all its work, then gives the page back; to call before it is unmapped.
 
         May be called twice.
         """
-        self._page.unregister()
+        self.page.unregister()
 
 
 _Put = Callable[[ctypes.c_void_p, int], int]
@@ -276,9 +267,7 @@ def open_stream_marks(
     Args:
         address: Address of the word in this process, in the first 4,096 bytes of the page; a multiple of 4.
         device: The device's number as torch counts.
-        ways: What to try, in this order; of `WAYS`.
         current_stream: Returns the handle of the current stream; by default torch's.
-        timeout_s: The longest time that a self-test may take.
 
     Raises:
         DeviceError: Why it does not work here, for each way.
@@ -309,12 +298,7 @@ def open_stream_marks(
 def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> str:
     """Writes numbers through a stream of its own and sees them arrive, in order; then writes back what was there.
 
-    It takes a millisecond or two on an idle device.
-
-    Args:
-        marks: What is tested; no other thread writes the word meanwhile.
-        read: Returns the word as it is now.
-        timeout_s: The longest time in s until all numbers have arrived.
+    It takes a millisecond or two on an idle device. No other thread writes the word meanwhile, which `read` returns.
 
     Returns:
         Why it does not work; empty if it does.
@@ -326,7 +310,7 @@ def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.
     reason = ""
     marks.current_stream()
     try:
-        with marks.side_stream() as stream:
+        with marks.page.new_stream() as stream:
             for values in (*one_by_one, burst):
                 reason = reason or _arrive(marks, stream, read, values, deadline_s)
             back = _arrive(marks, stream, read, [before], deadline_s)

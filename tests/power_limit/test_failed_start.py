@@ -100,7 +100,7 @@ def test_a_callback_can_be_copied_before_training_and_its_copy_starts_with_the_t
         fake = ModuleType(module)
         setattr(fake, base, type(base, (), {}))
         monkeypatch.setitem(sys.modules, module, fake)
-    monkeypatch.setattr("pfo_fs.power_limit.monitor.open_gpu_for", lambda *_: FakeGpu())
+    monkeypatch.setattr("pfo_fs.power_limit.monitor.KnobGpu", lambda *_: FakeGpu())
     kinds: dict[str, Any] = {
         kind.__name__: kind for kind in (HFGlobalPowerLimitOptimizer, LightningPowerLimitOptimizer)
     }

@@ -22,28 +22,26 @@ from power_limit_fakes import FakeMonitor, limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
-from pfo_fs.device.gpu.interface import DryRunGpu, NoGpu
 from pfo_fs.device.gpu.nvml import NvmlGpu
-from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A40, A100, MODELS
 from pfo_fs.errors import ConfigError, DeviceError, DevicePermissionError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
-from pfo_fs.power_limit.gpus import LimitedGpu, read_energies
+from pfo_fs.power_limit.gpus import KnobGpu, read_energies
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 WaitFor = Callable[..., Any]
-Open = Callable[..., LimitedGpu]
+Open = Callable[..., KnobGpu]
 
 
 @pytest.fixture
 def open_limited() -> Iterator[Open]:
-    opened: list[LimitedGpu] = []
+    opened: list[KnobGpu] = []
 
-    def one(spec: str = "simulated:a") -> LimitedGpu:
-        opened.append(LimitedGpu(spec))
+    def one(spec: str = "simulated:a") -> KnobGpu:
+        opened.append(KnobGpu(spec))
         return opened[-1]
 
     yield one
@@ -51,7 +49,7 @@ def open_limited() -> Iterator[Open]:
         gpu.close()
 
 
-def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> LimitedGpu:
+def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> KnobGpu:
     gpu = open_limited()
     gpu.bounds()
     gpu.set_level(200)
@@ -94,34 +92,6 @@ def test_a_limit_that_changes_while_an_instruction_runs_changes_the_rest_of_it()
     assert (ended_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * slow_s, abs=0.002)
 
 
-def test_limits_beyond_the_range_are_refused_with_the_range() -> None:
-    gpu = SimulatedGpu("a")
-    assert gpu.power_limit_range_w() == A100.power_limits_w
-    assert gpu.power_limit_w() == 500
-    gpu.set_power_limit_w(250)
-    assert gpu.power_limit_w() == 250
-    for level in (99, 501):
-        with pytest.raises(DeviceError, match="100 to 500 W"):
-            gpu.set_power_limit_w(level)
-
-
-def test_a_dry_run_records_limits_and_sets_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
-    monkeypatch.setenv("PFO_FS_DRY_RUN_LOG", str(tmp_path / "dry.log"))
-    gpu = open_gpu("simulated:a")
-    assert isinstance(gpu, DryRunGpu)
-    gpu.set_power_limit_w(250)
-    assert '"action":"limit","watts":250}' in (tmp_path / "dry.log").read_text()
-    assert gpu.power_limit_w() == 500
-
-
-def test_where_there_is_no_gpu_there_is_no_limit() -> None:
-    gpu = NoGpu("because")
-    for call in (gpu.power_limit_range_w, gpu.power_limit_w, lambda: gpu.set_power_limit_w(100)):
-        with pytest.raises(DeviceError, match="because"):
-            call()
-
-
 # ---- through the clock process
 
 
@@ -151,12 +121,12 @@ def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path)
     assert limits_set(sim_dir) == []
 
 
-def kill_all(gpu: LimitedGpu) -> None:
+def kill_all(gpu: KnobGpu) -> None:
     """Kills the clock process and all that would notice, as when a whole job is killed."""
-    gpu._clocks._lost = True
-    assert gpu._clocks._process is not None
-    gpu._clocks._process.kill()
-    gpu._clocks._process.wait(HANGS_AFTER_S)
+    gpu.clocks._lost = True
+    assert gpu.clocks._process is not None
+    gpu.clocks._process.kill()
+    gpu.clocks._process.wait(HANGS_AFTER_S)
 
 
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
@@ -236,8 +206,8 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGKILL)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGKILL)
     with caplog.at_level(logging.WARNING, "pfo_fs"):
         gpu.set_level(150)
         wait_for(gpu.check)
@@ -252,10 +222,10 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
 ) -> None:
     """As when training and its clock process are killed at once."""
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
+    assert gpu.clocks.pid is not None
 
     def sockets() -> int:
-        links = Path(f"/proc/{gpu.pid}/fd").iterdir()
+        links = Path(f"/proc/{gpu.clocks.pid}/fd").iterdir()
         return sum(os.readlink(link).startswith("socket:") for link in links if link.is_symlink())
 
     token = secrets.token_hex(16)
@@ -264,7 +234,7 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
     try:
         gpu.report_to(address, 0, token)
         wait_for(lambda: sockets() > before, what="the report to the helper")
-        os.kill(gpu.pid, signal.SIGKILL)
+        os.kill(gpu.clocks.pid, signal.SIGKILL)
         wait_for(lambda: limits_set(sim_dir)[-1] == 500, what="the limit of before")
     finally:
         helper.close()
@@ -272,8 +242,8 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
 
 def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGTERM)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
     wait_for(gpu.check)
     assert "SIGTERM" in gpu.problem, "known without asking"
@@ -286,8 +256,8 @@ def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGKILL)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGKILL)
     gpu.close()
     assert limits_set(sim_dir) == [200, 500]
     assert not list(sim_dir.glob("power-limit-*.json")), "nor a note about it"
@@ -296,10 +266,10 @@ def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
 def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
     gpu.bounds()
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGSTOP)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGSTOP)
     gpu.set_level(200)
-    threading.Timer(0.1, os.kill, (gpu.pid, signal.SIGCONT)).start()
+    threading.Timer(0.1, os.kill, (gpu.clocks.pid, signal.SIGCONT)).start()
     gpu.settle(time.monotonic() + HANGS_AFTER_S)
     assert set(limits_set(sim_dir)) == {200}, "a process that goes on after a stop may set it once more"
     assert gpu.check() == ""
@@ -324,8 +294,8 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = open_limited()
     gpu.bounds()
-    assert gpu.pid is not None
-    os.kill(gpu.pid, signal.SIGSTOP)
+    assert gpu.clocks.pid is not None
+    os.kill(gpu.clocks.pid, signal.SIGSTOP)
     try:
         gpu.set_level(200)
         gpu.settle(time.monotonic() + 0.05)
@@ -334,7 +304,7 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
         gpu.settle(math.inf)
         assert gpu.ask({"ask": "energy"})(math.inf) == {"error": gpu.problem}
     finally:
-        os.kill(gpu.pid, signal.SIGCONT)
+        os.kill(gpu.clocks.pid, signal.SIGCONT)
 
 
 def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
@@ -466,14 +436,13 @@ def test_gpus_with_different_ranges_are_an_error_that_names_them(
     monitor = EnergyMonitor(specs=["simulated:a"])
     assert monitor.gpus[0].bounds()[:2] == (100, 500)
     monkeypatch.setenv("PFO_FS_SIM_MODEL", "A40")
-    other = LimitedGpu("simulated:b")
+    other = KnobGpu("simulated:b")
     monitor.gpus.append(other)
     with pytest.raises(ConfigError, match=r"A100 SIM-a .*: 100 to 500 W; simulated A40 SIM-b .*: 100 to 300 W"):
         GlobalPowerLimitOptimizer(monitor, strict=True)
     monitor.close()
 
 
-@pytest.mark.parametrize("drift", [None, 0.5])
 @pytest.mark.parametrize("event", ["death", "failure"])
 def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     sim_dir: Path,
@@ -481,19 +450,18 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     wait_for: WaitFor,
     caplog: pytest.LogCaptureFixture,
     event: str,
-    drift: float | None,
 ) -> None:
     if event == "failure":
         monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice
     monitor = EnergyMonitor(specs=["simulated:a"])
     options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 300}
-    with GlobalPowerLimitOptimizer(monitor, Time(), reprofile_drift=drift, **options) as optimizer:
+    with GlobalPowerLimitOptimizer(monitor, Time(), **options) as optimizer:
         while not isinstance(optimizer.state, Done):
             optimizer.on_step_begin()
         optimizer.state = Done(300)  # another than the last one, so that it must be set
         if event == "death":
-            assert monitor.gpus[0].pid is not None
-            os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+            assert monitor.gpus[0].clocks.pid is not None
+            os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
         wait_for(lambda: (optimizer.on_step_begin(), isinstance(optimizer.state, Off))[1])
         for _ in range(5):
             optimizer.on_step_begin()
@@ -556,8 +524,8 @@ def test_a_clock_process_that_dies_while_a_limit_warms_up_is_seen_at_the_next_st
     monitor = EnergyMonitor(specs=["simulated:a"])
     optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=10**9, pl_step=200)
     optimizer.on_step_begin()
-    assert monitor.gpus[0].pid is not None
-    os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+    assert monitor.gpus[0].clocks.pid is not None
+    os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
     wait_for(lambda: (optimizer.on_step_begin(), optimizer._gpus.problem)[1])
     assert "has died" in optimizer._gpus.problem
     optimizer.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 from pfo_fs import power_limit as pl
 from pfo_fs.device.simulated.physics import MODELS, GpuModel
 from pfo_fs.power_limit.selectors import Search, predict
-from pfo_fs.power_limit.states import DriftWatch
 
 SELECTORS: list[pl.OptimumSelector] = [
     pl.Energy(),
@@ -152,65 +150,3 @@ def test_in_training_the_search_takes_half_the_steps_and_its_windows_count_in_fu
             assert found.energy == pytest.approx(at_limit(model, found.power_limit).energy)
     assert taken["full"] == 2 + 9 * 50
     assert taken["coarse-to-fine"] <= taken["full"] / 2
-
-
-# ---- drift
-
-
-def feed(watch: DriftWatch, start_s: float, step_s: float, steps: int) -> tuple[float, list[bool]]:
-    drifted = []
-    for _ in range(steps):
-        start_s += step_s
-        off = watch.step_begins(start_s)
-        if off is not None:
-            drifted.append(watch.has_drifted(off))
-    return start_s, drifted
-
-
-def test_drift_takes_two_windows_in_a_row() -> None:
-    watch = DriftWatch(0.2, left_out_steps=5, window_steps=10)
-    now_s, drifted = feed(watch, 0.0, 5.0, 6)  # settling counts for nothing
-    now_s, drifted = feed(watch, now_s, 1.0, 30)
-    assert drifted == [False] * 3
-    now_s, drifted = feed(watch, now_s, 1.15, 20)
-    assert drifted == [False] * 2
-    now_s, drifted = feed(watch, now_s, 1.3, 10)
-    now_s, drifted = feed(watch, now_s, 1.0, 10)
-    assert drifted == [False]
-    now_s, drifted = feed(watch, now_s, 0.7, 20)
-    assert drifted == [False, True]
-
-
-def test_pauses_between_steps_are_not_drift() -> None:
-    watch = DriftWatch(0.2, left_out_steps=0, window_steps=5)
-    now_s = 0.0
-    for _ in range(20):
-        now_s, drifted = feed(watch, now_s, 1.0, 4)
-        now_s, more = feed(watch, now_s, 600.0, 1)  # an evaluation
-        assert not any(drifted + more)
-
-
-def test_after_a_drift_limits_are_measured_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    numbers = [(1.0, 300.0), (1.1, 100.0), (1.0, 100.0), (1.1, 300.0)]
-    now_s = [0.0]
-    monkeypatch.setattr("pfo_fs.power_limit.optimizer.time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    optimizer, gpu = make_optimizer(
-        monkeypatch, FakeMonitor(numbers), optimum_selector=pl.Energy(), wait_steps=0, warmup_steps=1, profile_steps=4,
-        pl_step=200, reprofile_drift=0.2,
-    )  # fmt: skip
-
-    def run(steps: int, step_s: float) -> None:
-        for _ in range(steps):
-            now_s[0] += step_s
-            optimizer.on_step_begin()
-
-    run(30, 1.0)
-    assert optimizer.state == pl.Done(100)
-    run(30, 2.0)
-    assert optimizer.state == pl.Done(300)
-    assert gpu.levels == [300, 100, 300, 100, 300]
-    assert "the time of a step has changed" in caplog.text
-    run(30, 2.0)
-    assert optimizer.state == pl.Done(300)

@@ -148,7 +148,6 @@ def test_without_warm_up_a_limit_is_measured_at_once(monkeypatch: pytest.MonkeyP
         ({"profile_steps": 0}, "profile_steps is 0; give at least 1"),
         ({"pl_step": 0}, "pl_step"),
         ({"search": "binary"}, "'full' or 'coarse-to-fine'"),
-        ({"reprofile_drift": 0.0}, "reprofile_drift"),
     ],
 )
 def test_arguments_that_are_not_valid_are_errors(

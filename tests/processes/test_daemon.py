@@ -331,7 +331,7 @@ def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
     root.mkdir(mode=0o700)
     (root / "site.yaml").write_text("coordination: daemon-only\n")
     place = {f"{kind}_{what}": int(what == "degree") for kind in ("dp", "pp", "tp") for what in ("rank", "degree")}
-    with PFOFileOptimizer(root, rank=0, world_size=1, local_rank=0, **place) as opt:
+    with PFOFileOptimizer(root, rank=0, world_size=1, **place) as opt:
         assert opt.coordination == "daemon"
         folder = SharedDirectory(Files(root)).job(opt.job_id)
         assert folder.read(bodies.ClaimBody) is None

@@ -24,7 +24,7 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOpti
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
     place = {f"{kind}_{what}": int(what == "degree") for kind in ("dp", "pp", "tp") for what in ("rank", "degree")}
     with PFOFileOptimizer(
-        tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", switching="launch", **place
+        tmp_path / "pfo", rank=0, world_size=1, coordination="local", switching="launch", **place
     ) as opt:
         opt._link.close()
         opt._link.client = FakeClient()  # what the helper sends, the tests send

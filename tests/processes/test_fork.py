@@ -18,9 +18,7 @@ from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOptimizer]:
     monkeypatch.setenv("PFO_FS_GPU", "simulated")
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
-    with PFOFileOptimizer(
-        tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", pp_degree=1
-    ) as opt:
+    with PFOFileOptimizer(tmp_path / "pfo", rank=0, world_size=1, coordination="local", pp_degree=1) as opt:
         yield opt
 
 

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pfo_fs import PFOFileOptimizer
 from pfo_fs.device.clock_backends.choice import NAMES
 from pfo_fs.errors import ConfigError
-from pfo_fs.training.job_request import checked_clock_backend, checked_clock_calls, checked_settings, text_of
+from pfo_fs.training.job_request import JobRequest, checked_settings, text_of
 
 
-def test_the_way_to_set_clocks_is_the_argument_then_the_variable_then_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PFO_FS_CLOCK_BACKEND", raising=False)
-    assert checked_clock_backend(None) == "auto"
-    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "sudo")
-    assert checked_clock_backend(None) == "sudo"
-    assert checked_clock_backend("slurm-step") == "slurm-step"
+def request(**given: Any) -> JobRequest:
+    settings = checked_settings("daemon", None, None, None)
+    fixed = {"job_metadata": None, "model_key": None, "device": None, "wait_for_schedule_s": 0.0}
+    return JobRequest(**{"settings": settings, "own_scheduler": False, "coordination": "auto", **fixed, **given})
 
 
-def test_a_way_that_does_not_exist_is_an_error_that_lists_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=f"'magic'.*{', '.join(NAMES)}"):
-        checked_clock_backend("magic")
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"coordination": "wrong"}, "coordination is 'wrong'; it can be auto, daemon, local"),
+        ({"switching": "late"}, "switching is 'late'; it can be auto, device, launch"),
+        ({"clock_backend": "magic"}, rf"PFO_FS_CLOCK_BACKEND\) is 'magic'.*{', '.join(NAMES)}"),
+        ({"max_clock_calls_per_s": 0.0}, "max_clock_calls_per_s is 0.0"),
+        ({"max_clock_calls_per_s": float("nan")}, "max_clock_calls_per_s is nan"),
+    ],
+)
+def test_a_value_that_cannot_be_is_an_error_that_says_what_can(given: dict[str, Any], reason: str) -> None:
+    request(shared_dir="unused", max_clock_calls_per_s=0.5)
+    with pytest.raises(ConfigError, match=reason):
+        request(shared_dir="unused", **given)
+
+
+def test_the_way_to_set_clocks_is_the_argument_then_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "Zeusd")
-    with pytest.raises(ConfigError, match=r"PFO_FS_CLOCK_BACKEND.*'Zeusd'"):
-        checked_clock_backend(None)
-
-
-@pytest.mark.parametrize("calls_per_s", [0.0, -1.0, float("nan")])
-def test_a_limit_of_clock_calls_must_be_above_zero(calls_per_s: float) -> None:
-    checked_clock_calls(None)
-    checked_clock_calls(0.5)
-    with pytest.raises(ConfigError, match="max_clock_calls_per_s"):
-        checked_clock_calls(calls_per_s)
+    with pytest.raises(ConfigError, match="'Zeusd'"):
+        PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, strict=True)
+    with pytest.raises(ConfigError, match="'magic'"):
+        PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, strict=True, clock_backend="magic")
 
 
 def test_a_plan_in_the_working_directory_is_named_by_its_whole_path(

@@ -22,13 +22,7 @@ TOP_MHZ = 1410
 
 
 class Job:
-    """The ranks of a job, run to their end.
-
-    Args:
-        folder: The test's folder.
-        ranks: How many.
-        options: What `load_clocks_rank.py` is given.
-    """
+    """The ranks of a job, run to their end, with the options of `load_clocks_rank.py`."""
 
     def __init__(self, folder: Path, ranks: int, **options: Any) -> None:
         self.sim_dir = folder / "sim"
@@ -119,15 +113,14 @@ def test_a_rank_that_tells_no_steps_any_more_holds_nobody_up(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_fewer_loads_than_micro_batches_are_a_warning(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=4, too_few=True)
-    assert ["after the backwards of 1 loads" in text for text in job.said[0]["warnings"]] == [True]
-
-
-@pytest.mark.slow
-def test_gradients_that_are_reduced_in_each_backward_are_a_warning(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=4, reduces=True)
-    assert ["use no_sync()" in text for text in job.said[0]["warnings"]] == [True]
+@pytest.mark.parametrize(
+    ("option", "said"), [("too_few", "after the backwards of 1 loads"), ("reduces", "use no_sync()")]
+)
+def test_loads_and_gradients_that_do_not_fit_the_micro_batches_are_one_warning(
+    tmp_path: Path, option: str, said: str
+) -> None:
+    job = Job(tmp_path, 2, steps=4, **{option: True})
+    assert [said in text for text in job.said[0]["warnings"]] == [True]
 
 
 @pytest.mark.slow

@@ -332,40 +332,40 @@ def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:
     return StepBegun(posts, runs, turn, mhz, time.monotonic(), (1.0, 1.0, 1.0), [])
 
 
-def test_a_clock_that_is_known_before_a_step_stands_in_the_page() -> None:
-    page = SharedPage.create()
-    client = LoadClient(page.words, (1410, 1200))
+@pytest.fixture
+def page() -> Iterator[SharedPage]:
+    made = SharedPage.create()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(page: SharedPage) -> LoadClient:
+    return LoadClient(page.words, (1410, 1210))
+
+
+def test_a_clock_that_is_known_before_a_step_stands_in_the_page(page: SharedPage, client: LoadClient) -> None:
     client.begun(begun(7, 6))
-    assert not client.decided(7, 1200)
-    assert decided_mhz(page.words, 7) == 1200
+    assert not client.decided(7, 1210)
+    assert decided_mhz(page.words, 7) == 1210
     assert decided_mhz(page.words, 8) == 0
-    page.close()
 
 
-def test_a_clock_that_comes_while_its_step_runs_changes_that_step() -> None:
-    page = SharedPage.create()
-    client = LoadClient(page.words, (1410, 1200))
-    client.begun(begun(7, 7, turn=3))
-    assert client.decided(7, 1200)
-    assert page.words[TURNS + 3] == 1200
-    page.close()
-
-
-def test_a_clock_that_is_not_on_offer_is_not_followed() -> None:
-    page = SharedPage.create()
-    client = LoadClient(page.words, (1410, 1200))
-    client.begun(begun(7, 7, turn=3))
-    assert not client.decided(7, 300)
-    assert decided_mhz(page.words, 7) == 0
-    page.close()
+@pytest.mark.parametrize(("mhz", "turn"), [(1210, 3), (1210, -1), (300, 3)])
+def test_a_clock_that_comes_while_its_step_runs_changes_that_step_if_it_is_on_offer_and_the_device_follows(
+    page: SharedPage, client: LoadClient, mhz: int, turn: int
+) -> None:
+    client.begun(begun(7, 7, turn=turn))
+    follows = (mhz, turn) == (1210, 3)
+    assert client.decided(7, mhz) == follows
+    assert page.words[TURNS + 3] == mhz * follows
+    assert decided_mhz(page.words, 7) == (mhz if mhz == 1210 else 0)
 
 
 @pytest.mark.parametrize(("set_at_s", "told_mhz"), [((), 1410.0), ((10.0,), 1210.0), ((10.5,), 1310.0)])
 def test_a_step_is_told_with_the_mean_of_the_clock_that_was_set_while_it_ran(
-    set_at_s: tuple[float, ...], told_mhz: float
+    page: SharedPage, client: LoadClient, set_at_s: tuple[float, ...], told_mhz: float
 ) -> None:
-    page = SharedPage.create()
-    client = LoadClient(page.words, (1410, 1210))
     client.begun(begun(7, 7, turn=3))
     client.decided(7, 1210)  # the GPU refuses it, or takes it at once, or late
     for at_s in set_at_s:
@@ -374,18 +374,14 @@ def test_a_step_is_told_with_the_mean_of_the_clock_that_was_set_while_it_ran(
     row, _ = client.begun(begun(8, 8)._replace(ended=[(7, 1.0, 10.0)]))
     assert row is not None
     assert StepRows([row]).ended[0, 0].tolist() == [7.0, 1.0, told_mhz]
-    page.close()
 
 
-def test_a_step_is_told_with_the_energy_counter_at_its_begin() -> None:
-    page = SharedPage.create()
-    client = LoadClient(page.words, (1410, 1200))
+def test_a_step_is_told_with_the_energy_counter_at_its_begin(page: SharedPage, client: LoadClient) -> None:
     for at_s, energy_j in ((9.0, 100.0), (11.0, 300.0), (13.0, 301.0)):
         write_energy(page.words, PageReading(round(at_s * 1e9), round(energy_j * 1e6), 0))
     row, _ = client.begun(begun(8, 8)._replace(ended=[(7, 1.0, 10.0)]))
     assert row is not None
     assert StepRows([row]).readings[0].tolist() == [7.0, 200.0, 10.0]
-    page.close()
 
 
 def test_times_of_ranks_on_other_hosts_are_those_of_the_host_that_decides(decider: Running) -> None:
@@ -404,11 +400,3 @@ def test_times_of_ranks_on_other_hosts_are_those_of_the_host_that_decides(decide
     state = read_state(decider.state_fd)
     assert state is not None
     assert not state.problem, "all ranks begin their steps together"
-
-
-def test_a_clock_that_comes_for_a_step_which_the_device_does_not_follow_changes_nothing() -> None:
-    page = SharedPage.create()
-    client = LoadClient(page.words, (1410, 1200))
-    client.begun(begun(7, 7))
-    assert not client.decided(7, 1200)
-    page.close()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pfo_fs.ipc.messages import NewSchedule
 from pfo_fs.training.schedule_feed import ScheduleSwitcher
@@ -97,88 +94,3 @@ def test_a_schedule_for_measuring_is_not_followed_again_after_a_suspension(rank:
     rank.switcher.resume("directory lost")
     assert rank.steps(1) == [None]
     assert rank.switcher.measured_number == -1
-
-
-RANKS = 2
-REASONS = ("directory lost", "lease over")
-
-
-class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
-    """Ranks go through the same steps and hear of the same schedules: late, twice, in any order, or never."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.published: list[NewSchedule] = []
-        self.ranks = [Rank() for _ in range(RANKS)]
-        self.heard: list[set[int]] = [set() for _ in range(RANKS)]
-        self.reasons: list[set[str]] = [set() for _ in range(RANKS)]
-        self.spoiled: list[set[int]] = [set() for _ in range(RANKS)]
-        self.step = -1
-
-    def due(self, rank: int) -> NewSchedule | None:
-        """The newest schedule that this rank has heard of and that has started."""
-        started = [self.published[number] for number in self.heard[rank]]
-        return max((one for one in started if one.start_step <= self.step), key=lambda one: one.number, default=None)
-
-    @rule(start_in=st.integers(-2, 6), steps=st.sampled_from([0, 0, 1, 4]))
-    def publish(self, start_in: int, steps: int) -> None:
-        number = len(self.published)
-        start_step = max(0, self.step + start_in)
-        self.published.append(NewSchedule(number=number, start_step=start_step, steps=steps))
-
-    @rule(rank=st.integers(0, RANKS - 1), which=st.sampled_from([0, 0, 0, 1, 2, 3]))
-    def hear(self, rank: int, which: int) -> None:
-        if which < len(self.published):
-            schedule = self.published[-1 - which]
-            self.heard[rank].add(schedule.number)
-            self.ranks[rank].switcher.expect(schedule)
-
-    @rule(rank=st.integers(0, RANKS - 1), reason=st.sampled_from(REASONS))
-    def suspend(self, rank: int, reason: str) -> None:
-        self.reasons[rank].add(reason)
-        self.ranks[rank].switcher.suspend(reason, "text")
-
-    @rule(rank=st.integers(0, RANKS - 1), reason=st.sampled_from(REASONS))
-    def resume(self, rank: int, reason: str) -> None:
-        was_suspended = reason in self.reasons[rank]
-        self.reasons[rank].discard(reason)
-        self.ranks[rank].switcher.resume(reason)
-        in_force = self.ranks[rank].switcher.number
-        if was_suspended and not self.reasons[rank] and in_force >= 0 and self.published[in_force].steps:
-            self.spoiled[rank].add(in_force)
-
-    @rule()
-    def run_a_step(self) -> None:
-        self.step += 1
-        for number, rank in enumerate(self.ranks):
-            rank.steps(1)
-            due = self.due(number)
-            assert rank.switcher.number == (due.number if due else -1)
-
-    @invariant()
-    def each_rank_runs_the_newest_that_is_due_or_default_clocks(self) -> None:
-        if self.step < 0:
-            return
-        for number, rank in enumerate(self.ranks):
-            in_force = rank.switcher.number
-            if rank.runs is not None:
-                assert rank.runs == f"schedule {in_force}"
-                assert not self.reasons[number]
-            elif in_force >= 0 and not self.reasons[number]:
-                schedule = self.published[in_force]
-                over = schedule.steps and self.step >= schedule.start_step + schedule.steps
-                assert over or in_force in self.spoiled[number]
-            assert rank.switcher.measured_number in (-1, in_force)
-
-    @invariant()
-    def ranks_that_have_heard_the_same_are_on_the_same_schedule(self) -> None:
-        for one in range(RANKS):
-            for other in range(one):
-                due = self.due(one)
-                numbers = {self.ranks[one].switcher.number, self.ranks[other].switcher.number}
-                if due is not None and due == self.due(other) and numbers == {due.number}:
-                    assert len({self.ranks[one].runs, self.ranks[other].runs} - {None}) <= 1
-
-
-RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
-TestRanksThatHearAtDifferentTimes = RanksThatHearAtDifferentTimes.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,16 +82,14 @@ def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(
     assert driver.get("flags") == 0x01 | 0x02
 
 
-def test_the_stream_write_is_preferred(page: SharedPage, driver: FakeDriver) -> None:
-    assert opened(page, driver).how == "stream write"
-    assert not driver.get("memsets")
-
-
-def test_memset_is_used_where_the_driver_refuses_stream_writes(page: SharedPage, driver: FakeDriver) -> None:
-    driver.set("write_error", 801)
+@pytest.mark.parametrize(("write_error", "how"), [(0, "stream write"), (801, "memset")])
+def test_memset_is_used_only_where_the_driver_refuses_stream_writes(
+    page: SharedPage, driver: FakeDriver, write_error: int, how: str
+) -> None:
+    driver.set("write_error", write_error)
     marks = opened(page, driver)
     marks.write(7)
-    assert (marks.how, page.words[PROGRESS]) == ("memset", 7)
+    assert (marks.how, page.words[PROGRESS], bool(driver.get("memsets"))) == (how, 7, how == "memset")
 
 
 def test_only_the_ways_that_the_caller_names_are_tried(page: SharedPage, driver: FakeDriver) -> None:
@@ -115,19 +113,20 @@ def test_numbers_that_never_arrive_are_a_failed_self_test(page: SharedPage, driv
         opened(page, driver)
 
 
-def test_a_driver_that_is_missing_is_named(page: SharedPage, tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"CUDA's driver cannot be loaded .*missing\.so"):
-        open_stream_marks(address_of(page), 0, library=str(tmp_path / "missing.so"), current_stream=lambda: 0)
-
-
-def test_a_library_without_the_functions_is_too_old(page: SharedPage) -> None:
-    with pytest.raises(DeviceError, match="has no cuInit; it needs the driver of CUDA 12"):
-        open_stream_marks(address_of(page), 0, library="libc.so.6", current_stream=lambda: 0)
-
-
-def test_an_error_of_the_driver_is_named_with_its_function(page: SharedPage, driver: FakeDriver) -> None:
-    with pytest.raises(DeviceError, match=r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE \(101\)"):
-        open_stream_marks(address_of(page), 5, library=driver.path, current_stream=lambda: 0)
+@pytest.mark.parametrize(
+    ("named", "shift", "device", "reason"),
+    [
+        ("missing.so", 0, 0, r"CUDA's driver cannot be loaded .*missing\.so"),
+        ("libc.so.6", 0, 0, "has no cuInit; it needs the driver of CUDA 12"),
+        (None, 0, 5, r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE \(101\)"),
+        (None, 2, 0, "not aligned"),
+    ],
+)
+def test_what_cannot_be_is_an_error_that_names_it(
+    page: SharedPage, driver: FakeDriver, named: str | None, shift: int, device: int, reason: str
+) -> None:
+    with pytest.raises(DeviceError, match=reason):
+        open_stream_marks(address_of(page) + shift, device, library=named or driver.path, current_stream=lambda: STREAM)
 
 
 def test_an_error_without_a_name_has_its_number(page: SharedPage, driver: FakeDriver) -> None:
@@ -171,39 +170,28 @@ def test_close_waits_for_the_device_before_the_page_is_given_back(page: SharedPa
     assert not driver.get("retained")
 
 
-def test_a_word_that_is_not_aligned_is_refused(page: SharedPage, driver: FakeDriver) -> None:
-    with pytest.raises(DeviceError, match="not aligned"):
-        open_stream_marks(address_of(page) + 2, 0, library=driver.path, current_stream=lambda: 0)
+def out_of_order(read: list[int], word: int) -> int:
+    read.append(word)
+    return word if word <= 16 else [20, 18][min(read.count(word) - 1, 1)]
 
 
-def test_the_self_test_leaves_the_word_as_it_was(page: SharedPage, driver: FakeDriver) -> None:
-    page.words[PROGRESS] = 77
+@pytest.mark.parametrize(
+    ("sees", "error", "reason"),
+    [
+        (lambda _, word: word, 0, ""),
+        (lambda _, word: 2 * word, 0, "after 0, the number 2 arrived"),
+        (out_of_order, 0, "after 20, the number 18 arrived"),
+        (lambda _, word: word, 700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    ],
+)
+def test_the_self_test_sees_what_is_wrong_and_leaves_the_word_as_it_was(
+    page: SharedPage, driver: FakeDriver, sees: Callable[[list[int], int], int], error: int, reason: str
+) -> None:
+    page.words[PROGRESS] = before = 0 if reason else 77
     marks = opened(page, driver)
-    reason = self_test(marks, lambda: page.words[PROGRESS])
-    assert not reason
-    assert page.words[PROGRESS] == 77
-
-
-def test_the_self_test_sees_a_number_that_is_not_the_written_one(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
-    reason = self_test(marks, lambda: page.words[PROGRESS] * 2)
-    assert "after 0, the number 2 arrived" in reason
-
-
-def test_the_self_test_sees_numbers_that_come_out_of_order(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
-    reads: list[int] = []
-
-    def read() -> int:
-        reads.append(page.words[PROGRESS])
-        return reads[-1] if reads[-1] <= 16 else [20, 18][min(reads.count(reads[-1]) - 1, 1)]
-
-    reason = self_test(marks, read)
-    assert "after 20, the number 18 arrived" in reason
-
-
-def test_the_self_test_reports_an_error_of_the_driver(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
-    driver.set("write_error", 700)
-    reason = self_test(marks, lambda: page.words[PROGRESS])
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in reason
+    driver.set("write_error", error)
+    read: list[int] = []
+    said = self_test(marks, lambda: sees(read, page.words[PROGRESS]))
+    assert reason in said
+    assert bool(said) == bool(reason)
+    assert page.words[PROGRESS] == before

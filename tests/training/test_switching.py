@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from running import HANGS_AFTER_S
@@ -14,8 +12,7 @@ from test_instruction_tracker import FakeClocks
 
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
 from pfo_fs.device.simulated.gpu import SimulatedKernels
-from pfo_fs.errors import ConfigError
-from pfo_fs.training.step_parts import MODES, checked_switching, choose_switching
+from pfo_fs.training.step_parts import choose_switching
 
 
 @pytest.fixture
@@ -31,21 +28,10 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
     kernels.close()
 
 
-def test_each_mode_is_accepted_and_any_other_is_an_error_that_lists_them() -> None:
-    assert [checked_switching(mode) for mode in MODES] == list(MODES)
-    with pytest.raises(ConfigError, match=r"switching='late'.*auto, device, launch, sync"):
-        checked_switching("late")
-
-
-@pytest.mark.parametrize(
-    ("asked", "mode", "follows"), [("auto", "device", 1), ("device", "device", 1), ("sync", "sync", 2)]
-)
-def test_clocks_of_a_simulated_gpu_follow_the_device(
-    asked: str, mode: str, follows: int, clocks: FakeClocks, kernels: SimulatedKernels
-) -> None:
-    chosen = choose_switching(asked, clocks, "simulated:a", kernels)
-    assert chosen.mode == mode
-    assert clocks.words[FOLLOWS] == follows
+@pytest.mark.parametrize("asked", ["auto", "device"])
+def test_clocks_of_a_simulated_gpu_follow_the_device(asked: str, clocks: FakeClocks, kernels: SimulatedKernels) -> None:
+    assert choose_switching(asked, clocks, "simulated:a", kernels).mode == "device"
+    assert clocks.words[FOLLOWS] == 1
 
 
 def test_launch_leaves_the_page_to_the_callbacks(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
@@ -54,7 +40,7 @@ def test_launch_leaves_the_page_to_the_callbacks(clocks: FakeClocks, kernels: Si
     assert clocks.words[FOLLOWS] == 0
 
 
-@pytest.mark.parametrize("asked", ["auto", "device", "sync"])
+@pytest.mark.parametrize("asked", ["auto", "device"])
 @pytest.mark.parametrize("spec", ["none:", "nvml:GPU-nowhere"])
 def test_without_a_device_of_torch_clocks_follow_the_callbacks_and_the_note_says_why(
     asked: str, spec: str, clocks: FakeClocks
@@ -79,39 +65,3 @@ def test_a_mark_is_written_when_the_simulated_device_gets_there(
     gets_there.set()
     kernels.stream.synchronize()
     assert clocks.words[PROGRESS] != IDLE
-
-
-def test_in_mode_sync_training_waits_for_the_device_at_each_mark(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
-    marker = choose_switching("sync", clocks, "simulated:a", kernels).marker
-    assert marker is not None
-    marker.set_plan([900], [0])
-    done: list[int] = []
-    kernels.stream.launch("backward")
-    kernels.stream.call(lambda: done.append(clocks.words[PROGRESS]))
-    marker.begin_step()
-    assert done == [IDLE]
-    assert clocks.words[PROGRESS] != IDLE
-
-
-def test_in_mode_sync_a_device_that_cannot_be_waited_for_ends_the_marks_and_not_training(
-    clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Capturing:
-        """A device whose work is captured into a graph: torch then refuses to wait for it."""
-
-        @staticmethod
-        def is_available() -> bool:
-            return True
-
-        @staticmethod
-        def synchronize(device: int | None) -> None:
-            raise RuntimeError(f"operation not permitted when stream is capturing on device {device}")
-
-    told: list[str] = []
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Capturing))  # type: ignore[arg-type]
-    marker = choose_switching("sync", clocks, "nvml:GPU-a", device=3, on_problem=told.append).marker
-    assert marker is not None
-    marker.set_plan([900], [0])
-    marker.begin_step()
-    assert not marker.works
-    assert "capturing on device 3" in told[0]
