@@ -92,7 +92,6 @@ def find_plans(
     problem: Problem,
     asked: dict[str, float],
     solver: str,
-    unit_time_s: float = 0.001,
     max_changes: int | None = None,
 ) -> list[tuple[str, Plan | str]]:
     """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
@@ -103,7 +102,6 @@ def find_plans(
     Args:
         asked: One argument of `Planner.at`, or none for no slowdown.
         solver: `lp`, `lowtime` or `both`.
-        unit_time_s: Unit of time of lowtime, in s.
         max_changes: The most clock changes within an iteration; None: no limit.
 
     Raises:
@@ -124,7 +122,7 @@ def find_plans(
         ("one per stage", lambda: one_per_stage(problem, deadline_s, plan.straggler_s)),
     ]
     if solver in ("lowtime", "both"):
-        simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s, unit_time_s)))
+        simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s)))
     rows: list[tuple[str, Plan | str]] = []
     for name, make in simple:
         try:
