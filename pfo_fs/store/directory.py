@@ -21,7 +21,6 @@ from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
-from pfo_fs.store.locks import CourtesyLock, try_lock
 from pfo_fs.store.records import RecordFolder
 
 log = logging.getLogger(__name__)
@@ -268,7 +267,3 @@ class SharedDirectory(RecordFolder):
         except (RecordError, StoreError) as error:  # damaged, planted by another user, or not a plain file
             log.debug("%s: %s", self.files.root / layout.DAEMON, error)
         return None
-
-    def try_leader_lock(self) -> CourtesyLock | None:
-        """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
-        return try_lock(self.files, layout.DAEMON_LOCK)
