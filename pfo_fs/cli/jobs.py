@@ -28,12 +28,8 @@ _MOST_NAMED = 5
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
-    A folder without a `job.json` that can be read is no job.
-
-    Args:
-        archived: Whether to search the archive after the jobs that are not archived.
-        writes: Whether the command changes the job, which then must not have ended: `latest` must be one that runs, and
-            no other one may be meant.
+    A folder without a `job.json` that can be read is no job. If the command `writes`, the job must not have ended:
+    `latest` must be one that runs, and no other one may be meant.
     """
     from pfo_fs.store import bodies
 

@@ -31,9 +31,7 @@ _PROF = re.compile(r"(\d{1,9})\.prof\.json")
 def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: bool) -> tuple[Pipeline, Profile]:
     """Returns the pipeline, and the profile of all instructions that it runs.
 
-    Args:
-        pipeline_of: Returns the pipeline for a number of stages.
-        derive: Whether instructions that the profile lacks are estimated from forward and backward.
+    `pipeline_of` returns it for a number of stages. `derive`: instructions that the profile lacks are estimated.
 
     Raises:
         ConfigError: The profile lacks an instruction that could be estimated.
@@ -101,7 +99,6 @@ def find_plans(
 
     Args:
         asked: One argument of `Planner.at`, or none for no slowdown.
-        solver: `lp`, `lowtime` or `both`.
         max_changes: The most clock changes within an iteration; None: no limit.
 
     Raises:

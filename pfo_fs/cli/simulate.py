@@ -256,11 +256,7 @@ def loads(
 
 
 def _show_loads(summary: LoadSummary, title: str, plan: str) -> None:
-    """Shows what clocks from loads have saved, and first what balanced batches would.
-
-    Args:
-        plan: What the summary's plan stands for.
-    """
+    """Shows what clocks from loads have saved, and first what balanced batches would; `plan`: what its row is about."""
     if summary.balanced >= LEAST_BALANCED:
         say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
     begins = summary.begins_at

@@ -31,9 +31,6 @@ Step = Literal["wait", "claim", "beat", "step down"]
 class LeaderLease:
     """One daemon's view of the leader, and what this daemon should do next.
 
-    Args:
-        lease_s: Seconds of silence after which a standby considers the leader dead.
-
     Attributes:
         generation: The generation in which this daemon leads; 0 while it stands by.
         silent_s: Seconds without a change of the leader's record. Each gap between two polls counts at most a third of
@@ -113,9 +110,6 @@ class Leadership:
 
     Once it has ended, it never holds again. If the same daemon leads again later, that is another `Leadership`: a
     thread of the earlier one may still be planning then, and must not write.
-
-    Args:
-        newest_generation: Reads the newest generation from the shared directory.
     """
 
     generation: int
@@ -141,13 +135,8 @@ class Leadership:
 class Leader:
     """This daemon's part in choosing a leader.
 
-    Args:
-        lease_s: A standby considers the leader dead after this many seconds of silence.
-        scheduler: The name of this daemon's scheduler, for its record.
-        interval_s: Seconds between two polls of the directory by this daemon, for its record.
-
-    Attributes:
-        leadership: The current one; None while this daemon stands by.
+    `scheduler` and `interval_s`, at which it polls the directory, are for its record. `leadership` is the current one;
+    None while this daemon stands by.
     """
 
     shared: SharedDirectory

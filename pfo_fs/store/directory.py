@@ -98,14 +98,7 @@ class Leaders:
 
 
 class SharedDirectory(RecordFolder):
-    """The whole directory; jobs are opened with `job`.
-
-    Args:
-        writer: The name of this process in its records: `daemon@login1:4242`.
-
-    Attributes:
-        leaders: The generations of daemons.
-    """
+    """The whole directory; jobs are opened with `job`. `writer` names this process in records: `daemon@login1:4242`."""
 
     def __init__(self, files: Files, writer: str = "") -> None:
         super().__init__(files, "", writer or f"pfo-fs@{socket.gethostname()}")
@@ -113,10 +106,7 @@ class SharedDirectory(RecordFolder):
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], writer: str = "", *, create: bool = False) -> SharedDirectory:
-        """Opens the directory at `root`.
-
-        Args:
-            create: Make a missing directory: for a daemon and for the host of rank 0, never for a host that joins.
+        """Opens the directory at `root`; `create`: for a daemon and the host of rank 0, never for a host that joins.
 
         Raises:
             StoreError: The directory is not there, cannot be made, or is open to all users.
@@ -158,11 +148,6 @@ class SharedDirectory(RecordFolder):
         """Checks that this host sees the directory that rank 0's host has named: by its id, or by rank 0's job in it.
 
         A purge of old files may have taken the id, and the next daemon made another one.
-
-        Args:
-            directory_id: What `directory_id()` returned on the other host.
-            job_id: The job that rank 0 has made there.
-            attempt: The random id of that job's training attempt.
 
         Raises:
             StoreUnavailable: There is no `directory.json` here, or not yet: a listing may be some seconds old.
