@@ -1,26 +1,4 @@
-"""Every error that pfo-fs raises, as one tree.
-
-    PfoError
-    +- ConfigError (ValueError)      a value that the user gave is not valid: degrees, settings, scheduler arguments
-    |  +- InvalidArgument            a value for which Zeus's class raises ValueError: raised also without `strict`
-    +- PlanError (ValueError)        a plan, profile or schedule is malformed or does not fit the job
-    +- RecordError (ValueError)      a file in the shared directory is not a valid record
-    +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
-    |  +- StoreUnavailable           the file system does not answer as it should right now; trying again may help
-    |  |  +- FolderAway              a job's folder cannot be seen now; its files may still exist
-    |  +- AlreadyClaimed             another process owns this name (for example, a rank that registers twice)
-    |  +- NotShared                  this host sees another directory than the host of rank 0, or none
-    +- DeviceError (RuntimeError)    a GPU cannot be found or did not do what was requested; trying again may help
-    |  +- DevicePermissionError      this user lacks a permission; the message says which
-    |  +- NotOffered                 this GPU, its driver or the installed package does not have it: asked once
-    |  +- GpuLost                    the GPU does not answer any more
-    |  +- CapturedStream             a CUDA graph is being captured, and marks cannot be part of it
-    +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
-    +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
-    +- PolicyFailed (RuntimeError)         a job's scheduler has failed, or needs more than a job may have
-    +- PolicyLost (RuntimeError)           the process of a job's scheduler is gone; another one may do
-    +- PlannerError (RuntimeError)         the planner's solver failed or found no plan
-       +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
+"""Every error that pfo-fs raises. Each is also the built-in error that a caller may expect in its place.
 
 Messages say what was wrong, where, and what to do about it. Messages may quote files that other people wrote, so
 `plain_text` cleans every message when the error is made. It also cleans bodies of records and log lines.

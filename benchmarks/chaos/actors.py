@@ -119,10 +119,8 @@ class DaemonPlace(Place):
             self.kill()
 
     def kill(self) -> None:
-        daemon, self.daemon = self.daemon, None
+        self.daemon = None
         self.calls.dead = True
-        if daemon is not None:
-            daemon._leader._release_lock()  # as the kernel does
 
 
 class Operations(op.DirectoryOperations):

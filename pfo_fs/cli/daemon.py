@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from rich.logging import RichHandler
+from typer import Option
 
 from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
 
@@ -33,45 +33,28 @@ Watching = Literal["auto", "poll", "events"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+_SCHEDULERS = (
+    "ParetoScheduler (default), InstructionProfiler, Manual, PointSolution, PointSolution3D, or package.module:Class."
+)
+_USERS = (
+    "Users by name or number, as alice,bob: only their jobs are served, and those of this user, of the directory's "
+    "owner and of root. Default: all users who may write into the directory."
+)
+
+
 def daemon(
     directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="ParetoScheduler (default), InstructionProfiler, Manual, PointSolution, PointSolution3D, or "
-            "package.module:Class."
-        ),
-    ] = None,
-    scheduler_args: Annotated[
-        str | None, typer.Option(help='Arguments of the scheduler, a JSON object: {"slowdown": 1.05}.')
-    ] = None,
-    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two reads of a job.")] = None,
-    watch: Annotated[Watching | None, typer.Option(help="How changes are noticed.")] = None,
-    max_job_idle_time: Annotated[
-        float | None, typer.Option(help="Seconds without any activity after which a job is ended and archived.")
-    ] = None,
-    lease_timeout: Annotated[
-        float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
-    ] = None,
-    dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
-    allow_users: Annotated[
-        str | None,
-        typer.Option(
-            help="Users by name or number, as alice,bob: only their jobs are served, and those of this user, of the "
-            "directory's owner and of root. Default: all users who may write into the directory."
-        ),
-    ] = None,
-    metrics_file: Annotated[
-        Path | None,
-        typer.Option(help="File for the textfile collector of Prometheus's node exporter; its name ends in .prom."),
-    ] = None,
-    metrics_interval: Annotated[
-        float, typer.Option(help="Seconds between two versions of the metrics file.", min=1, max=3600)
-    ] = 15,
-    log_level: Annotated[
-        LogLevel | None, typer.Option(help="The least serious messages to write.", case_sensitive=False)
-    ] = None,
+    scheduler: Annotated[str | None, Option(help=_SCHEDULERS)] = None,
+    scheduler_args: Annotated[str | None, Option(help='Its arguments, a JSON object: {"slowdown": 1.05}.')] = None,
+    poll_interval: Annotated[float | None, Option(help="Seconds between two reads of a job.")] = None,
+    watch: Annotated[Watching | None, Option(help="How changes are noticed.")] = None,
+    max_job_idle_time: Annotated[float | None, Option(help="An idle job is archived after this time, in s.")] = None,
+    lease_timeout: Annotated[float | None, Option(help="A standby takes over after this silence, in s.")] = None,
+    allow_users: Annotated[str | None, Option(help=_USERS)] = None,
+    metrics_file: Annotated[Path | None, Option(help="File (.prom) for Prometheus's textfile collector.")] = None,
+    metrics_interval: Annotated[float, Option(help="Seconds between two versions of it.", min=1, max=3600)] = 15,
+    log_level: Annotated[LogLevel | None, Option(help="Least serious messages to write.", case_sensitive=False)] = None,
 ) -> None:
     """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
     from pfo_fs.coordination.daemon import Daemon
@@ -88,8 +71,6 @@ def daemon(
         watch=watch,
         max_job_idle_time=max_job_idle_time,
         lease_timeout=lease_timeout,
-        dump_data=True if dump_dir else None,
-        dump_dir=dump_dir,
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
-from pfo_fs.cli.terminal import JsonFlag, plausible_slowdown, print_json, say, show, table, wrong_usage
+from pfo_fs.cli.terminal import SLOWDOWN, JsonFlag, plausible_slowdown, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import CoordinationError, PlanError
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
@@ -29,37 +29,17 @@ _MOST_ITERATIONS = 400
 Shown = tuple[dict[str, object], Callable[[], None]]
 """A demo's result for programs, and a function that prints it for people."""
 
+_LOADS = "Train without a pipeline, with unequal work, by clocks from loads (needs torch; half a minute)."
+_PAGE = Path("pfo-fs-demo.html")
+
 
 def demo(
-    slowdown: Annotated[
-        float,
-        typer.Option(
-            help="How many times as long an iteration may take as at max clocks.",
-            min=1.0,
-            callback=plausible_slowdown,
-        ),
-    ] = 1.0,
-    real: Annotated[
-        bool, typer.Option("--real", help="Train a small GPT in real processes (needs torch; some four minutes).")
-    ] = False,
-    loads: Annotated[
-        bool,
-        typer.Option(
-            "--loads",
-            help="Train in real processes without a pipeline, with unequal work, by clocks from loads (needs torch; "
-            "half a minute).",
-        ),
-    ] = False,
-    minutes: Annotated[
-        float, typer.Option(help="With --real and --loads: minutes after which the demo gives up.", min=1.0, max=1440.0)
-    ] = 10.0,
-    shared_dir: Annotated[
-        Path | None,
-        typer.Option("--shared-dir", "-d", help="Shared directory to use and keep; default: a temporary one."),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page about the job to write.")] = Path(
-        "pfo-fs-demo.html"
-    ),
+    slowdown: Annotated[float, Option(help=SLOWDOWN, min=1.0, callback=plausible_slowdown)] = 1.0,
+    real: Annotated[bool, Option("--real", help="Train a small GPT in real processes: four minutes; torch.")] = False,
+    loads: Annotated[bool, Option("--loads", help=_LOADS)] = False,
+    minutes: Annotated[float, Option(help="Minutes after which real training gives up.", min=1.0, max=1440.0)] = 10.0,
+    shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
+    output: Annotated[Path, Option("--output", "-o", help="The page about the job to write.")] = _PAGE,
     json_: JsonFlag = False,
 ) -> None:
     """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""

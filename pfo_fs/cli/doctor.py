@@ -10,6 +10,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from pfo_fs.cli.terminal import (
     DirectoryArgument,
@@ -31,35 +32,22 @@ if TYPE_CHECKING:
     from pfo_fs.switching_file import MeasuredSwitching
 
 
+_SWITCHING = Path("switching.json")
+
+
 def doctor(
     directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
-    peer: Annotated[
-        int,
-        typer.Option(
-            help="Number of hosts that run this command at the same time, to test between them.", min=1, max=64
-        ),
-    ] = 1,
-    wait: Annotated[
-        float, typer.Option(help="With --peer: seconds to wait for the other hosts.", min=1, max=86_400)
-    ] = 120.0,
-    answer_within: Annotated[
-        float, typer.Option(help="Seconds after which a file operation counts as hung.", min=0.5, max=3600)
-    ] = 15.0,
+    peer: Annotated[int, Option(help="Hosts that run this command at the same time.", min=1, max=64)] = 1,
+    wait: Annotated[float, Option(help="With --peer: seconds to wait for other hosts.", min=1, max=86_400)] = 120.0,
+    answer_within: Annotated[float, Option(help="A slower file operation counts as hung.", min=0.5, max=3600)] = 15.0,
     fix: Annotated[
-        bool,
-        typer.Option("--fix", help="Reset clocks and power limits of GPUs that were left so and that no job holds."),
+        bool, Option("--fix", help="Reset clocks and power limits that were left and no job holds.")
     ] = False,
-    switching: Annotated[
-        bool, typer.Option("--switching", help="Measure what changes of the clock cost. Sets clocks for a minute.")
-    ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="With --switching: the file to write.")] = Path(
-        "switching.json"
-    ),
-    gpus: Annotated[
-        int | None, typer.Option(help="Number of GPUs; default: all visible ones, 1 if simulated.", min=1, max=64)
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clocks are set.")] = False,
+    switching: Annotated[bool, Option("--switching", help="Measure what clock changes cost; takes a minute.")] = False,
+    output: Annotated[Path, Option("--output", "-o", help="With --switching: the file to write.")] = _SWITCHING,
+    gpus: Annotated[int | None, Option(help="Number of GPUs; default: all, 1 if simulated.", min=1, max=64)] = None,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before clocks are set.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Check what works on this node, and in a shared directory if one is named. Exit code 1: something does not.

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from pfo_fs.cli.terminal import JsonFlag, err, fail, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import ConfigError, DeviceError
@@ -34,19 +34,16 @@ _OWNERS = {"--factor": "max-slowdown", "--eta-knob": "zeus-cost", "--world-size"
 """The selector to which an option belongs."""
 
 
+_GPUS = "nvml:<UUID>; default: those that CUDA_VISIBLE_DEVICES names."
+
+
 def power_limit(
-    profile: Annotated[Path, typer.Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
-    selector: Annotated[Selector, typer.Option(help="How to choose.")] = "zeus-cost",
-    factor: Annotated[
-        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest level.")
-    ] = None,
-    eta_knob: Annotated[
-        float | None, typer.Option(help="For zeus-cost: 1 counts energy only, 0 time only; default 0.5.")
-    ] = None,
-    world_size: Annotated[
-        int | None, typer.Option(help="For zeus-cost: number of GPUs that were measured; default 1.")
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Choose even from measurements that contradict each other.")] = False,
+    profile: Annotated[Path, Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
+    selector: Annotated[Selector, Option(help="How to choose.")] = "zeus-cost",
+    factor: Annotated[float | None, Option(help="For max-slowdown: 1.05 allows 5 % more time.")] = None,
+    eta_knob: Annotated[float | None, Option(help="For zeus-cost: 1 counts energy, 0 time; default 0.5.")] = None,
+    world_size: Annotated[int | None, Option(help="For zeus-cost: GPUs that were measured; default 1.")] = None,
+    force: Annotated[bool, Option(help="Choose even from measurements that contradict each other.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
@@ -125,13 +122,11 @@ def _levels_table(measurements: Sequence[KnobMeasurement], chosen_level: int, le
 
 
 def profile_p2p(
-    seconds: Annotated[float, typer.Option(help="Seconds of measuring at each clock.", min=1.0, max=3600.0)] = 10.0,
+    seconds: Annotated[float, Option(help="Seconds of measuring at each clock.", min=1.0, max=3600.0)] = 10.0,
     clock: Annotated[
-        list[int] | None, typer.Option(help="MHz of the waiting GPU; may be given several times. Default: not locked.")
+        list[int] | None, Option(help="MHz of the waiting GPU; several times. Default: not locked.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV file to write, with clock_mhz,power_w,seconds.")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="CSV file, clock_mhz,power_w,seconds.")] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Measure the power of a GPU that waits for another one: the value of `pfo-fs plan --p2p-power`. Needs 2 GPUs."""
@@ -157,15 +152,9 @@ def profile_p2p(
 
 
 def reset_clocks(
-    gpus: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[GPU]...", help="nvml:<UUID>; default: those that CUDA_VISIBLE_DEVICES names."),
-    ] = None,
-    power_limit: Annotated[float | None, typer.Option(help="Also set this power limit, in W.", min=1.0)] = None,
-    wait: Annotated[
-        float,
-        typer.Option(help="Try for this time, in s, if the driver refuses or does not do it.", min=0.0, max=3600.0),
-    ] = 10.0,
+    gpus: Annotated[list[str] | None, Argument(metavar="[GPU]...", help=_GPUS)] = None,
+    power_limit: Annotated[float | None, Option(help="Also set this power limit, in W.", min=1.0)] = None,
+    wait: Annotated[float, Option(help="Try for this time, in s, if the driver refuses.", min=0.0, max=3600.0)] = 10.0,
 ) -> None:
     """Reset the clocks of GPUs to their default, after a job: for the epilog of a batch system, as root.
 

@@ -7,16 +7,16 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from pfo_fs.cli.terminal import fail, open_directory, print_json, say, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder, SharedDirectory
 
-_HELP = "Job id or a part of it, the path of the job's folder, or 'latest': the running job that began last."
-Job = Annotated[str, typer.Argument(help=_HELP)]
-JobOrNone = Annotated[str | None, typer.Argument(help=_HELP)]
+JOB_HELP = "Job id or a part of it, the path of the job's folder, or 'latest': the running job that began last."
+Job = Annotated[str, Argument(help=JOB_HELP)]
+JobOrNone = Annotated[str | None, Argument(help=JOB_HELP)]
 
 NOT_IN_FORCE = 3
 """Exit code of a command that has done its part, where no process follows, or not in time."""
@@ -28,12 +28,8 @@ _MOST_NAMED = 5
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
-    A folder without a `job.json` that can be read is no job.
-
-    Args:
-        archived: Whether to search the archive after the jobs that are not archived.
-        writes: Whether the command changes the job, which then must not have ended: `latest` must be one that runs, and
-            no other one may be meant.
+    A folder without a `job.json` that can be read is no job. If the command `writes`, the job must not have ended:
+    `latest` must be one that runs, and no other one may be meant.
     """
     from pfo_fs.store import bodies
 

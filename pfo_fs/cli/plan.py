@@ -6,9 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out, plausible_slowdown, print_json, say
+from pfo_fs.cli.terminal import (
+    DeadlineOption,
+    JsonFlag,
+    NumRanksOption,
+    PowerOption,
+    SlowdownOption,
+    err,
+    fail,
+    out,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from pfo_fs.planner import Problem
@@ -17,74 +28,33 @@ _MAX_ROWS = 24
 """At most about this many rows of a frontier are printed; `frontier.csv` has all."""
 
 
+_PROFILE = "CSV with stage,instruction,frequency,time,energy (MHz, s, J); or a Zeus dump's folder."
+_FRONTIER = "Make this many plans, from the least energy (number 0) to the fastest."
+_CALIBRATE = "JSON file of measured iterations, to which the delay between ranks and the overhead are fitted."
+
+
 def plan(
-    profile: Annotated[
-        Path,
-        typer.Argument(help="CSV with stage,instruction,frequency,time,energy (MHz, s, J); or a Zeus dump's folder."),
-    ],
-    num_microbatches: Annotated[int, typer.Option(help="Micro-batches of one iteration.", min=1)],
-    schedule: Annotated[
-        str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")
-    ] = "1f1b",
-    num_ranks: Annotated[
-        int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
-    ] = None,
-    p2p_power: Annotated[
-        float | None, typer.Option(help="Power in W of a GPU that waits for its neighbours.", min=0.0)
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="A100 or A40: use the published --p2p-power of that GPU.")] = None,
-    slowdown: Annotated[
-        float | None,
-        typer.Option(
-            callback=plausible_slowdown,
-            help="How many times as long an iteration may take as in the fastest plan: 1.03.",
-        ),
-    ] = None,
-    deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
-    straggler: Annotated[
-        float | None, typer.Option(help="Iteration time in s of another pipeline that this one has to wait for.")
-    ] = None,
-    energy: Annotated[
-        float | None, typer.Option(help="Highest energy of an iteration in J, all GPUs together.")
-    ] = None,
-    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
-    frontier: Annotated[
-        int | None,
-        typer.Option(help="Make this many plans, from the least energy (number 0) to the fastest.", max=100_000),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for plan files, their table and a picture.")
-    ] = None,
-    format_: Annotated[
-        Literal["yaml", "lowtime"],
-        typer.Option("--format", help="Format of plan files: yaml, or lowtime for a Zeus server."),
-    ] = "yaml",
-    solver: Annotated[
-        Literal["lp", "lowtime", "both"], typer.Option(help="How to plan; both for a comparison.")
-    ] = "lp",
-    unit_time: Annotated[float, typer.Option(help="Unit of time of lowtime, in s.")] = 0.001,
-    gpus_per_rank: Annotated[
-        int, typer.Option(help="GPUs of a rank (tensor parallel). The profile is of one GPU; results are for all.")
-    ] = 1,
-    switching: Annotated[
-        Path | None, typer.Option(help="What clock changes cost: the file that `pfo-fs doctor --switching` writes.")
-    ] = None,
-    ranks_per_host: Annotated[
-        int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)
-    ] = 1,
-    max_changes: Annotated[
-        int | None, typer.Option(help="Most clock changes of an iteration, all ranks together.", min=0)
-    ] = None,
-    delay: Annotated[
-        float, typer.Option(help="Seconds that a message takes from one rank to the next.", min=0.0)
-    ] = 0.0,
-    overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.", min=0.0)] = 0.0,
-    calibrate: Annotated[
-        Path | None, typer.Option(help="JSON file of measured iterations, to which delay and overhead are fitted.")
-    ] = None,
-    derive: Annotated[
-        bool, typer.Option(help="Estimate instructions that the profile lacks from forward and backward.")
-    ] = False,
+    profile: Annotated[Path, Argument(help=_PROFILE)],
+    num_microbatches: Annotated[int, Option(help="Micro-batches of one iteration.", min=1)],
+    schedule: Annotated[str, Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")] = "1f1b",
+    num_ranks: NumRanksOption = None,
+    p2p_power: Annotated[float | None, Option(help="W of a GPU that waits for its neighbours.", min=0.0)] = None,
+    gpu: Annotated[str | None, Option(help="A100 or A40: use the published --p2p-power of that GPU.")] = None,
+    slowdown: SlowdownOption = None,
+    deadline: DeadlineOption = None,
+    straggler: Annotated[float | None, Option(help="Iteration in s of a pipeline that this one waits for.")] = None,
+    energy: Annotated[float | None, Option(help="Highest energy of an iteration in J, all GPUs together.")] = None,
+    power: PowerOption = None,
+    frontier: Annotated[int | None, Option(help=_FRONTIER, max=100_000)] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Folder for plans, table and picture.")] = None,
+    format_: Annotated[Literal["yaml", "lowtime"], Option("--format", help="lowtime: for a Zeus server.")] = "yaml",
+    solver: Annotated[Literal["lp", "lowtime", "both"], Option(help="How to plan; both for a comparison.")] = "lp",
+    gpus_per_rank: Annotated[int, Option(help="GPUs of a rank; the profile is of one, results are for all.")] = 1,
+    switching: Annotated[Path | None, Option(help="What `pfo-fs doctor --switching` has written.")] = None,
+    ranks_per_host: Annotated[int, Option(help="Ranks that share a host and its driver.", min=1)] = 1,
+    max_changes: Annotated[int | None, Option(help="Most clock changes of an iteration, all ranks.", min=0)] = None,
+    calibrate: Annotated[Path | None, Option(help=_CALIBRATE)] = None,
+    derive: Annotated[bool, Option(help="Estimate missing instructions from forward and backward.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
@@ -119,17 +89,15 @@ def plan(
         fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
     waiting_w = plan_request.blocking_power_asked_w(p2p_power, gpu)
     pipeline, complete = plan_request.profile_for(
-        lambda stages: make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks, delay_s=delay),
+        lambda stages: make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks),
         profile,
         derive=derive,
     )
-    problem = Problem(pipeline, complete, waiting_w, overhead, SwitchCosts(), gpus_per_rank)
+    problem = Problem(pipeline, complete, waiting_w, 0.0, SwitchCosts(), gpus_per_rank)
     if switching is not None:
         hosts = even_hosts(len(problem.pipeline.orders), ranks_per_host)
         problem = replace(problem, switch_costs=costs_of(read_switching(switching), gpus_per_rank, hosts))
     if calibrate is not None:
-        if delay or overhead:
-            fail("--calibrate finds delay and overhead; leave --delay and --overhead out")
         problem = _calibrated(problem, calibrate)
     for warning in problem.warnings:
         say(("warning: ", "yellow"), warning, to=err)
@@ -144,7 +112,7 @@ def plan(
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = shown = plan_request.find_plans(problem, asked, solver, unit_time, max_changes)
+        rows = shown = plan_request.find_plans(problem, asked, solver, max_changes)
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)

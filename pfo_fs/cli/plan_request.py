@@ -31,9 +31,7 @@ _PROF = re.compile(r"(\d{1,9})\.prof\.json")
 def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: bool) -> tuple[Pipeline, Profile]:
     """Returns the pipeline, and the profile of all instructions that it runs.
 
-    Args:
-        pipeline_of: Returns the pipeline for a number of stages.
-        derive: Whether instructions that the profile lacks are estimated from forward and backward.
+    `pipeline_of` returns it for a number of stages. `derive`: instructions that the profile lacks are estimated.
 
     Raises:
         ConfigError: The profile lacks an instruction that could be estimated.
@@ -92,7 +90,6 @@ def find_plans(
     problem: Problem,
     asked: dict[str, float],
     solver: str,
-    unit_time_s: float = 0.001,
     max_changes: int | None = None,
 ) -> list[tuple[str, Plan | str]]:
     """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
@@ -102,8 +99,6 @@ def find_plans(
 
     Args:
         asked: One argument of `Planner.at`, or none for no slowdown.
-        solver: `lp`, `lowtime` or `both`.
-        unit_time_s: Unit of time of lowtime, in s.
         max_changes: The most clock changes within an iteration; None: no limit.
 
     Raises:
@@ -124,7 +119,7 @@ def find_plans(
         ("one per stage", lambda: one_per_stage(problem, deadline_s, plan.straggler_s)),
     ]
     if solver in ("lowtime", "both"):
-        simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s, unit_time_s)))
+        simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s)))
     rows: list[tuple[str, Plan | str]] = []
     for name, make in simple:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
+from typer import Option
 
 from pfo_fs.cli.terminal import (
     DirectoryArgument,
@@ -38,21 +39,16 @@ def _duration_s(text: str) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
+_OLDER = "Only what nothing was written into for this time: 30d, 12h; 1h at least."
+OlderThan = Annotated[float, Option(parser=_duration_s, metavar="DURATION", help=_OLDER)]
+
+
 def prune(
     directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
-    older_than: Annotated[
-        float,
-        typer.Option(
-            parser=_duration_s,
-            metavar="DURATION",
-            help="Only what nothing was written into for this time: 30d, 12h; 1h at least.",
-        ),
-    ] = "30d",  # type: ignore[assignment]  # the parser gets it
-    all_users: Annotated[
-        bool, typer.Option("--all-users", help="Also of other users, as far as this user may remove it.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be removed.")] = False,
+    older_than: OlderThan = "30d",  # type: ignore[assignment]  # the parser gets it
+    all_users: Annotated[bool, Option("--all-users", help="Also of other users, as far as this user may.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", "-n", help="Only show what would be removed.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Remove ended jobs, from the archive too, that are old; never one that runs."""

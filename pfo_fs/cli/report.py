@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
-from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.jobs import JOB_HELP, Job, find_job
 from pfo_fs.cli.terminal import (
     DirectoryArgument,
     JsonFlag,
@@ -32,12 +32,18 @@ if TYPE_CHECKING:
     from pfo_fs.reports.directory import JobRow, Sums
 
 
+_JOB_OR_ALL = f"{JOB_HELP} Without it: a table of all jobs of the directory, with kWh by user and day."
+_TRACE = (
+    "The file to write: .json for ui.perfetto.dev; .csv or .csv.gz with all durations that were measured at max "
+    "clocks, for `pfo-fs simulate --trace`."
+)
+
+
 def status(
     directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
+    watch: Annotated[bool, Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
     json_: JsonFlag = False,
-    ended: Annotated[int, typer.Option(help="How many ended jobs to show.")] = 5,
 ) -> None:
     """Show the daemon and all jobs: state, ranks, schedule in force, last step, last error."""
     from rich.live import Live
@@ -45,7 +51,7 @@ def status(
     from pfo_fs.reports.status import collect_status, render
 
     shared = open_directory(the_directory(directory, shared_dir), in_use=True)
-    state = collect_status(shared, ended=ended)
+    state = collect_status(shared)
     if json_:
         print_json(state)
         return
@@ -58,21 +64,13 @@ def status(
     with Live(render(state), console=out, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(2)
-            live.update(render(collect_status(shared, ended=ended)), refresh=True)
+            live.update(render(collect_status(shared)), refresh=True)
 
 
 def report(
-    job: Annotated[
-        str | None,
-        typer.Argument(
-            help="Job id or a part of it, the path of the job's folder, or 'latest'. Without it: a table of all jobs "
-            "of the directory, with kWh by user and day."
-        ),
-    ] = None,
+    job: Annotated[str | None, Argument(help=_JOB_OR_ALL)] = None,
     shared_dir: SharedDirOption = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The HTML file to write; default: report.html.")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="The HTML file; default: report.html.")] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers."""
@@ -151,22 +149,10 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The file to write: .json for ui.perfetto.dev; .csv or .csv.gz with all durations that were measured "
-            "at max clocks, for `pfo-fs simulate --trace`.",
-        ),
-    ] = Path("trace.json"),
-    number: Annotated[
-        int | None, typer.Option(help="Schedule whose measured iterations are written; default: the newest.", min=0)
-    ] = None,
-    pipeline: Annotated[
-        int | None, typer.Option(help="Write only this pipeline (data-parallel rank); default: all.", min=0)
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Write all measured iterations, not only five.")] = False,
+    output: Annotated[Path, Option("--output", "-o", help=_TRACE)] = Path("trace.json"),
+    number: Annotated[int | None, Option(help="Schedule that was measured; default: the newest.", min=0)] = None,
+    pipeline: Annotated[int | None, Option(help="Only this data-parallel rank; default: all.", min=0)] = None,
+    full: Annotated[bool, Option("--full", help="Write all measured iterations, not only five.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Write measured iterations of a job as a trace: instructions, clocks, power of each rank."""

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
+from typer import Argument, Option
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
 from pfo_fs.cli.terminal import (
+    DeadlineOption,
     JsonFlag,
     PlainCommand,
+    PowerOption,
     SharedDirOption,
+    SlowdownOption,
     err,
     fail,
-    plausible_slowdown,
     print_json,
     say,
     wrong_usage,
@@ -71,9 +74,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
 @schedule_app.command("check", cls=PlainCommand)
 def schedule_check(
     job: Job,
-    file: Annotated[
-        Path | None, typer.Argument(help="YAML file, - for standard input; default: the job's schedule.yaml.")
-    ] = None,
+    file: Annotated[Path | None, Argument(help="YAML file, - for standard input; default: the job's.")] = None,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:
@@ -95,9 +96,9 @@ def schedule_check(
 @schedule_app.command("set", cls=PlainCommand)
 def schedule_set(
     job: Job,
-    file: Annotated[Path, typer.Argument(help="YAML file to put in force; - for standard input.")],
+    file: Annotated[Path, Argument(help="YAML file to put in force; - for standard input.")],
     shared_dir: SharedDirOption = None,
-    force: Annotated[bool, typer.Option(help="Write it even if the job would refuse it.")] = False,
+    force: Annotated[bool, Option(help="Write it even if the job would refuse it.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Check a schedule and write it into the job's folder; in force within seconds if a daemon or rank 0 runs."""
@@ -158,18 +159,11 @@ def _problems(folder: JobFolder, content: bytes) -> list[dict[str, object]]:
 
 def target(
     job: Job,
-    slowdown: Annotated[
-        float | None,
-        typer.Option(
-            callback=plausible_slowdown,
-            help="How many times as long an iteration may take as at max clocks: 1.05.",
-        ),
-    ] = None,
-    deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
-    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
+    slowdown: SlowdownOption = None,
+    deadline: DeadlineOption = None,
+    power: PowerOption = None,
     none: Annotated[
-        bool,
-        typer.Option("--none", "--gone", help="Remove the target: that of the scheduler's arguments holds again."),
+        bool, Option("--none", "--gone", help="Remove it: the scheduler's own target holds again.")
     ] = False,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
@@ -187,15 +181,9 @@ def target(
 
 def straggler(
     job: Job,
-    slowdown: Annotated[
-        float | None, typer.Option(help="How many times as long its iterations will take: 1.2.")
-    ] = None,
-    pipeline: Annotated[
-        int | None, typer.Option(help="Data-parallel rank of the straggler; default: it is not part of this job.")
-    ] = None,
-    gone: Annotated[
-        bool, typer.Option("--gone", "--none", help="The straggler is as fast as before: remove the announcement.")
-    ] = False,
+    slowdown: Annotated[float | None, Option(help="How many times as long its iterations will take: 1.2.")] = None,
+    pipeline: Annotated[int | None, Option(help="Its data-parallel rank; default: not part of this job.")] = None,
+    gone: Annotated[bool, Option("--gone", "--none", help="It is as fast as before: end the announcement.")] = False,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:

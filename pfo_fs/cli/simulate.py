@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer import Argument, Option
 
-from pfo_fs.cli.terminal import JsonFlag, err, plausible_slowdown, print_json, say, show, table, wrong_usage
+from pfo_fs.cli.terminal import (
+    JsonFlag,
+    NumRanksOption,
+    PowerOption,
+    SlowdownOption,
+    err,
+    print_json,
+    say,
+    show,
+    table,
+    wrong_usage,
+)
 from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, percent, signed_percent
 
@@ -28,87 +38,41 @@ PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "ear
 Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
 _BARS = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
 
+_TRACE = (
+    "Instead: a job whose durations are those of this CSV file (columns step, dp_rank, stage, instruction, "
+    "micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
+)
+_LOADS = (
+    "With --trace: clocks from loads, one per pipeline and step. trace: a load is what durations show; shuffled: loads "
+    "that say nothing; FILE: a CSV file with columns step, dp_rank, micro_batch, load."
+)
+_NODE = (
+    "What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only requested when "
+    "its instruction begins, as where clocks cannot follow the device."
+)
+_LENGTHS = "CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."
+_TOKENS = 16_777_216
+_STEP_S = 2.0
+
 
 def simulate(
-    num_microbatches: Annotated[int | None, typer.Option(help="Micro-batches of one iteration.", min=1)] = None,
-    generated: Annotated[
-        int | None,
-        typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
-    ] = None,
-    varied: Annotated[
-        bool,
-        typer.Option(
-            "--varied",
-            help="With --generated: durations also vary as those of real jobs (by step, by micro-batch, by rank, in "
-            "bursts), and there may be several pipelines.",
-        ),
-    ] = False,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of a job that you describe: one whose durations are those of this CSV file (.csv or .csv.gz; "
-            "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
-        ),
-    ] = None,
-    without_slow_workers: Annotated[
-        bool,
-        typer.Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good."),
-    ] = False,
-    loads: Annotated[
-        str | None,
-        typer.Option(
-            metavar="trace|shuffled|FILE",
-            help="With --trace: clocks from loads, one per pipeline and step, in place of the closed loop. trace: a "
-            "micro-batch's load is one number that its durations show; shuffled: loads that say nothing; FILE: a CSV "
-            "file with columns step, dp_rank, micro_batch, load.",
-        ),
-    ] = None,
-    no_pipeline: Annotated[
-        bool,
-        typer.Option("--no-pipeline", help="With --loads: each dp_rank's last stage alone, as a data-parallel job."),
-    ] = False,
-    gpu: Annotated[
-        Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
-    ] = "A100",
-    stages: Annotated[
-        int, typer.Option(help="Stages of a pipeline; with --trace, those of the file.", min=1, max=4096)
-    ] = 8,
-    schedule: Annotated[PipelineSchedule, typer.Option(help="Order of the instructions of a pipeline.")] = "1f1b",
-    num_ranks: Annotated[
-        int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
-    ] = None,
-    pipelines: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of pipelines (data-parallel degree); default: 1, with --trace all of the trace.",
-            min=1,
-            max=4096,
-        ),
-    ] = None,
-    iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1, max=1_000_000)] = 150,
-    slowdown: Annotated[
-        float | None,
-        typer.Option(
-            callback=plausible_slowdown, help="How many times as long an iteration may take as at max clocks."
-        ),
-    ] = None,
-    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
-    node: Annotated[
-        Node,
-        typer.Option(
-            help="What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only "
-            "requested when its instruction begins, as where clocks cannot follow the device."
-        ),
-    ] = "kind",
-    gpus_per_stage: Annotated[
-        int, typer.Option(help="GPUs that share a stage (tensor parallelism).", min=1, max=64)
-    ] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
-    quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
-    shared_dir: Annotated[
-        Path | None,
-        typer.Option("--shared-dir", "-d", help="Keep the job in this directory, for `pfo-fs report` and `trace`."),
-    ] = None,
+    num_microbatches: Annotated[int | None, Option(help="Micro-batches of one iteration.", min=1)] = None,
+    generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
+    trace: Annotated[Path | None, Option(help=_TRACE)] = None,
+    loads: Annotated[str | None, Option(metavar="trace|shuffled|FILE", help=_LOADS)] = None,
+    no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
+    gpu: Annotated[Gpu, Option(help="Kind of the simulated GPUs, as published.", case_sensitive=False)] = "A100",
+    stages: Annotated[int, Option(help="Stages of a pipeline; of a trace: its own.", min=1, max=4096)] = 8,
+    schedule: Annotated[PipelineSchedule, Option(help="Order of the instructions of a pipeline.")] = "1f1b",
+    num_ranks: NumRanksOption = None,
+    pipelines: Annotated[int | None, Option(help="Data-parallel degree; of a trace: all.", min=1, max=4096)] = None,
+    iterations: Annotated[int, Option(help="Number of iterations to simulate.", min=1, max=1_000_000)] = 150,
+    slowdown: SlowdownOption = None,
+    power: PowerOption = None,
+    node: Annotated[Node, Option(help=_NODE)] = "kind",
+    gpus_per_stage: Annotated[int, Option(help="GPUs of a stage (tensor parallelism).", min=1, max=64)] = 1,
+    seed: Annotated[int, Option(help="Seed of the noise.", min=0)] = 0,
+    shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Simulate a whole job in virtual time, to find what profiling costs and what a plan saves.
@@ -120,17 +84,7 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
-    from pfo_fs.simulator import (
-        QUIET,
-        ModelTruth,
-        Nuisances,
-        Play,
-        SimulatedJob,
-        generated_job,
-        read_trace,
-        summarize,
-        varied_job,
-    )
+    from pfo_fs.simulator import ModelTruth, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
@@ -142,24 +96,17 @@ def simulate(
         )
     if loads is not None and (trace is None or shared_dir or asked):
         wrong_usage("--loads needs --trace, and does not go with --slowdown, --power or --shared-dir")
-    if trace is None and without_slow_workers:
-        wrong_usage("--without-slow-workers needs --trace")
     if no_pipeline and loads is None:
         wrong_usage("--no-pipeline needs --loads")
-    if varied and generated is None:
-        wrong_usage("--varied needs --generated")
     kind: str = gpu
-    noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
-        job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
+        job, kind = generated_job(generated), f"generated-{generated}"
         say(job.name, to=err)
     elif trace is not None:
-        traced = read_trace(
-            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
-        )
+        traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         nodes = _nodes(node, gpus_per_stage)
-        calm = replace(noise, time_jitter=0.0)
+        calm = Nuisances(time_jitter=0.0)
         if loads is not None:
             traced = last_stage(traced) if no_pipeline else traced
             cluster = traced.job(gpu_model(gpu), nodes, calm).cluster(seed)
@@ -170,7 +117,7 @@ def simulate(
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
         nodes = _nodes(node, gpus_per_stage)
-        job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), noise, nodes, pipelines or 1)
+        job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
     cluster = job.cluster(seed)
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
@@ -271,29 +218,17 @@ def _table(summary: Summary) -> Table:
 
 
 def loads(
-    lengths: Annotated[
-        Path | None,
-        typer.Argument(help="CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."),
-    ] = None,
-    ranks: Annotated[int, typer.Option(min=2, max=4096, help="Without a file: number of data-parallel ranks.")] = 16,
-    micro_batches: Annotated[int, typer.Option(min=1, max=1024, help="Without a file: of a rank in a step.")] = 4,
-    context: Annotated[
-        int, typer.Option(min=16, max=16_777_216, help="Without a file: tokens of a micro-batch, filled by documents.")
-    ] = 32_768,
-    median: Annotated[
-        int, typer.Option(min=1, max=16_777_216, help="Without a file: median length of the documents, log-normal.")
-    ] = 1500,
-    sigma: Annotated[float, typer.Option(min=0.0, max=5.0, help="Without a file: spread of their logarithm.")] = 1.4,
-    model: Annotated[
-        Literal["1B", "8B", "70B"], typer.Option(help="Size of the model: how much attention weighs.")
-    ] = "8B",
-    step_seconds: Annotated[float, typer.Option(min=0.05, max=3600.0, help="Time of a step.")] = 2.0,
-    noise: Annotated[
-        float, typer.Option(min=0.0, max=0.5, help="Scatter of a rank's time that no load explains; 0.01 for 1 %.")
-    ] = 0.01,
-    gpu: Annotated[str, typer.Option(help="Model of GPU: A100 or A40.")] = "A100",
-    iterations: Annotated[int, typer.Option(min=1, max=100_000, help="Number of steps; of a file, all at most.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Other documents, other noise.")] = 0,
+    lengths: Annotated[Path | None, Argument(help=_LENGTHS)] = None,
+    ranks: Annotated[int, Option(min=2, max=4096, help="Without a file: number of data-parallel ranks.")] = 16,
+    micro_batches: Annotated[int, Option(min=1, max=1024, help="Without a file: of a rank in a step.")] = 4,
+    context: Annotated[int, Option(min=16, max=_TOKENS, help="Without a file: tokens of a micro-batch.")] = 32_768,
+    median: Annotated[int, Option(min=1, max=_TOKENS, help="Without a file: median length of documents.")] = 1500,
+    sigma: Annotated[float, Option(min=0.0, max=5.0, help="Without a file: spread of their logarithm.")] = 1.4,
+    model: Annotated[Literal["1B", "8B", "70B"], Option(help="Size of the model: how much attention weighs.")] = "8B",
+    noise: Annotated[float, Option(min=0.0, max=0.5, help="Scatter that no load explains; 0.01 for 1 %.")] = 0.01,
+    gpu: Annotated[str, Option(help="Model of GPU: A100 or A40.")] = "A100",
+    iterations: Annotated[int, Option(min=1, max=100_000, help="Number of steps; of a file, all at most.")] = 200,
+    seed: Annotated[int, Option(min=0, help="Other documents, other noise.")] = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Show what LoadClocks would save where ranks get sequences of unequal lengths, from a cold start.
@@ -304,8 +239,6 @@ def loads(
     from pfo_fs.device.simulated.physics import gpu_model
     from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
 
-    if not step_seconds > 0 or not noise >= 0:
-        wrong_usage("--step-seconds and --noise must be numbers")
     if lengths is not None:
         read = read_lengths(lengths)
         iterations = min(iterations, len(read))
@@ -315,9 +248,7 @@ def loads(
         step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
     with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
         steps = progress.track(range(iterations), description="")
-        summary, _ = play(
-            step_of, gpu_model(gpu), MODELS[model], step_s=step_seconds, noise=noise, steps=steps, seed=seed
-        )
+        summary, _ = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
     if json_:
         print_json({"summary": summary.as_json()})
         return
@@ -325,11 +256,7 @@ def loads(
 
 
 def _show_loads(summary: LoadSummary, title: str, plan: str) -> None:
-    """Shows what clocks from loads have saved, and first what balanced batches would.
-
-    Args:
-        plan: What the summary's plan stands for.
-    """
+    """Shows what clocks from loads have saved, and first what balanced batches would; `plan`: what its row is about."""
     if summary.balanced >= LEAST_BALANCED:
         say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
     begins = summary.begins_at

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from typer import Option
 
 from pfo_fs.cli.jobs import NOT_IN_FORCE, JobOrNone, find_job
 from pfo_fs.cli.terminal import (
@@ -28,16 +28,16 @@ _SLOWEST_LOOK_S = 5.0
 _MOST_JOBS = 500
 """Older jobs than the newest 500 have ended; reading all of them would take minutes on a slow file system."""
 
-EveryJob = Annotated[bool, typer.Option("--all", help="All jobs of the directory, also those that begin later.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until every rank has followed; exit code 3 if not in time.")]
-Timeout = Annotated[float, typer.Option(help="With --wait: seconds after which the command gives up.", min=0.0)]
+EveryJob = Annotated[bool, Option("--all", help="All jobs of the directory, also those that begin later.")]
+Wait = Annotated[bool, Option("--wait", help="Wait until every rank has followed; exit code 3 if not in time.")]
+Timeout = Annotated[float, Option(help="With --wait: seconds after which the command gives up.", min=0.0)]
 
 
 def off(
     job: JobOrNone = None,
     every: EveryJob = False,
     shared_dir: SharedDirOption = None,
-    why: Annotated[str, typer.Option(help="A reason, for those who see the switch.")] = "",
+    why: Annotated[str, Option(help="A reason, for those who see the switch.")] = "",
     wait: Wait = False,
     timeout: Timeout = 120.0,
     json_: JsonFlag = False,

@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from pfo_fs.errors import first_problem, plain_text
@@ -71,19 +72,17 @@ def plausible_slowdown(value: float | None) -> float | None:
 
 
 # `parser`: without it, typer looks at the path while it reads the command line, and hangs if the mount does.
-DirectoryArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[SHARED_DIR]", help="Path of the shared directory; the same as --shared-dir.", parser=directory_path
-    ),
+_DIRECTORY = {"help": "Path of the shared directory.", "parser": directory_path}
+DirectoryArgument = Annotated[Path | None, Argument(metavar="[SHARED_DIR]", **_DIRECTORY)]
+SharedDirOption = Annotated[Path | None, Option("--shared-dir", "-d", envvar="PFO_FS_SHARED_DIR", **_DIRECTORY)]
+JsonFlag = Annotated[bool, Option("--json", help="Print JSON for programs.")]
+SLOWDOWN = "Longest iteration, as a multiple of the time at max clocks: 1.05."
+SlowdownOption = Annotated[float | None, Option(callback=plausible_slowdown, help=SLOWDOWN)]
+DeadlineOption = Annotated[float | None, Option(help="Longest iteration in s.")]
+PowerOption = Annotated[float | None, Option(help="Highest average power in W, all GPUs together.")]
+NumRanksOption = Annotated[
+    int | None, Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
 ]
-SharedDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--shared-dir", "-d", help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR", parser=directory_path
-    ),
-]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def say(*parts: str | tuple[str, str], to: Console = out) -> None:

@@ -44,8 +44,6 @@ class Coordinator:
     """Schedules one job.
 
     Args:
-        settings: Settings for what the job does not request itself.
-        kind: `daemon`, or `local` for rank 0 of the job itself.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
         lead_s: All ranks surely receive a new schedule within this time; it does not start earlier. Longer where many
             hosts poll more rarely, or a host says that it does (`PollPace`).
@@ -54,9 +52,7 @@ class Coordinator:
         on_publish: Called for each schedule with (number, schedules, the most steps that it holds), to broadcast it in
             `local` coordination.
         still_leads: Called before each write, because a daemon that was suspended may have been replaced.
-        site: Returns what the site allows.
         switch: Returns what is switched off; None: it is read here.
-        make_policy: Makes the job's scheduler, here or in a process of its own.
 
     Attributes:
         last_alive: When a process of the job was last seen to do something, in monotonic s.
@@ -140,9 +136,6 @@ class Coordinator:
 
     def claim(self, names: set[str]) -> bool:
         """Claims the job, if it is free and allowed; returns False if there is no job yet.
-
-        Args:
-            names: The names in the job's folder now.
 
         Raises:
             StoreError, RecordError: Reading or claiming failed.

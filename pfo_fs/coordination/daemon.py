@@ -40,9 +40,6 @@ _READ_SWITCH_EVERY_S = 1.0
 class Daemon:
     """Schedules every job of a shared directory while it leads.
 
-    Args:
-        make_policy: Makes the scheduler of a job, here or in a process of its own.
-
     Raises:
         ConfigError: The scheduler of the settings does not exist, or its arguments do not fit.
     """

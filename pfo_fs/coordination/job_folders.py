@@ -33,13 +33,7 @@ _LONGEST_PAUSE_S = 600.0
 
 @dataclass
 class Found:
-    """The result of a poll.
-
-    Attributes:
-        jobs: New jobs, claimed where that is allowed.
-        gone: Jobs whose folders are not there any more.
-        again_in_s: Seconds until the next poll is due.
-    """
+    """The result of a poll: new jobs, claimed where that is allowed, and those whose folders are not there any more."""
 
     jobs: list[Coordinator] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
@@ -84,9 +78,6 @@ class JobFolders:
 
     def poll(self, *, list_now: bool = False) -> Found:
         """Lists new folders, reads those that are due, archives ended jobs; takes a limited time.
-
-        Args:
-            list_now: Whether an event indicates a new folder.
 
         Raises:
             StoreError: `jobs/` cannot be listed.

@@ -3,7 +3,7 @@
 A daemon becomes the leader by claiming the next generation, which only one can. Every `current.json` has the generation
 of its writer and ranks ignore older ones, so two daemons that both lead do no harm. The leader holds a lease: it counts
 as alive for `lease_s` after each change of its counter, timed by the observer's own clock, since clocks of hosts are
-never compared. A lock makes a takeover quicker where locks work; nothing depends on it.
+never compared. A leader that was only slow steps down, which costs nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,16 @@ from typing import Literal
 
 import pfo_fs
 from pfo_fs.errors import StoreError
-from pfo_fs.store import CourtesyLock, SharedDirectory, bodies
+from pfo_fs.store import SharedDirectory, bodies
 
-LEASES_WITH_LOCK = 4 / 3
-"""A silent leader whose lock is still held counts as dead after this many lease times: file servers keep the lock of a
-host that is cut off. A leader that was only slow then steps down, which costs nothing."""
 LONGEST_BEAT_S = 1.0
 """The leader's record is written at least this often, so that `pfo-fs status` sees a dead daemon soon."""
 
-Step = Literal["wait", "lock", "claim", "beat", "step down"]
+Step = Literal["wait", "claim", "beat", "step down"]
 
 
 class LeaderLease:
     """One daemon's view of the leader, and what this daemon should do next.
-
-    Args:
-        lease_s: Seconds of silence after which a standby considers the leader dead.
 
     Attributes:
         generation: The generation in which this daemon leads; 0 while it stands by.
@@ -64,17 +58,16 @@ class LeaderLease:
             return self._beat_at + self.beat_interval_s
         return -math.inf
 
-    def next_step(self, now: float, newest: int, leader: bodies.DaemonBody | None, *, has_lock: bool) -> Step:
+    def next_step(self, now: float, newest: int, leader: bodies.DaemonBody | None) -> Step:
         """Returns what to do now.
 
         Args:
             newest: The newest generation that a daemon has claimed; 0 for none.
             leader: The content of `daemon.json`; None if it is missing or damaged.
-            has_lock: Whether this daemon holds the lock.
 
         Returns:
-            `wait`: nothing. `lock`: try the lock, and claim only with it. `claim`: claim the next generation.
-            `beat`: write the heartbeat. `step down`: another daemon leads.
+            `wait`: nothing. `claim`: claim the next generation. `beat`: write the heartbeat. `step down`: another
+            daemon leads.
         """
         if self.generation:
             if newest > self.generation:
@@ -87,11 +80,7 @@ class LeaderLease:
         resigned = leader is not None and leader.stopped and leader.generation == newest
         if resigned or (newest == 0 and leader is None):
             return "claim"
-        if self.silent_s < self._lease_s:
-            return "wait"
-        if has_lock or self.silent_s >= LEASES_WITH_LOCK * self._lease_s:
-            return "claim"
-        return "lock"
+        return "wait" if self.silent_s < self._lease_s else "claim"
 
     def claimed(self, generation: int) -> None:
         """Notes that this daemon leads in `generation` from now on. Its first heartbeat is due at once."""
@@ -121,9 +110,6 @@ class Leadership:
 
     Once it has ended, it never holds again. If the same daemon leads again later, that is another `Leadership`: a
     thread of the earlier one may still be planning then, and must not write.
-
-    Args:
-        newest_generation: Reads the newest generation from the shared directory.
     """
 
     generation: int
@@ -149,13 +135,8 @@ class Leadership:
 class Leader:
     """This daemon's part in choosing a leader.
 
-    Args:
-        lease_s: A standby considers the leader dead after this many seconds of silence.
-        scheduler: The name of this daemon's scheduler, for its record.
-        interval_s: Seconds between two polls of the directory by this daemon, for its record.
-
-    Attributes:
-        leadership: The current one; None while this daemon stands by.
+    `scheduler` and `interval_s`, at which it polls the directory, are for its record. `leadership` is the current one;
+    None while this daemon stands by.
     """
 
     shared: SharedDirectory
@@ -168,7 +149,6 @@ class Leader:
         self.leadership: Leadership | None = None
         self._host = socket.gethostname()
         self._lease = LeaderLease(self.lease_s, self.monotonic())
-        self._lock: CourtesyLock | None = None
         self._counter = 0
         self._noted_leader = 0
 
@@ -188,11 +168,9 @@ class Leader:
             return
         newest, next_generation = self.shared.leaders.poll()
         leader = self.shared.read_daemon() if self.leadership is None else None
-        step = self._lease.next_step(now, newest, leader, has_lock=self._lock is not None)
+        step = self._lease.next_step(now, newest, leader)
         if self.leadership is None:
             self._note(leader)
-        if step == "lock" and self._take_lock():
-            step = "claim"
         if step == "claim":
             self._claim(newest, next_generation, now)
         elif step == "step down":
@@ -203,7 +181,6 @@ class Leader:
         elif step == "beat":
             self._write(stopped=False)
             self._lease.beat(now)
-            self._take_lock()  # a silent leader that this daemon replaced may have released it since
 
     def _claim(self, newest: int, generation: int, now: float) -> None:
         silent_s = self._lease.silent_s
@@ -211,7 +188,6 @@ class Leader:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self.shared.leaders.claim(claim):
-            self._release_lock()
             self._lease.forget_silence(now)  # another daemon was faster
             return
         # From here on this daemon leads, even if the next call fails: the claim is in the directory.
@@ -259,7 +235,6 @@ class Leader:
             self.leadership.end()
         self.leadership = None
         self._lease.stand_by(self.monotonic())
-        self._release_lock()
 
     def resign(self) -> None:
         """Ends the leadership and notifies standby daemons, so that one of them takes over at once.
@@ -273,12 +248,3 @@ class Leader:
                 self._write(stopped=True)
         finally:
             self.step_down()
-
-    def _take_lock(self) -> bool:
-        self._lock = self._lock or self.shared.try_leader_lock()
-        return self._lock is not None
-
-    def _release_lock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None

@@ -31,7 +31,6 @@ def replay(
     it stays in force.
 
     Args:
-        scheduler: A scheduler that has received nothing yet.
         made: The schedules that the earlier one has made, ascending.
         observe: Lets a scheduler observe the results of the schedule with this number.
         published: Returns the schedules that were published with this number; None if they cannot be read any more.
@@ -55,12 +54,7 @@ def replay(
 
 
 def keep_in_force(scheduler: FrequencyScheduler, revision: int, published: list[FrequencySchedule]) -> None:
-    """Lets a scheduler keep what an earlier one had measured and kept, though it would go on otherwise.
-
-    Args:
-        scheduler: A scheduler that has just observed the results of what is in force.
-        revision: The revision of what is in force.
-    """
+    """Lets a scheduler, which has just observed the results of what is in force, keep that, as the one before did."""
     request = scheduler.request()
     if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
         scheduler.was_published(published, True)
@@ -89,12 +83,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 3600.0
 
 
 class Observed(NamedTuple):
-    """The results that a scheduler has observed last.
-
-    Attributes:
-        number: The number of the measured schedule; -1 for none.
-        plan_inputs: The scheduler's plan inputs at that time.
-    """
+    """The number of the schedule whose results a scheduler has observed last (-1: none), and its plan inputs then."""
 
     number: int = -1
     plan_inputs: PlanInputs | None = None
@@ -104,20 +93,14 @@ class Observed(NamedTuple):
 class PolicyRunner:
     """The scheduler of one job.
 
-    Args:
-        settings: Settings for what the job does not request itself.
-        make: Makes the scheduler, here or in a process of its own.
-
     Attributes:
         scheduler: The policy, once it runs.
-        request: The policy's last request.
+        request: Its last request.
         failure: Text for the status about why the policy does not run; empty if it runs, or has not been started.
         trouble: Text for the status while the policy's process is gone, and another one will take its place.
         start_at: When the policy may start, in monotonic s.
         longest_plan_s: The longest time in s for which the policy's planning has blocked this coordinator.
-        observed: The newest schedule whose results the policy has observed, and its plan inputs then.
         policy: The scheduler and its arguments, as the sources of schedules name them.
-        results: Reads what the ranks measured.
         dump_folder: Where Zeus's dumps of the job go; None: there are none.
     """
 
@@ -167,9 +150,8 @@ class PolicyRunner:
         """Starts the scheduler and brings it to the state of an earlier one; sets `failure` if that does not work.
 
         Args:
-            made: The schedules that the earlier one has made.
-            kept: The newest of them, if the earlier one had measured and kept it: it stays in force though this one
-                would go on otherwise. -1: none.
+            kept: The newest of the schedules that the earlier one has made (-1: none), if it had measured and kept it:
+                it stays in force though this one would go on otherwise.
         """
         try:
             choice = choose_policy(self.job, self.settings)

@@ -30,13 +30,7 @@ Kind = Literal["daemon", "local"]
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """The scheduler that a job gets.
-
-    Attributes:
-        name: The scheduler's name for `load_scheduler`.
-        args: The scheduler's arguments.
-        from_job: Whether the choice is in the job's own files; else it is in the operator's settings.
-    """
+    """The scheduler that a job gets, `from_job`: by its own files; else by the operator's settings."""
 
     name: str
     args: dict[str, Any]
@@ -100,9 +94,7 @@ def make_scheduler(
 ) -> FrequencyScheduler:
     """Makes the scheduler of a job.
 
-    Args:
-        kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's permissions and no limits.
-        make: Makes it, here or in a process of its own.
+    For `local`, rank 0 of the job itself, which has its user's permissions, there are no limits.
 
     Raises:
         ConfigError: The scheduler does not exist, its arguments do not fit, or the job may not request it.

@@ -107,9 +107,6 @@ _MAY_BE_OLD_S = 8.0
 class Progress:
     """The steps of one job.
 
-    Args:
-        pace: Knows how long a new schedule takes to reach all ranks.
-
     Attributes:
         step: The newest step known; -1 for none.
         number: The number of the schedule that the ranks of that host follow at that step.
@@ -188,8 +185,7 @@ class IterationTimeReader:
     def read(self, now: float, ranks: Mapping[int, RankInfo], iteration_s: float) -> list[IterationTime]:
         """Returns iterations that were not returned before, in the order of their steps.
 
-        Args:
-            iteration_s: How long an iteration takes, in s, or 0.0 if unknown: reading much more often is useless.
+        Reading much more often than an iteration takes (0.0: not known) is useless.
         """
         if now < self._not_before:
             return []

@@ -31,11 +31,9 @@ OnPublish = Callable[[int, list[FrequencySchedule], int], None]
 
 
 class PaceLease(NamedTuple):
-    """How long ranks may follow a schedule without a heartbeat of its coordinator.
+    """Ranks may follow a schedule for `lease_s` (0.0: for ever) after the last change of `heartbeat`.
 
-    Attributes:
-        lease_s: Ranks may follow the schedule for this many seconds after `heartbeat` changed last; 0.0: for ever.
-        heartbeat: A number that changes while the coordinator follows the straggler; 0 if it does not.
+    The heartbeat is a number that changes while the coordinator follows the straggler; 0 if it does not.
     """
 
     lease_s: float = 0.0
@@ -188,9 +186,7 @@ class Publication:
     ) -> bool:
         """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
-        Args:
-            schedules: The schedules of the ranks; a rank that is left out keeps its default clocks.
-            steps: The schedule holds for at most this many steps; 0: for ever.
+        A rank without a schedule keeps its default clocks. The schedule holds for at most `steps` steps; 0: for ever.
 
         Raises:
             StoreError: The schedule could not be written.
@@ -245,7 +241,6 @@ class Publication:
         gone. Other schedules may stay for ever.
 
         Args:
-            timeout_s: The setting `straggler_timeout`.
             longest_plan_s: The longest time in s for which planning has blocked the coordinator.
             followed: Whether a scheduler runs here that follows the straggler.
         """

@@ -147,8 +147,7 @@ class RankRegistry:
 
         A rank that has not written its order is assumed to run that of another rank of its stage.
 
-        Args:
-            planned: Schedules whose order is used for ranks that have not reported theirs yet.
+        Where none of the stage has, that of its schedule in `planned` counts.
 
         Raises:
             PlanError: The job has more different orders than it may have.

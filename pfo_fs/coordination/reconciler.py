@@ -31,12 +31,7 @@ MOST_REPEATS = 2
 
 
 class Wanted(NamedTuple):
-    """A schedule that should be in force.
-
-    Attributes:
-        source: The schedule's source.
-        measures: Whether the schedule is only for measuring.
-    """
+    """A schedule that should be in force; `measures`: only to measure."""
 
     source: bodies.Source
     schedules: list[FrequencySchedule]
@@ -79,11 +74,7 @@ class Reconciler:
         return YamlOverride(self.folder, self.job.job_info.dp_degree, accepted, publication.plan_inputs)
 
     def reconcile(self, now: float, names: set[str]) -> bool:
-        """Does what is due; returns whether a schedule was published.
-
-        Args:
-            names: The names in the job's folder now.
-        """
+        """Does what is due, with the names in the job's folder now; returns whether a schedule was published."""
         if math.isinf(self._waits_since):
             self._waits_since = now
         if self.ranks.order_changed():

@@ -22,12 +22,7 @@ _LIST = TypeAdapter(list[ProfilingResult])
 
 
 class StoredResults(Sequence[ProfilingResult]):
-    """Results as JSON, which takes a small part of the memory; they are read where they are used first.
-
-    Args:
-        stored: Results of several ranks each, as JSON.
-        ranks: Only the results of these are in the sequence, by rank.
-    """
+    """The results of `ranks`, stored as JSON, a small part of the memory; they are read where they are used first."""
 
     def __init__(self, stored: Iterable[bytes] = (), ranks: Iterable[int] = ()) -> None:
         self._stored = list(stored)
@@ -78,10 +73,9 @@ class Results:
         return sorted(self.ranks.by_rank.keys() - self._late.keys() - self._names)
 
     def read(self, number: int) -> StoredResults:
-        """Returns the results, by rank. If every stage has results in time, late ones are left out.
+        """Returns the results under schedule `number`, by rank; what cannot be read is left out.
 
-        Args:
-            number: A schedule with complete results; a result that cannot be read is left out.
+        If every stage has results in time, late ones are left out too.
         """
         self._read_new(number)
         by_rank = self.ranks.by_rank

@@ -201,14 +201,7 @@ class YamlOverride:
         problems: Sequence[Problem] = (),
         more: Mapping[str, int] | None = None,
     ) -> None:
-        """Writes `schedule.status.yaml`, unless it has not changed; an error of the directory is logged.
-
-        Args:
-            state: The state in words.
-            sha256: The hash of the `schedule.yaml` that the status is about; empty for none.
-            problems: What is wrong with that file.
-            more: Further entries.
-        """
+        """Writes `schedule.status.yaml` about the file with this hash, if it changes; logs errors of the directory."""
         document: dict[str, object] = {"state": state}
         if sha256:
             document["sha256_of_schedule_yaml"] = sha256

@@ -36,8 +36,7 @@ _pages: list[SharedPage] = []
 def gpu_specs(most: int | None = None) -> list[str]:
     """Returns the specs of this node's GPUs: those that CUDA_VISIBLE_DEVICES leaves, or what `PFO_FS_GPU` asks for.
 
-    Args:
-        most: The number of simulated GPUs, 1 if None; of real GPUs, the first ones up to this number.
+    `most`: the number of simulated ones, 1 if None; of real ones, at most so many.
 
     Raises:
         DeviceError: There is no GPU that pfo-fs can use.
@@ -56,10 +55,7 @@ def gpu_specs(most: int | None = None) -> list[str]:
 def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = True) -> list[Check]:
     """Looks at the GPUs, the ways to set their clocks, the processes beside training, marks, and measured costs.
 
-    Args:
-        most: The number of GPUs; None: all.
-        fix: Reset GPUs that were left with locked clocks or another power limit and that no job holds.
-        needs_gpu: Whether a missing GPU is a problem.
+    `fix`: GPUs that were left with locked clocks or another power limit, and that no job holds, are reset.
     """
     checks = []
     gpus: list[Gpu] = []

@@ -21,12 +21,7 @@ _MODULE = b"pfo_fs.device.clock_process"
 
 
 class Holder(NamedTuple):
-    """A running clock process.
-
-    Attributes:
-        pid: Its id.
-        spec: The GPU that it sets; None if it does not say.
-    """
+    """A running clock process, and the GPU that it sets; None if it does not say."""
 
     pid: int
     spec: str | None
@@ -46,13 +41,7 @@ def running_clock_processes(proc: Path = Path("/proc")) -> list[Holder]:
 
 
 def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[Check]:
-    """Looks at each GPU; resets those that were left and that no job holds, if `fix`.
-
-    Args:
-        specs: The GPUs, by name.
-        gpus: The same GPUs, open.
-        fix: Whether to reset.
-    """
+    """Looks at each GPU, by name and open; resets those that were left and that no job holds, if `fix`."""
     running = [holder for holder in running_clock_processes() if holder.pid != os.getpid()]
     lines = []
     for spec, gpu in zip(specs, gpus, strict=True):
@@ -85,13 +74,7 @@ def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
 
 
 def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None) -> str:
-    """Returns the outcome for one GPU.
-
-    Args:
-        found: Its clock and power limit.
-        holders: Clock processes that may hold it.
-        note: What a job of this user has noted about a setting that it has not put back; None: nothing.
-    """
+    """Returns the outcome for one GPU, with what a job of this user has noted about a setting that is not put back."""
     if holders or (note is not None and note.in_use):
         return "in-use" if found.differs else "none"
     if note is not None and not found.processes:

@@ -35,12 +35,6 @@ def lines() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def line(name: str, outcome: str, found: str) -> Check:
-    """Returns a line with one of its results.
-
-    Args:
-        name: The line.
-        outcome: One of its outcomes in the file.
-        found: What was found, with numbers.
-    """
+    """Returns a line with one of its outcomes in the file, and what was found, with numbers."""
     result = lines()[name][outcome]
     return Check(name, result["ok"], found, result.get("todo", ""), result["meaning"])

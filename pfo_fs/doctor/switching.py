@@ -80,11 +80,7 @@ def _end(gpus: Sequence[ClockProcess]) -> None:
 def measure_switching(
     gpus: Sequence[ClockProcess], say: Callable[[str], None] = lambda text: None
 ) -> MeasuredSwitching:
-    """Measures; the clocks are left as the last call has set them.
-
-    Args:
-        gpus: The clock processes of the GPUs of this node.
-        say: Called with a text when a part begins.
+    """Measures; the clocks are left as the last call has set them. `say` is told when a part begins.
 
     Raises:
         DeviceError: The GPUs have fewer than two clocks in common, or a clock cannot be set.
@@ -122,12 +118,7 @@ def _measure_latencies(
 ) -> dict[int, float]:
     """Returns, for each clock whose latency shows, the time from the return of a call until it acts, in s.
 
-    Args:
-        gpu: The clock process of the GPU.
-        clocks_mhz: Its clocks, lowest first.
-        work: Runs on it.
-        calls_s: Gets the duration of each call.
-        say: Called with the number of changes made.
+    `clocks_mhz`: lowest first. `calls_s` gets the duration of each call.
     """
     model = LatencyModel(top_mhz=clocks_mhz[-1])
     order_mhz = order_of_changes(clocks_mhz, _TARGETS, _ROUNDS)
@@ -173,10 +164,7 @@ def order_of_changes(clocks_mhz: Sequence[int], count: int, rounds: int) -> list
 
     Clocks of the lower and of the upper half alternate, so that durations before and after a change differ.
 
-    Args:
-        clocks_mhz: The clocks on offer, lowest first; two or more.
-        count: The most clocks.
-        rounds: How often each is set.
+    `clocks_mhz`: those on offer, lowest first; two or more.
     """
     count, chance = min(count, len(clocks_mhz)), random.Random(0)
     spread = [clocks_mhz[round(place * (len(clocks_mhz) - 1) / (count - 1))] for place in range(count)]

@@ -6,7 +6,6 @@ from pfo_fs.store.file_reader import TEMP_PREFIX
 from pfo_fs.store.file_systems import LOCAL_TYPES, NO_HARD_LINKS, Mount, filesystem_type, is_local, mount_of
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
-from pfo_fs.store.locks import CourtesyLock
 from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
 from pfo_fs.store.presence import Presence
 from pfo_fs.store.records import Header, RecordFolder, decode, encode
@@ -17,7 +16,6 @@ __all__ = [
     "LOCAL_TYPES",
     "NO_HARD_LINKS",
     "TEMP_PREFIX",
-    "CourtesyLock",
     "Files",
     "Header",
     "JobFolder",

@@ -21,7 +21,6 @@ from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
-from pfo_fs.store.locks import CourtesyLock, try_lock
 from pfo_fs.store.records import RecordFolder
 
 log = logging.getLogger(__name__)
@@ -99,14 +98,7 @@ class Leaders:
 
 
 class SharedDirectory(RecordFolder):
-    """The whole directory; jobs are opened with `job`.
-
-    Args:
-        writer: The name of this process in its records: `daemon@login1:4242`.
-
-    Attributes:
-        leaders: The generations of daemons.
-    """
+    """The whole directory; jobs are opened with `job`. `writer` names this process in records: `daemon@login1:4242`."""
 
     def __init__(self, files: Files, writer: str = "") -> None:
         super().__init__(files, "", writer or f"pfo-fs@{socket.gethostname()}")
@@ -114,10 +106,7 @@ class SharedDirectory(RecordFolder):
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], writer: str = "", *, create: bool = False) -> SharedDirectory:
-        """Opens the directory at `root`.
-
-        Args:
-            create: Make a missing directory: for a daemon and for the host of rank 0, never for a host that joins.
+        """Opens the directory at `root`; `create`: for a daemon and the host of rank 0, never for a host that joins.
 
         Raises:
             StoreError: The directory is not there, cannot be made, or is open to all users.
@@ -159,11 +148,6 @@ class SharedDirectory(RecordFolder):
         """Checks that this host sees the directory that rank 0's host has named: by its id, or by rank 0's job in it.
 
         A purge of old files may have taken the id, and the next daemon made another one.
-
-        Args:
-            directory_id: What `directory_id()` returned on the other host.
-            job_id: The job that rank 0 has made there.
-            attempt: The random id of that job's training attempt.
 
         Raises:
             StoreUnavailable: There is no `directory.json` here, or not yet: a listing may be some seconds old.
@@ -268,7 +252,3 @@ class SharedDirectory(RecordFolder):
         except (RecordError, StoreError) as error:  # damaged, planted by another user, or not a plain file
             log.debug("%s: %s", self.files.root / layout.DAEMON, error)
         return None
-
-    def try_leader_lock(self) -> CourtesyLock | None:
-        """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
-        return try_lock(self.files, layout.DAEMON_LOCK)

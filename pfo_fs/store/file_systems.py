@@ -77,10 +77,9 @@ class Mount(NamedTuple):
 
 
 def mount_of(real_path: str, mountinfo: str | None = None) -> Mount:
-    """Returns the mount that holds a path; makes no call on the path's file system, so it cannot hang.
+    """Returns the mount that holds a path without symbolic links, which need not exist.
 
-    Args:
-        real_path: An absolute path without symbolic links; it need not exist.
+    It makes no call on the path's file system, so it cannot hang.
     """
     if mountinfo is None:
         try:

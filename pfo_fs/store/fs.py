@@ -262,10 +262,7 @@ class Files(FileReader):
 
         Their age is measured by the file system's own clock: against a file that is made now, in the same folder.
 
-        Args:
-            path: The folder; files in folders below it stay.
-            older_than_s: Younger files stay, because their writers may be running.
-            most: At most this many files are checked.
+        Younger ones stay, because their writers may be running, and those in folders below it; `most` are checked.
         """
 
         def once() -> int:

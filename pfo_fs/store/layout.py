@@ -7,7 +7,7 @@
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks
-  daemon.json                     the leading daemon, replaced; daemon.lock beside it
+  daemon.json                     the leading daemon, replaced
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
   doctor/                         while `pfo-fs doctor --peer` runs on several hosts
@@ -56,7 +56,6 @@ SITE_LIMIT = 16 * 1024
 DIRECTORY = "directory.json"
 SITE = "site.yaml"
 DAEMON = "daemon.json"
-DAEMON_LOCK = "daemon.lock"
 LEADERS = "leaders"
 JOBS = "jobs"
 ARCHIVE = "archive"

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import StoreError
@@ -30,36 +30,25 @@ _AGAIN_AFTER_S = 0.05
 _hanging: list[threading.Thread] = []
 
 
-class CourtesyLock:
-    """Locks that are held."""
-
-    def __init__(self, held: list[int]) -> None:
-        self._held = held
-
-    def release(self) -> None:
-        """Releases them, but does not wait for a file system that hangs."""
-        _in_time(lambda: _release(self._held), ANSWERS_WITHIN_S)
-
-
 @contextmanager
 def courtesy_lock(files: Files, *paths: str, timeout_s: float = 2.0) -> Iterator[bool]:
-    """Holds those locks at `paths` that are free within `timeout_s`; goes on without the others.
+    """Holds those locks at `paths` that are free within `timeout_s`; goes on without the others. Yields if it has any.
 
     All processes must name locks in the same order, so that no two of them wait for each other.
     """
-    lock = try_lock(files, *paths, timeout_s=timeout_s)
+    got = _acquire(files, paths, timeout_s)
     try:
-        yield lock is not None
+        yield bool(got)
     finally:
-        if lock is not None:
-            lock.release()
+        if got:
+            _in_time(lambda: _release(got), ANSWERS_WITHIN_S)
 
 
-def try_lock(files: Files, *paths: str, timeout_s: float = 0.0) -> CourtesyLock | None:
-    """Acquires and returns the locks at `paths`; None if all are held, or if locks do not work on this file system."""
+def _acquire(files: Files, paths: Sequence[str], timeout_s: float) -> list[int]:
+    """Returns the descriptors of the locks that were free in time, and answered."""
     _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
     if _hanging:
-        return None
+        return []
     got: list[int] = []
     is_late = False
     handing_over = threading.Lock()
@@ -78,7 +67,7 @@ def try_lock(files: Files, *paths: str, timeout_s: float = 0.0) -> CourtesyLock 
         is_late = True
     if not answered:
         log.warning("the lock %s does not answer; going on without it", files.root / paths[0])
-    return CourtesyLock(got) if got else None
+    return got
 
 
 def _acquired(files: Files, path: str, deadline_s: float) -> int | None:

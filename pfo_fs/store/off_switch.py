@@ -26,12 +26,7 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class SwitchedOff:
-    """What is off now.
-
-    Attributes:
-        names: The names in `off/`.
-        is_there: Whether `off/` is there: it is made with the shared directory.
-    """
+    """What is off now: the names in `off/`, and whether that folder is there, which is made with the directory."""
 
     names: frozenset[str] = frozenset()
     is_there: bool = True

@@ -34,15 +34,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Left:
-    """A folder or file that may be removed.
+    """A folder or file that may be removed: its path below the shared directory, its owner, and what it takes.
 
-    Attributes:
-        path: Below the shared directory.
-        kind: What it is: `ended job`, `no job`, `switch` or `half removed`.
-        uid: Whom it belongs to.
-        bytes: What it takes on the disk.
-        files: Number of files and folders in it.
-        age_s: Time since the last change in it.
+    `kind` is `ended job`, `no job`, `switch` or `half removed`; `age_s` the time since the last change in it.
     """
 
     path: str
@@ -68,10 +62,7 @@ class Pruning:
         self.running = 0
 
     def find(self, *, older_than_s: float) -> Iterator[Left]:
-        """Yields what is over, and has not changed for a time.
-
-        Args:
-            older_than_s: The time, in s; at least an hour counts.
+        """Yields what is over, and has not changed for this time; at least an hour counts.
 
         Raises:
             StoreError: The directory gives no answer, or cannot be written.

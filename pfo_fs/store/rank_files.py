@@ -24,9 +24,7 @@ class RankFiles(RecordFolder):
     def register_ranks(self, ranks: Sequence[b.RankBody]) -> dict[int, str]:
         """Registers ranks of one host, at most 32, in one file that has a name for each of them.
 
-        Returns:
-            For each rank whose name another process has taken, a text that says which process, or that its file is
-            not valid.
+        Returns for each rank whose name another process has taken which process that is, or that its file is not valid.
 
         Raises:
             StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
@@ -70,9 +68,7 @@ class RankFiles(RecordFolder):
     ) -> Iterator[b.RankBody]:
         """Reads all ranks that have registered, except those in `known`; each file once.
 
-        Args:
-            known: Ranks that are left out.
-            read: Called in place of `read_ranks`, to handle the error of a file that is not valid.
+        `read` is called in place of `read_ranks`, to handle the error of a file that is not valid.
         """
         names = dict.fromkeys(self.numbers(b.RanksBody))
         seen: set[int] = set()

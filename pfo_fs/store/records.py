@@ -69,11 +69,7 @@ class _Schema(BaseModel):
 
 
 def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
-    """Returns the record's bytes.
-
-    Args:
-        readable: One line for each key, and for each item of a list of lists.
-    """
+    """Returns the record's bytes; `readable`: with one line for each key, and for each item of a list of lists."""
     payload = _readable(body) if readable else body.model_dump_json().encode()
     head = {
         "schema": SCHEMA,
@@ -97,10 +93,7 @@ def _readable(body: BaseModel) -> bytes:
 
 
 def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = None) -> tuple[Header, Body]:
-    """Returns header and validated body.
-
-    Args:
-        attempt: The training attempt that the record must belong to; None: any.
+    """Returns header and validated body; the record must belong to this training attempt, None: to any.
 
     Raises:
         RecordError: The record is incomplete, of another kind, release or attempt, or header or body is not valid; the
@@ -173,8 +166,7 @@ class RecordFolder:
     def read(self, model: type[Body], **place: int | str) -> Body | None:
         """Reads a record of this folder's attempt; None if the file is not there now.
 
-        Args:
-            place: The numbers in its path, by their names in `layout.RECORDS`.
+        `place`: the numbers in its path, by their names in `layout.RECORDS`.
 
         Raises:
             RecordError: The file is not a valid record, or its body has another number than its path.
@@ -203,8 +195,7 @@ class RecordFolder:
     def write(self, body: BaseModel, **place: int | str) -> bool:
         """Writes a record; returns False if it is to be written once, and is there with another content.
 
-        Args:
-            place: The numbers in its path that are not in the body.
+        `place`: the numbers in its path that are not in the body.
         """
         path = self.path_of(type(body), **body.__dict__ | place)
         if layout.RECORDS[type(body)].once:

@@ -127,7 +127,7 @@ def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("more", [["--format", "xml"], ["--delay", "-1"]])
+@pytest.mark.parametrize("more", [["--format", "xml"], ["--max-changes", "-1"]])
 def test_an_option_that_cannot_be_is_wrong_usage(profile: Path, more: list[str]) -> None:
     assert pfo_fs(*arguments(profile, *more)).returncode == 2
 
@@ -161,7 +161,7 @@ def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
     file = shared_data / "profiles" / "gpt3-175b+a100_sxm_bf16.csv"
     done = pfo_fs(
         "plan", file, "--num-microbatches", "2", "--gpu", "A100", "--slowdown", "1.1",
-        "--solver", "both", "--unit-time", "0.002", "--json",
+        "--solver", "both", "--json",
     )  # fmt: skip
     found = {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
     assert found["planned"]["energy_j"] <= found["lowtime"]["energy_j"]

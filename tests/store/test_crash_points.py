@@ -264,7 +264,7 @@ ONLY_READ = set(
     Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
-    SharedDirectory.read_daemon SharedDirectory.try_leader_lock Leaders.poll
+    SharedDirectory.read_daemon Leaders.poll
     JobFolder.encoded JobFolder.below JobFolder.path_of JobFolder.numbers JobFolder.read_file
     JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_ranks JobFolder.read_rank JobFolder.read_results
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.schedule_numbers JobFolder.read_schedule
@@ -428,7 +428,7 @@ def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
         job(shared),
     ):
         for name in sorted(vars(type(owner))):
-            if f"{type(owner).__name__}.{name}" in ONLY_READ - {"SharedDirectory.try_leader_lock"}:
+            if f"{type(owner).__name__}.{name}" in ONLY_READ:
                 needed = [
                     p for p in inspect.signature(getattr(owner, name)).parameters.values() if p.default is p.empty
                 ]

@@ -6,7 +6,6 @@ import fcntl
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from running import HANGS_AFTER_S
 
-from pfo_fs.store import Files, SharedDirectory, locks
+from pfo_fs.store import Files, locks
 
 Wait = Callable[..., Any]
 
@@ -44,34 +43,37 @@ def hanging(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading
         thread.join()
 
 
+def held(files: Files, path: str = "lock") -> bool:
+    """Whether a lock can be had now."""
+    with locks.courtesy_lock(files, path, timeout_s=0.0) as got:
+        return got
+
+
 def test_a_lock_is_held_by_one_until_it_is_released(files: Files) -> None:
-    first = locks.try_lock(files, "lock")
-    assert first is not None
-    assert locks.try_lock(files, "lock") is None
-    first.release()
-    second = locks.try_lock(files, "lock")
-    assert second is not None
-    second.release()
+    with locks.courtesy_lock(files, "lock") as first:
+        assert first
+        assert not held(files)
+    assert held(files)
 
 
 def test_a_lock_that_never_answers_is_given_up(files: Files, hanging: threading.Event) -> None:
-    assert locks.try_lock(files, "lock") is None
+    assert not held(files)
 
 
 def test_while_a_lock_hangs_no_other_is_waited_for(files: Files, hanging: threading.Event) -> None:
-    locks.try_lock(files, "lock")
+    held(files)
     threads = threading.active_count()
     for _ in range(200):
-        assert locks.try_lock(files, "other") is None
+        assert not held(files, "other")
         assert threading.active_count() <= threads
 
 
 def test_a_lock_that_was_given_up_is_released_once_it_answers(
     files: Files, hanging: threading.Event, wait_for: Wait
 ) -> None:
-    assert locks.try_lock(files, "lock") is None
+    assert not held(files)
     hanging.set()
-    wait_for(lambda: (lock := locks.try_lock(files, "lock")) and (lock.release() or True), what="a free lock")
+    wait_for(lambda: held(files), what="a free lock")
 
 
 def test_without_threads_there_is_no_lock_and_no_error(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,22 +81,7 @@ def test_without_threads_there_is_no_lock_and_no_error(files: Files, monkeypatch
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert locks.try_lock(files, "lock") is None
-
-
-def test_a_leader_writes_its_heartbeat_though_locks_hang(
-    files: Files, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pfo_fs.coordination.leader import Leader
-
-    shared = SharedDirectory(files)
-    shared.make_folders()
-    leader = Leader(shared, 3.0, "Manual", 1.0, time.monotonic)
-    leader.poll()
-    leader.poll()
-    heartbeat = shared.read_daemon()
-    assert heartbeat is not None
-    assert heartbeat.counter >= 1
+    assert not held(files)
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
@@ -108,12 +95,9 @@ def test_a_link_in_the_place_of_a_lock_leaves_its_target_as_it_is(
     link(precious, tmp_path / "lock")
     before = os.umask(umask)
     try:
-        lock = locks.try_lock(files, "lock")
-        assert lock is None or link is os.link
+        assert not held(files) or link is os.link
     finally:
         os.umask(before)
-    if lock is not None:
-        lock.release()
     assert precious.read_text() == "my thesis"
     assert stat.S_IMODE(precious.stat().st_mode) == 0o600
 
@@ -122,7 +106,7 @@ def test_no_lock_is_made_in_a_folder_outside_that_a_link_leads_to(files: Files, 
     outside = tmp_path.parent / f"{tmp_path.name}-private"
     outside.mkdir()
     (tmp_path / "ranks").symlink_to(outside)
-    assert locks.try_lock(files, "ranks/.0.lock") is None
+    assert not held(files, "ranks/.0.lock")
     assert not list(outside.iterdir())
 
 
@@ -131,20 +115,18 @@ def test_what_is_no_plain_file_is_no_lock_and_is_not_waited_for(
     files: Files, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "lock")
-    assert locks.try_lock(files, "lock", timeout_s=0.1) is None
+    assert not held(files)
 
 
 def test_no_folder_is_made_for_a_lock(files: Files, tmp_path: Path) -> None:
-    assert locks.try_lock(files, "missing/lock") is None
+    assert not held(files, "missing/lock")
     assert not (tmp_path / "missing").exists()
 
 
 def test_a_lock_does_not_leave_descriptors_behind(files: Files) -> None:
-    first = locks.try_lock(files, "lock")
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(10):
-        assert locks.try_lock(files, "lock") is None
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert first is not None
-    first.release()
+    with locks.courtesy_lock(files, "lock"):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            assert not held(files)
+        assert len(os.listdir("/proc/self/fd")) == before
     assert len(os.listdir("/proc/self/fd")) == before - 1

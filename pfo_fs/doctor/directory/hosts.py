@@ -98,7 +98,6 @@ class Hosts:
     """This host among those that run the command in one directory.
 
     Args:
-        files: The shared directory.
         beat: Called often, to show that no file operation hangs.
         silent_s: A host whose file does not change for this time, in s, has stopped.
 
@@ -180,11 +179,7 @@ class Hosts:
             os.rmdir(folder)  # fails while another host's file is in it
 
     def find(self, hosts: int, within_s: float) -> None:
-        """Finds the other hosts.
-
-        Args:
-            hosts: How many they are, this one included.
-            within_s: How long to wait for them, in s.
+        """Finds the other hosts: so many, with this one, within this time.
 
         Raises:
             HostsMissing: They are fewer, or more, when the time has passed.

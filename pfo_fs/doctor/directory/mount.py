@@ -75,12 +75,7 @@ def check_space(root: Path) -> Check:
 
 
 def judge_space(free_bytes: int, free_files: int | None) -> Check:
-    """Returns the line.
-
-    Args:
-        free_bytes: Bytes that this user may still use.
-        free_files: Inodes that this user may still use; None if the file system has no fixed number of them.
-    """
+    """Returns the line; `free_files`: inodes, None if the file system has no fixed number of them."""
     text = f"{free_bytes / 2**20:,.0f} MiB, " + ("inodes as needed" if free_files is None else f"{free_files:,} inodes")
     files = _LOW_FILES if free_files is None else free_files
     if free_bytes < _NONE_BYTES or files < _NONE_FILES:

@@ -48,13 +48,9 @@ _WRITING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
 
 
 def check_directory(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
-    """Makes all checks of a directory.
+    """Makes all checks of a directory; `tell` is called with ("doing", text) before each.
 
-    Args:
-        root: The directory.
-        peers: The number of hosts that run this at once; 1 for this host alone.
-        wait_s: How long to wait for the other hosts, in s.
-        tell: Called with ("doing", text) before each check.
+    `peers` hosts, 1 for this one alone, run this at once, and wait for each other for `wait_s`.
     """
     trouble = False
     for check in _checks(root, peers, wait_s, tell):
@@ -156,14 +152,9 @@ def main(given: dict[str, Any]) -> int:
 def check_directory_in_time(
     directory: Path, *, peers: int, wait_s: float, answer_within_s: float, show: Callable[[str], object]
 ) -> list[Check]:
-    """Checks a directory; returns also if its mount hangs.
+    """Checks a directory, as `check_directory`; returns also if its mount hangs.
 
-    Args:
-        directory: The directory, by any path.
-        peers: The number of hosts that run this at once; 1 for this host alone.
-        wait_s: How long to wait for the other hosts, in s.
-        answer_within_s: A file operation that takes longer, in s, counts as hung.
-        show: Called with what is being done.
+    A file operation that takes longer than `answer_within_s` counts as hung. `show` is told what is being done.
     """
     path = os.path.abspath(directory)
     reading, writing = os.pipe2(os.O_CLOEXEC)

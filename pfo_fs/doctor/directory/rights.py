@@ -26,12 +26,7 @@ def check_rights(root: Path) -> list[Check]:
 
 
 def judge_root(found: os.stat_result, *, may_write: bool) -> Check:
-    """Returns the line about the directory itself.
-
-    Args:
-        found: Its owner and mode.
-        may_write: Whether this user can write there.
-    """
+    """Returns the line about the directory itself, from its owner and mode."""
     text = _shown(found)
     if found.st_mode & stat.S_IWOTH:
         return line("rights", "open", text)
