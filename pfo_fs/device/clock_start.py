@@ -12,7 +12,6 @@ class ClockOptions(NamedTuple):
     """What a clock process is told at its start, beside its GPU.
 
     Attributes:
-        rank: Global rank, for the reports.
         report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
         token: The helper accepts only clients that send it.
         profile_steps: Complete steps that make one result.

@@ -102,11 +102,7 @@ class LoadClient:
 
 @dataclass
 class Connection:
-    """A connection to the process that decides.
-
-    Attributes:
-        rows, clocks: Seals of the packets of both directions.
-    """
+    """A connection to the process that decides."""
 
     stream: socket.socket
     rows: Seals

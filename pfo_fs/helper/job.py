@@ -130,7 +130,6 @@ class Job:
     """What the helper knows of its job.
 
     Attributes:
-        coordination: The kind of process that schedules the job; None until that is known.
         is_open: Whether its folder was created, or ranks have asked to join it.
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.

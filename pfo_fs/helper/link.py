@@ -31,9 +31,6 @@ class HelperLink:
 
     Args:
         log_line: Logs a line (level, text) of the helper, which has no output of its own.
-
-    Attributes:
-        client: The connection; None without a helper.
     """
 
     def __init__(

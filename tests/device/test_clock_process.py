@@ -735,18 +735,6 @@ def test_a_clock_process_that_was_stopped_without_a_word_sets_its_clock_again_si
     wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
 
 
-def test_a_clock_process_that_goes_on_after_its_trainer_has_ended_only_resets(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
-) -> None:
-    pid = locked_at_900(clocks, sim_dir, wait_for)
-    os.kill(pid, signal.SIGTSTP)
-    wait_for(lambda: state_of(pid) == "T", what="the stop")
-    clocks.leave()
-    os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: gone(pid), what="its end")
-    assert [mhz for action, mhz in actions(sim_dir) if action == "lock"] == [900]
-
-
 def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Start, wait_for: WaitFor) -> None:
     clocks, gpu = start(leave_clocks=True), open_gpu("simulated:a")
     before_w = gpu.power_limit_w()
@@ -781,11 +769,12 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
 def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
     clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    os.kill(pid_of(clocks), signal.SIGSTOP)
-    wait_for(lambda: state_of(pid_of(clocks)) == "T", what="the stop")
-    clocks.close(20)
+    pid = locked_at_900(clocks, sim_dir, wait_for)
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(pid) == "T", what="the stop")
+    clocks.close(HANGS_AFTER_S)
     assert not clocks.alive()
-    assert actions(sim_dir)[-1] == ("reset", 0)
+    assert actions(sim_dir)[-2:] == [("lock", 900), ("reset", 0)], "it sets no clock again"
 
 
 def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(

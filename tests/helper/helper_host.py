@@ -32,6 +32,12 @@ def connected(*ranks: int) -> HelperState:
     return state
 
 
+def joining(job: dict[str, str], info: RankInfo, nonce: str = "n", name: int | None = None) -> messages.JoinJob:
+    """The request of a rank to join, of an earlier helper if that had a name."""
+    body = {"rank_info": info.model_dump(), "nonce": nonce}
+    return messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=name)  # type: ignore[arg-type]
+
+
 class Host:
     """One host.
 
@@ -86,15 +92,13 @@ class Host:
         info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
         job = {"job_info": info.model_dump(), "coordination": mode}
         created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, HANGS_AFTER_S)
-        return {"job_id": created.job_id, "coordination": created.coordination}
+        of_job = {"job_id": created.job_id, "directory_id": created.directory_id}
+        return {**of_job, "coordination": created.coordination}
 
-    def join(self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> messages.Joined:
-        body = {"rank_info": info.model_dump(), "nonce": nonce}
-        return client.request(
-            messages.JoinJob(attempt="a", **job, rank_body=body),  # type: ignore[arg-type]
-            messages.Joined,
-            HANGS_AFTER_S,
-        )
+    def join(
+        self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n", name: int | None = None
+    ) -> messages.Joined:
+        return client.request(joining(job, info, nonce, name), messages.Joined, HANGS_AFTER_S)
 
     def start(self, ranks: int = 1, mode: str = "daemon") -> tuple[list[HelperClient], JobFolder]:
         """Makes a job, and has the ranks join; returns their clients and the job's folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,9 @@ from running import HANGS_AFTER_S
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import CoordinationError, RecordError, StoreError
 from pfo_fs.ipc import messages, transport
-from pfo_fs.models import JobInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    host.close()
 
 
 def measurement(rank: int, number: int) -> messages.MeasurementReport:
@@ -70,10 +62,7 @@ def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is
     root.rename(tmp_path / "away")
     second = Host(root)
     try:
-        client = second.client(0)
-        body = {"rank_info": info.model_dump(), "nonce": "n"}
-        join = messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=0)  # type: ignore[arg-type]
-        client.request(join, messages.Joined, HANGS_AFTER_S)
+        second.join(second.client(0), job, info, name=0)
         (tmp_path / "away").rename(root)
         wait_for(lambda: second.folder(job).numbers(bodies.RanksBody) == [0], "the registration")
     finally:
@@ -126,9 +115,7 @@ def test_a_helper_that_takes_the_place_of_another_goes_on_under_its_name(tmp_pat
     old.close()
     new = Host(tmp_path)
     client = new.client(2)
-    body = {"rank_info": infos[2].model_dump(), "nonce": "n"}
-    join = messages.JoinJob(job_id=job["job_id"], attempt="a", coordination="daemon", rank_body=body, helper_name=0)
-    assert client.request(join, messages.Joined, HANGS_AFTER_S).helper_name == 0
+    assert new.join(client, job, infos[2], name=0).helper_name == 0
     client.send(messages.ProgressReport(step=3, number=0))
     wait_for(
         lambda: (record := new.folder(job).read(bodies.ProgressBody, name=0)) and record.ranks[-1].step == 3,
@@ -165,19 +152,9 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused_and_makes_non
     rank_0, other = Host(tmp_path / "shared"), Host(tmp_path / "not mounted")
     if has_a_directory:
         SharedDirectory(Files(other.root, create=True)).make_folders()
-    client = rank_0.client(0)
-    info = JobInfo(pp_degree=2, dp_degree=1, tp_degree=1, world_size=2)
-    job = {"job_info": info.model_dump(), "coordination": "daemon"}
-    created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, HANGS_AFTER_S)
-    join = messages.JoinJob(
-        job_id=created.job_id,
-        directory_id=created.directory_id,
-        attempt="a",
-        coordination="daemon",
-        rank_body={"rank_info": rank_infos(2)[1].model_dump(), "nonce": "n"},
-    )
+    job = rank_0.create(rank_0.client(0), ranks=2)
     with pytest.raises(CoordinationError, match="mounted"):
-        other.client(1).request(join, messages.Joined, HANGS_AFTER_S)
+        other.join(other.client(1), job, rank_infos(2)[1])
     assert other.root.exists() == has_a_directory
     rank_0.close()
     other.close()

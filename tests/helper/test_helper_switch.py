@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helper_host import Host
+from helper_host import Host, joining
 from jobs import rank_infos
 from running import HANGS_AFTER_S
 
@@ -20,14 +19,6 @@ from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, JobFolder, OffSwitch
 
 Wait = Callable[..., Any]
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    (tmp_path / "shared").mkdir(mode=0o700)
-    host = Host(tmp_path / "shared")
-    yield host
-    host.close()
 
 
 def joined(host: Host, mode: str) -> tuple[HelperClient, JobFolder]:
@@ -84,9 +75,7 @@ def test_clock_processes_are_held_too_also_one_that_connects_later(host: Host, w
 def test_a_helper_that_replaces_another_lets_go_what_the_earlier_one_held(host: Host, wait_for: Wait) -> None:
     _, folder = joined(host, "daemon")
     client, (info,) = host.client(0), rank_infos(1)
-    body = {"rank_info": info.model_dump(), "nonce": "n"}
-    again = m.JoinJob(job_id=folder.job_id, attempt="a", coordination="daemon", rank_body=body, helper_name=0)
-    client.send(again)
+    client.send(joining({"job_id": folder.job_id, "coordination": "daemon"}, info, name=0))
     hears(client, "", wait_for)
 
 
@@ -124,9 +113,7 @@ def test_a_helper_that_replaces_a_dead_one_after_the_directory_was_removed_ends_
 ) -> None:
     host.root.rmdir()
     client, (info,) = host.client(0), rank_infos(1)
-    body = {"rank_info": info.model_dump(), "nonce": "n"}
-    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body, helper_name=0)
-    client.send(join)
+    client.send(joining({"job_id": "job", "coordination": "local"}, info, name=0))
     hears(client, "removed", wait_for)
     client.send(m.Goodbye(reason="finished"))
     client.close()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,13 +22,6 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    host.close()
 
 
 def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:

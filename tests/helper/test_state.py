@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import helper_host
 import pytest
 from helper_host import connected
 from jobs import rank_infos
@@ -22,8 +23,7 @@ INFOS = rank_infos(1)
 
 
 def joining(rank: int = 0, coordination: str = "local") -> m.JoinJob:
-    body = {"rank_info": rank_infos(2)[rank].model_dump(), "nonce": "n"}
-    return m.JoinJob(job_id="job", attempt="a", coordination=coordination, rank_body=body)  # type: ignore[arg-type]
+    return helper_host.joining({"job_id": "job", "coordination": coordination}, rank_infos(2)[rank])
 
 
 def operations(actions: list[e.Action]) -> list[op.Operation]:

@@ -91,7 +91,6 @@ class Durations:
 
     Attributes:
         scatter: Relative standard deviation of a duration.
-        usual_ns: The usual duration of an instruction.
     """
 
     def __init__(self) -> None:
@@ -218,28 +217,23 @@ class LatencyModel:
         latencies = {mhz: self._given.get(mhz) or latency_of(alone) for mhz, alone in self._alone.items()}
         return {mhz: round(one.high_ns / 1e9, 6) for mhz, one in latencies.items() if one.error_ns <= most_ns}
 
-    @property
-    def longest_s(self) -> float | None:
-        """The 90th percentile over the clocks of the time from a call's return until they act, in s; None: unknown."""
-        ordered = sorted(self.learned_s.values())
-        return ordered[len(ordered) * 9 // 10] if ordered else None
-
     def switching(self, mode: str, ahead_s: float | None = None, *, each_clock: bool = True) -> SwitchingReport:
         """Returns the report of how clocks are switched, and what that costs here.
 
         Args:
             ahead_s: How far training runs ahead of the device, in s; None: unknown.
         """
-        calls = self.calls
+        calls, learned_s = self.calls, self.learned_s
+        ordered = sorted(learned_s.values())
         return {
             "mode": mode,
             "ahead_s": ahead_s,
             "call_s": round(calls.call_ns / 1e9, 6) if calls.made else None,
             "wait_s": round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            "latency_s": self.longest_s,
+            "latency_s": ordered[len(ordered) * 9 // 10] if ordered else None,  # of the slower clocks
             "gpus": calls.gpus,
             "max_calls_per_s": calls.calls_per_s,
-            "latencies_s": self.learned_s if each_clock else {},
+            "latencies_s": learned_s if each_clock else {},
         }
 
     # ---- what happens

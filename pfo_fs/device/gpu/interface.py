@@ -21,7 +21,6 @@ class GpuPlace(NamedTuple):
 
     Attributes:
         uuid: The UUID as `nvidia-smi -L` prints it.
-        nvml_index: NVML's index in this process.
         pci_address: domain:bus:device.function, as `lspci -D` prints it.
     """
 
@@ -255,7 +254,6 @@ class GpuSettings(NamedTuple):
         locked_mhz: The clock that the GPU is locked at, in MHz; 0 if it is not locked.
         limit_w: The power limit, in W; 0 if the GPU has none.
         default_limit_w: The power limit after a restart, in W.
-        processes: Processes that compute on the GPU.
         lock_is_sure: Whether `locked_mhz` is known, not concluded from the clock of a GPU without processes.
     """
 

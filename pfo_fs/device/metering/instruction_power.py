@@ -33,7 +33,6 @@ class Power(NamedTuple):
         instruction: The instruction's name; empty for waiting.
         frequency: The clock in MHz; 0 for the driver's default, and for waiting at any clock.
         error: Standard error of `power`, in W.
-        seconds: How long the instruction ran in total.
     """
 
     instruction: str

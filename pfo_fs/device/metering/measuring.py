@@ -47,7 +47,6 @@ class Measuring:
         readings: Leaves each reading of the energy counter to training.
 
     Attributes:
-        next_look_ns: The monotonic time at which the next reading is due.
         held: Whether the GPU must keep default clocks, whatever training requests.
         leaves_clocks: Whether clocks are not to be set: that is no problem to report.
     """

@@ -180,7 +180,6 @@ class StepMeter:
         top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
 
     Attributes:
-        last_step: The last complete step; None before the first.
         done_number: The schedule number whose result was the last to be complete.
         pace: (step, number, span in s) of the last complete steps; the reader removes them.
         held: Whether clocks are held at their default: then no step counts as measured under its schedule.
