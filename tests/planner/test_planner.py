@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from pfo_fs.planner import (
     Problem,
     Profile,
     all_maximum,
+    even_deadlines,
     make_pipeline,
     one_frequency,
     one_per_stage,
     plan_of_orders,
+    solve_frontier,
 )
 
 
@@ -196,6 +199,43 @@ def test_one_clock_per_stage_is_on_time_and_never_worse_than_one_for_all(seed: i
 def test_simple_means_say_when_none_is_fast_enough(planner: Planner) -> None:
     with pytest.raises(Impossible, match="one-frequency"):
         one_frequency(planner.problem, planner.fastest_s * 0.9)
+
+
+# ---- frontiers
+
+
+def test_deadlines_go_evenly_from_the_fastest_plan_to_that_of_least_energy(planner: Planner) -> None:
+    deadlines = even_deadlines(planner, 11)
+    assert (deadlines[0], deadlines[-1]) == (planner.fastest_s, planner.least_energy_s)
+    assert even_deadlines(planner, 2) == [planner.fastest_s, planner.least_energy_s]
+    steps = [later - earlier for earlier, later in pairwise(deadlines)]
+    assert max(steps) == pytest.approx(min(steps))
+
+
+@pytest.mark.parametrize("points", [-1, 0, 1, 10**6])
+def test_a_frontier_of_so_many_points_is_refused(planner: Planner, points: int) -> None:
+    with pytest.raises(ConfigError, match="points"):
+        even_deadlines(planner, points)
+
+
+def test_each_deadline_has_its_plan_however_many_are_planned_at_once(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines = even_deadlines(planner, 9)
+    at_once = list(solve_frontier(planner.problem, [*deadlines[::-1], deadlines[0]]))
+    assert [plan.deadline_s for plan in at_once] == deadlines
+    assert all(plan.iteration_time_s <= plan.deadline_s for plan in at_once)
+    monkeypatch.setattr("pfo_fs.planner.planner._MOST_AT_ONCE", 4)
+    in_parts = list(solve_frontier(planner.problem, deadlines))
+    # Each call begins from another basis and finds other plans of equal quality.
+    assert [plan.energy_j for plan in in_parts] == pytest.approx([plan.energy_j for plan in at_once], rel=0.01)
+
+
+def test_a_deadline_that_is_impossible_is_said_with_its_figures(planner: Planner) -> None:
+    fastest_s = planner.fastest_s
+    with pytest.raises(Impossible) as caught:
+        list(solve_frontier(planner.problem, [0.5 * fastest_s, fastest_s]))
+    assert (caught.value.asked, caught.value.best) == (0.5 * fastest_s, fastest_s)
 
 
 # ---- the published profiles
