@@ -6,31 +6,33 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator
 
 from running import HANGS_AFTER_S
 
-from pfo_fs.models import MAX_INSTRUCTIONS, FrequencySchedule, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
+from pfo_fs.models import MAX_INSTRUCTIONS, FrequencySchedule
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
+
+
+def at(mhz: int, scheduler: FrequencyScheduler, *names: str) -> list[FrequencySchedule]:
+    """All instructions of all ranks at one clock."""
+    clocks = [(name, mhz) for name in names or ("forward",)]
+    return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in scheduler.rank_infos]
 
 
 class ThreeSteps(FrequencyScheduler):
     """Yields three schedules; each depends on the results of all before."""
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         mhz = 1410
         for _ in range(3):
-            results = yield [
-                FrequencySchedule(rank=info.rank, frequencies=[("forward", mhz), ("backward", mhz)])
-                for info in self.rank_infos
-            ]
+            results = yield at(mhz, self, "forward", "backward")
             mhz -= 15 * round(max(result.iter_time[0] for result in results))
 
 
 class LongSchedules(FrequencyScheduler):
     """Seven of the longest schedules, all different."""
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         yield [FrequencySchedule(rank=rank, frequencies=[("forward", rank)] * MAX_INSTRUCTIONS) for rank in range(7)]
 
 
@@ -39,33 +41,32 @@ class Thoughtful(FrequencyScheduler):
 
     planning_takes_seconds = True
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         if self.job_info.job_metadata == "think":
             while not os.path.exists(os.environ["THOUGHT_THROUGH"]):
                 time.sleep(0.01)
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+        yield at(1200, self)
 
 
 class FollowsStraggler(FrequencyScheduler):
     """900 MHz while a straggler is announced, else 1200."""
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         while True:
             yield []
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
         mhz = 900 if self.plan_inputs.straggler else 1200
-        clocks = [("forward", mhz), ("backward", mhz)]
-        return ScheduleRequest([FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos])
+        return ScheduleRequest(at(mhz, self, "forward", "backward"))
 
 
 class Broken(FrequencyScheduler):
     """Breaks for jobs that say so in their metadata."""
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         if self.job_info.job_metadata == "break":
             raise ZeroDivisionError("as asked")
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+        yield at(1200, self)
 
 
 class SlowFirst(FrequencyScheduler):
@@ -75,28 +76,28 @@ class SlowFirst(FrequencyScheduler):
     made: list[SlowFirst] = []  # noqa: RUF012
     go_on = threading.Event()
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         SlowFirst.made.append(self)
         if len(SlowFirst.made) == 1:
             SlowFirst.go_on.wait(HANGS_AFTER_S)
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+        yield at(1200, self)
 
 
 class Quits(FrequencyScheduler):
     """Ends the process that it runs in, once it has results, for jobs that say so in their metadata."""
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+    def _run(self) -> ScheduleGenerator:
+        yield at(1200, self)
         if self.job_info.job_metadata == "quit":
             raise SystemExit("as asked")
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]
+        yield at(1005, self)
 
 
 class Misbehaves(FrequencyScheduler):
     """Takes what it can get as soon as it has results: the job's metadata say of what."""
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+    def _run(self) -> ScheduleGenerator:
+        yield at(1200, self)
         takes = self.job_info.job_metadata
         if takes == "memory":
             held = []
@@ -112,4 +113,4 @@ class Misbehaves(FrequencyScheduler):
             os._exit(3)
         if takes == "an error":
             raise ZeroDivisionError("as asked")
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]
+        yield at(1005, self)

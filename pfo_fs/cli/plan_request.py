@@ -21,7 +21,6 @@ from pfo_fs.planner import (
     one_per_stage,
     read_profile,
 )
-from pfo_fs.planner.profile import parse_profile
 from pfo_fs.planner.zeus_profile import InstructionProfilingResult
 from pfo_fs.store import load_dump
 
@@ -67,7 +66,7 @@ def read_dump(folder: Path) -> Profile:
         text = InstructionProfilingResult.from_dump(load_dump(RankInfo, folder), measured).csv_text()
     except PlanError as error:
         raise PlanError(f"{folder}: {error}") from error
-    return parse_profile(text, str(folder))
+    return read_profile(folder, text)
 
 
 def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:

@@ -30,7 +30,7 @@ from pfo_fs.planner.pipeline_schedules import make_pipeline
 from pfo_fs.planner.plan import Plan, plan_of_orders
 from pfo_fs.planner.planner import Planner, even_deadlines, solve_frontier
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.profile import Measurement, Profile, blocking_power_w, parse_profile, read_profile
+from pfo_fs.planner.profile import Measurement, Profile, blocking_power_w, read_profile
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 from pfo_fs.planner.switch_costs import SwitchCosts, costs_of, even_hosts
 
@@ -59,7 +59,6 @@ __all__ = [
     "make_pipeline",
     "one_frequency",
     "one_per_stage",
-    "parse_profile",
     "pipeline_from_orders",
     "pipeline_from_torch",
     "plan_of_orders",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +48,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         if not self.orders or not all(self.orders):
             raise PlanError("a pipeline needs at least one rank, and every rank at least one instruction")
-        for instruction, count in self._counts().items():
+        for instruction, count in Counter(self.instructions).items():
             if count > 1:
                 raise PlanError(f"{instruction} is listed {count} times; list every instruction of an iteration once")
         for before, after, delay_s in self.dependencies:
@@ -60,13 +60,6 @@ class Pipeline:
         if len(self.topological) < len(self.instructions):
             stuck = self.instructions[min(set(range(len(self.instructions))) - set(self.topological))]
             raise PlanError(f"the dependencies go in a circle through {stuck}: no order of execution satisfies them")
-
-    def _counts(self) -> Mapping[Instruction, int]:
-        counts: dict[Instruction, int] = defaultdict(int)
-        for order in self.orders:
-            for instruction in order:
-                counts[instruction] += 1
-        return counts
 
     @cached_property
     def instructions(self) -> tuple[Instruction, ...]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner.pipeline import Instruction
-from pfo_fs.planner.problem import Problem, Timing
+from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import Measurement
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.switch_costs import ChangeLimits, SwitchLoad, reason
@@ -80,10 +80,10 @@ class Plan:
         return times_s
 
     @cached_property
-    def timing(self) -> Timing:
-        """When each node begins, and the iteration time."""
-        played = self._played
-        return Timing((played.ends_s - played.times_s)[:, 0].tolist(), played.mean_s)
+    def starts_s(self) -> list[float]:
+        """When each node begins that begins as early as possible, in s."""
+        starts_s: list[float] = (self._played.ends_s - self._played.times_s)[:, 0].tolist()
+        return starts_s
 
     @cached_property
     def changes(self) -> list[int]:
@@ -152,7 +152,7 @@ class Plan:
     @cached_property
     def critical(self) -> list[int]:
         """Nodes of one longest path, in order: if one of them took longer, so would the iteration."""
-        problem, starts = self.problem, self.timing.starts_s
+        problem, starts = self.problem, self.starts_s
         ends = [start + time_s for start, time_s in zip(starts, self.times_s, strict=True)]
         node = max(range(len(ends)), key=lambda n: ends[n])
         path = [node]

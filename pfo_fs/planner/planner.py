@@ -78,7 +78,7 @@ class Planner:
         if problem.switch_costs.none:
             return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
-        return problem.timing([max(choices.times_s) for choices in problem.choices]).iteration_time_s
+        return problem.iteration_time_s([max(choices.times_s) for choices in problem.choices])
 
     @cached_property
     def least_energy_s(self) -> float:

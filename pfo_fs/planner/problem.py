@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, PlanError
@@ -18,18 +17,6 @@ from pfo_fs.planner.scenario_model import Played, Scenarios
 from pfo_fs.planner.switch_costs import SwitchCosts
 
 _PLAUSIBLE_W = (10.0, 3000.0)
-
-
-class Timing(NamedTuple):
-    """The times of one iteration in which all nodes begin as early as possible.
-
-    Attributes:
-        starts_s: For each node, when it begins, in s.
-        iteration_time_s: When the last node has ended, plus the fixed overhead, in s.
-    """
-
-    starts_s: list[float]
-    iteration_time_s: float
 
 
 @dataclass(frozen=True)
@@ -134,11 +121,9 @@ class Problem:
                 )
         return tuple(found)
 
-    def timing(self, times_s: Sequence[float]) -> Timing:
-        """Returns when each node begins, and the iteration time, from the duration of each node, in s."""
-        times = np.array(times_s)[:, None]
-        ends = self.paths.ends(times).ends_s
-        return Timing((ends - times)[:, 0].tolist(), float(ends.max()) + self.overhead_s)
+    def iteration_time_s(self, times_s: Sequence[float]) -> float:
+        """Returns the iteration time from the duration of each node, both in s; all begin as early as possible."""
+        return float(self.paths.ends(np.array(times_s)[:, None]).ends_s.max()) + self.overhead_s
 
     @cached_property
     def table(self) -> ClockTable:

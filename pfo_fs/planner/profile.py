@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.profile_csv import COLUMNS, parse_table, read_table, write_table
+from pfo_fs.planner.profile_csv import COLUMNS, read_table, write_table
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """Power of a GPU that waits for other GPUs (NCCL's kernels run while they wait), in W, by a word of the GPU's name.
@@ -168,30 +168,18 @@ def blocking_power_w(gpu_name: str) -> float:
     )
 
 
-def read_profile(path: str | os.PathLike[str]) -> Profile:
-    """Reads a profile CSV.
+def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profile:
+    """Reads a profile CSV, in any form of `profile_csv`; rows of one (stage, instruction, frequency) are averaged.
 
-    Returns:
-        The profile; rows of one (stage, instruction, frequency) are averaged.
-
-    Raises:
-        PlanError: The file cannot be read, or a row cannot be right; the message names row and column.
-    """
-    return profile_of(read_table(path), str(path))
-
-
-def parse_profile(text: str, source: str) -> Profile:
-    """Reads a profile from the text of a CSV; otherwise like `read_profile`."""
-    return profile_of(parse_table(text, source), source)
-
-
-def profile_of(table: Any, source: str) -> Profile:
-    """Returns the profile that a table of `profile_csv` holds.
+    Args:
+        path: The file; with `text`, the begin of messages.
+        text: The file's content, if it is at hand.
 
     Raises:
-        PlanError: Values of one key, or of neighbouring clocks, differ by more than they can; or the table has no
-            rows, or lacks a stage.
+        PlanError: The file cannot be read; a row cannot be right (the message names row and column); values of one
+            key, or of neighbouring clocks, differ by more than they can; there are no rows, or a stage is missing.
     """
+    table, source = read_table(path, text), str(path)
     keys = ["stage", "instruction", "frequency"]
     groups = table.groupby(keys, sort=False)[["time", "energy"]]
     means, spreads, rows = groups.mean(), groups.std().fillna(0.0), groups.size()

@@ -62,11 +62,6 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
     return frame
 
 
-def parse_table(text: str, source: str) -> Any:
-    """Does the same as `read_table` for a text that is at hand; messages begin with `source`."""
-    return read_table(source, text)
-
-
 def check_measured(frame: Any, source: str) -> None:
     """Makes numbers of the columns `time` (s) and `energy` (J).
 

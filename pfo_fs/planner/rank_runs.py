@@ -22,8 +22,8 @@ _CLOSE = 1e-9
 """A ratio that differs by less from a corner of the hull is there."""
 _BEND = 16.0
 """Ratios far from those of the relaxation cost as if hulls were bent by this multiple of what they are: all nodes move
-at once, which the values of single ones do not know. From 4 to 64, plans for real jobs save alike within 0.03 points;
-where clocks act 10 ms late, within 0.5."""
+at once, which per-node values miss. From 4 to 64, plans for real jobs save alike within 0.03 points; where clocks act
+10 ms late, within 0.5."""
 _MOST_CLOCKS = 64
 """Of more clocks, every second or third one is tried: this takes a time that grows with the square of their number."""
 _EPSILON_S = 1e-12

@@ -156,7 +156,7 @@ def plan_svg(plan: Plan) -> str:
     """Returns what every rank of a plan runs when, in the colour of its power, with a critical path."""
     pipeline, powers = plan.problem.pipeline, [m.energy_j / m.time_s for m in plan.measurements]
     low_w, high_w = min(plan.problem.blocking_power_w, *powers), max(powers)
-    laid = Laid(pipeline, plan.timing.starts_s, plan.times_s, plan.frequencies_mhz, powers)
+    laid = Laid(pipeline, plan.starts_s, plan.times_s, plan.frequencies_mhz, powers)
     ranks = len(pipeline.orders)
     title = (
         f"{pipeline.name}, {ranks} ranks x {pipeline.num_microbatches} micro-batches: {plan.iteration_time_s:.4g} s, "

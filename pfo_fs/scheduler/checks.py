@@ -89,8 +89,8 @@ def _is_plausible(result: ProfilingResult) -> bool:
         all(value == 0 or _SHORTEST_S <= value <= _LONGEST_S for value in times)
         and all(abs(value) <= _MOST_J for value in energies)
         and all(
-            abs(one.power) <= _MOST_W and one.error <= _MOST_W and 0 <= one.seconds <= _LONGEST_S
-            for one in result.powers
+            abs(power.power) <= _MOST_W and power.error <= _MOST_W and 0 <= power.seconds <= _LONGEST_S
+            for power in result.powers
         )
     )
 

@@ -140,19 +140,19 @@ class StageAdapter(FrequencyScheduler):
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
         """Passes on the slowest pipeline's time of each iteration, and translates what the wrapped policy concludes."""
         slowest: dict[tuple[int, int], IterationTime] = {}
-        for one in iteration_times:
-            known = slowest.get((one.step, one.number))
-            if known is None or one.span_s > known.span_s:
-                slowest[one.step, one.number] = one
+        for time in iteration_times:
+            known = slowest.get((time.step, time.number))
+            if known is None or time.span_s > known.span_s:
+                slowest[time.step, time.number] = time
         before = self.inner.plan_inputs
-        after = self.inner.assess([one._replace(pipeline=0) for one in slowest.values()])
+        after = self.inner.assess([time._replace(pipeline=0) for time in slowest.values()])
         changes: dict[str, Any] = {
             field: getattr(after, field)
             for field in PlanInputs.model_fields
             if getattr(after, field) != getattr(before, field)
         }
         if changes.get("slow_pipelines"):
-            pipeline = max(slowest.values(), key=lambda one: one.step).pipeline if slowest else 0
+            pipeline = max(slowest.values(), key=lambda time: time.step).pipeline if slowest else 0
             changes["slow_pipelines"] = {pipeline: max(after.slow_pipelines.values())}
         return self.plan_inputs.model_copy(update=changes)
 
@@ -240,7 +240,7 @@ def stage_results(
 
 def _combine_powers(lists: Sequence[Sequence[InstructionPower]]) -> list[InstructionPower]:
     """Returns the powers of all GPUs of a stage together; their errors are independent of each other."""
-    by_rank = [{(one.instruction, one.frequency): one for one in powers} for powers in lists]
+    by_rank = [{(power.instruction, power.frequency): power for power in powers} for powers in lists]
     combined = []
     for instruction, mhz in by_rank[0]:
         group = [powers[instruction, mhz] for powers in by_rank if (instruction, mhz) in powers]
@@ -249,9 +249,9 @@ def _combine_powers(lists: Sequence[Sequence[InstructionPower]]) -> list[Instruc
                 InstructionPower(
                     instruction=instruction,
                     frequency=mhz,
-                    power=sum(one.power for one in group),
-                    error=math.hypot(*(one.error for one in group)),
-                    seconds=max(one.seconds for one in group),
+                    power=sum(power.power for power in group),
+                    error=math.hypot(*(power.error for power in group)),
+                    seconds=max(power.seconds for power in group),
                 )
             )
     return combined

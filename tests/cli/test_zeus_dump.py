@@ -9,7 +9,7 @@ import pytest
 from pfo_fs.cli.plan_request import read_dump
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
-from pfo_fs.planner.profile import parse_profile
+from pfo_fs.planner.profile import read_profile
 from pfo_fs.store import save_dump
 
 CLOCKS = [1400, 1000]
@@ -57,7 +57,7 @@ def test_a_dump_is_the_profile_of_its_averages(tmp_path: Path) -> None:
         for name in TIME_S
         for mhz in CLOCKS
     ]
-    expected = parse_profile("\n".join(["stage,instruction,frequency,time,energy", *rows]), "expected")
+    expected = read_profile("expected", "\n".join(["stage,instruction,frequency,time,energy", *rows]))
     found = read_dump(dump(tmp_path))
     assert {kind: [m.frequency_mhz for m in of] for kind, of in found.measurements.items()} == {
         kind: [m.frequency_mhz for m in of] for kind, of in expected.measurements.items()

@@ -34,7 +34,7 @@ def iterations_of(
     found = []
     for _ in range(count):
         times = [rng.choice(choices.times_s) for choices in problem.choices]
-        length_s = problem.timing(times).iteration_time_s
+        length_s = problem.iteration_time_s(times)
         found.append(MeasuredIteration(dict(zip(pipeline.instructions, times, strict=True)), length_s, {}))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from pfo_fs.planner import (
     Problem,
     Profile,
     all_maximum,
+    even_deadlines,
     make_pipeline,
     one_frequency,
     one_per_stage,
     plan_of_orders,
+    solve_frontier,
 )
 
 
@@ -95,7 +98,7 @@ def test_a_straggler_is_waited_for_at_the_clocks_that_cost_least(planner: Planne
     assert plan.average_power_w == pytest.approx(plan.energy_j / straggler_s)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("share", [0.05, 0.95])
 def test_an_energy_budget_is_kept_with_little_time_lost(planner: Planner, share: float) -> None:
     most, least = planner.fastest().energy_j, planner.least_energy().energy_j
     budget_j = least + share * (most - least)
@@ -105,7 +108,7 @@ def test_an_energy_budget_is_kept_with_little_time_lost(planner: Planner, share:
     assert quicker.energy_j > budget_j or quicker.iteration_time_s == planner.fastest_s
 
 
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.98])
+@pytest.mark.parametrize("share", [0.02, 0.6, 0.98])
 def test_a_power_cap_is_kept_with_little_time_lost(planner: Planner, share: float) -> None:
     high = planner.fastest().average_power_w
     low = planner.at(straggler=planner.slowest_s).average_power_w
@@ -128,11 +131,6 @@ def test_many_deadlines_at_once_are_each_kept_and_never_much_worse_than_one_by_o
         assert plan.iteration_time_s <= deadline_s
         assert plan.lower_bound_j == pytest.approx(alone.lower_bound_j)
         assert plan.energy_j <= alone.energy_j * 1.02
-
-
-def test_the_same_question_has_the_same_answer() -> None:
-    answers = {Planner(problem_of()).at(slowdown=1.07).frequencies_mhz for _ in range(2)}
-    assert len(answers) == 1
 
 
 def test_overhead_and_tensor_parallel_gpus_are_part_of_time_and_energy() -> None:
@@ -187,25 +185,57 @@ def test_one_clock_per_stage_evens_out_the_forwards() -> None:
     assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1400}]
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 1.02, 1.1, 1.4])
-def test_one_clock_per_stage_is_never_worse_than_one_for_all(planner: Planner, slowdown: float) -> None:
-    deadline_s = all_maximum(planner.problem).iteration_time_s * slowdown
-    per_stage, single = one_per_stage(planner.problem, deadline_s), one_frequency(planner.problem, deadline_s)
-    assert per_stage.energy_j <= single.energy_j
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_one_clock_is_always_fast_enough_for_the_time_of_the_max_clocks(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("slowdown", [1.0, 1.02, 1.4])
+def test_one_clock_per_stage_is_on_time_and_never_worse_than_one_for_all(seed: int, slowdown: float) -> None:
     pipeline = make_pipeline("1f1b", 4, 8, delay_s=0.0007)
     problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 3), 60.0, overhead_s=0.03)
-    deadline_s = all_maximum(problem).iteration_time_s
-    for simple in (one_frequency, one_per_stage):
-        assert simple(problem, deadline_s).iteration_time_s <= deadline_s
+    deadline_s = all_maximum(problem).iteration_time_s * slowdown
+    per_stage, single = one_per_stage(problem, deadline_s), one_frequency(problem, deadline_s)
+    assert max(per_stage.iteration_time_s, single.iteration_time_s) <= deadline_s
+    assert per_stage.energy_j <= single.energy_j
 
 
 def test_simple_means_say_when_none_is_fast_enough(planner: Planner) -> None:
     with pytest.raises(Impossible, match="one-frequency"):
         one_frequency(planner.problem, planner.fastest_s * 0.9)
+
+
+# ---- frontiers
+
+
+def test_deadlines_go_evenly_from_the_fastest_plan_to_that_of_least_energy(planner: Planner) -> None:
+    deadlines = even_deadlines(planner, 11)
+    assert (deadlines[0], deadlines[-1]) == (planner.fastest_s, planner.least_energy_s)
+    assert even_deadlines(planner, 2) == [planner.fastest_s, planner.least_energy_s]
+    steps = [later - earlier for earlier, later in pairwise(deadlines)]
+    assert max(steps) == pytest.approx(min(steps))
+
+
+@pytest.mark.parametrize("points", [-1, 0, 1, 10**6])
+def test_a_frontier_of_so_many_points_is_refused(planner: Planner, points: int) -> None:
+    with pytest.raises(ConfigError, match="points"):
+        even_deadlines(planner, points)
+
+
+def test_each_deadline_has_its_plan_however_many_are_planned_at_once(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines = even_deadlines(planner, 9)
+    at_once = list(solve_frontier(planner.problem, [*deadlines[::-1], deadlines[0]]))
+    assert [plan.deadline_s for plan in at_once] == deadlines
+    assert all(plan.iteration_time_s <= plan.deadline_s for plan in at_once)
+    monkeypatch.setattr("pfo_fs.planner.planner._MOST_AT_ONCE", 4)
+    in_parts = list(solve_frontier(planner.problem, deadlines))
+    # Each call begins from another basis and finds other plans of equal quality.
+    assert [plan.energy_j for plan in in_parts] == pytest.approx([plan.energy_j for plan in at_once], rel=0.01)
+
+
+def test_a_deadline_that_is_impossible_is_said_with_its_figures(planner: Planner) -> None:
+    fastest_s = planner.fastest_s
+    with pytest.raises(Impossible) as caught:
+        list(solve_frontier(planner.problem, [0.5 * fastest_s, fastest_s]))
+    assert (caught.value.asked, caught.value.best) == (0.5 * fastest_s, fastest_s)
 
 
 # ---- the published profiles
@@ -243,14 +273,3 @@ def test_lowtimes_own_plans_are_beaten_at_their_own_iteration_time(shared_data: 
         theirs = plan_of_orders(problem, read_plan(file))
         ours = planner.at(straggler=theirs.iteration_time_s)
         assert ours.energy_j <= theirs.energy_j
-
-
-@pytest.mark.parametrize("seed", [1, 7])
-def test_an_energy_budget_near_the_least_costs_little_time(seed: int) -> None:
-    pipeline = make_pipeline("1f1b", 4, 8)
-    planner = Planner(Problem(pipeline, random_profile(random.Random(seed), pipeline, 12), 80.0))
-    most, least = planner.fastest().energy_j, planner.least_energy().energy_j
-    budget_j = least + 0.05 * (most - least)
-    plan = planner.at(energy=budget_j)
-    assert plan.energy_j <= budget_j
-    assert planner.at(deadline=plan.iteration_time_s * 0.97).energy_j > budget_j

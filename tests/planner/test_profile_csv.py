@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import PlanError
-from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, read_table, table_text
 
 HEADER = ",".join(COLUMNS) + "\n"
 cells = st.one_of(
@@ -24,7 +24,7 @@ cells = st.one_of(
 @example("," * 100_000)
 def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
     try:
-        table = parse_table(text, "p.csv")
+        table = read_table("p.csv", text)
     except PlanError as error:
         assert str(error).startswith("p.csv")
     else:
@@ -36,26 +36,26 @@ def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(50, 2000), *[st.floats(1e-9, 1e5)] * 2))
 )
 def test_what_is_written_is_read_exactly(rows: list[tuple[int, str, int, float, float]]) -> None:
-    table = parse_table(table_text(rows, COLUMNS), "p.csv")
+    table = read_table("p.csv", table_text(rows, COLUMNS))
     assert [tuple(row) for row in table.itertuples(index=False)] == rows
 
 
 def test_rows_keep_the_line_numbers_of_the_file() -> None:
-    table = parse_table(HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n", "p.csv")
+    table = read_table("p.csv", HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n")
     assert table.index.tolist() == [3, 5]
 
 
 def test_cells_of_optional_columns_that_hold_no_usable_number_are_missing() -> None:
     header = ",".join((*COLUMNS, *MEASURED_COLUMNS))
-    table = parse_table(f"{header}\n0,forward,1410,0.1,20,inf,-1,many,1e300\n", "p.csv")
+    table = read_table("p.csv", f"{header}\n0,forward,1410,0.1,20,inf,-1,many,1e300\n")
     assert table[list(MEASURED_COLUMNS)].isna().to_numpy().all()
 
 
 def test_a_rank_that_is_not_a_whole_number_is_named() -> None:
     with pytest.raises(PlanError, match=r"row 2, column rank: '0.5' is not a rank"):
-        parse_table("rank," + HEADER + "0.5,0,forward,1410,0.1,20\n", "p.csv")
+        read_table("p.csv", "rank," + HEADER + "0.5,0,forward,1410,0.1,20\n")
 
 
 def test_a_column_that_is_there_twice_is_named() -> None:
     with pytest.raises(PlanError, match="column time appears twice"):
-        parse_table("stage,instruction,frequency,time,energy,time\n", "p.csv")
+        read_table("p.csv", "stage,instruction,frequency,time,energy,time\n")

@@ -55,17 +55,6 @@ def weights_of(scenarios: Scenarios, clocks: list[list[int]]) -> Any:
     return weights.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).sum(axis=1)
 
 
-@settings(max_examples=30)
-@given(problems(), st.sampled_from(COSTS), st.integers(0, 10**9))
-def test_one_scenario_is_evaluated_like_a_plan(problem: Problem, costs: SwitchCosts, seed: int) -> None:
-    problem = replace(problem, switch_costs=costs, gpus_per_rank=2)
-    scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])
-    (clocks,) = random_clocks(problem, 1, seed)
-    plan = Plan(problem, tuple(clocks), "random", 0.0)
-    assert scenarios.iteration_times_s([clocks]) == pytest.approx([plan.iteration_time_s], rel=1e-9)
-    assert scenarios.energy_j([clocks]) == pytest.approx(plan.energy_j, rel=1e-9)
-
-
 @settings(max_examples=15)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS))
 def test_each_pipeline_is_as_long_as_its_instructions_make_it(seed: int, costs: SwitchCosts) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pfo_fs import InstructionProfilingResult, OfflineProfilingResult
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
-from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, parse_table, read_table
+from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, read_table
 
 tables = st.dictionaries(st.integers(200, 2000), st.floats(0.001, 100), min_size=1, max_size=5)
 
@@ -71,6 +71,6 @@ def test_a_value_that_cannot_be_right_is_refused_in_a_dump_as_in_a_csv(column: s
     with pytest.raises(PlanError) as in_dump:
         InstructionProfilingResult.from_dump([rank], [([schedule], [result])])
     with pytest.raises(PlanError) as in_csv:
-        parse_table(f"{','.join(COLUMNS)}\n0,forward,1410,{row['time']},{row['energy']}\n", "profile.csv")
+        read_table("profile.csv", f"{','.join(COLUMNS)}\n0,forward,1410,{row['time']},{row['energy']}\n")
     assert f"rank 0, forward: row 2, column {column}" in str(in_dump.value)
     assert str(in_dump.value).split(column)[1] == str(in_csv.value).split(column)[1]

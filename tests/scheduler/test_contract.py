@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,8 @@ from pfo_fs.models import (
     Switching,
     Target,
 )
+from pfo_fs.planner import make_pipeline
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.scheduler import (
     BUILTIN,
     FrequencyScheduler,
@@ -115,25 +118,15 @@ def run_time_s(rank: int, number: int, schedule: FrequencySchedule | None) -> fl
     return (0.1 if NAMES[rank][number] == "forward" else 0.2) * (0.3 + 0.7 * CLOCKS[-1] / mhz) * (1 + 1e-4 * rank)
 
 
+PIPELINE = make_pipeline("1f1b", STAGES, MICROBATCHES)
+
+
 def span_of_pipeline_s(pipeline: int, schedules: Mapping[int, FrequencySchedule]) -> float:
-    """Runs the instructions of a pipeline: a forward waits for that of the stage before, a backward for the next."""
+    """How long the instructions of a pipeline take, which wait for each other."""
     ranks = [info.rank for info in INFOS if info.dp_rank == pipeline]
-    ends: dict[tuple[int, str, int], float] = {}
-    position, free_at = [0] * STAGES, [0.0] * STAGES
-    while min(position) < 2 * MICROBATCHES:
-        for stage, rank in enumerate(ranks):
-            names, number = NAMES[rank], position[stage]
-            if number == len(names):
-                continue
-            microbatch = names[:number].count(names[number])
-            source = stage - 1 if names[number] == "forward" else stage + 1
-            if 0 <= source < STAGES and (source, names[number], microbatch) not in ends:
-                continue
-            start_s = max(free_at[stage], ends.get((source, names[number], microbatch), 0.0))
-            free_at[stage] = start_s + run_time_s(rank, number, schedules.get(rank))
-            ends[stage, names[number], microbatch] = free_at[stage]
-            position[stage] += 1
-    return max(free_at)
+    times_s = [[run_time_s(rank, number, schedules.get(rank))] for rank in ranks for number in range(2 * MICROBATCHES)]
+    paths = LongestPaths(PIPELINE.topological, PIPELINE.edges)
+    return float(paths.ends(np.array(times_s)).ends_s.max())
 
 
 def honest_result(rank: int, schedules: Mapping[int, FrequencySchedule], slower: float) -> ProfilingResult:
@@ -173,37 +166,26 @@ def power_w(mhz: int) -> float:
 def with_values(value: float) -> Callable[[ProfilingResult], ProfilingResult]:
     """Puts a value into the first place of every list of a result."""
 
+    def first(rows: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
+        return {name: [[value, *of[0][1:]], *of[1:]] for name, of in rows.items()}
+
     def change(result: ProfilingResult) -> ProfilingResult:
-        return ProfilingResult.model_construct(  # not validated: a policy does not rely on who reads the files
-            rank=result.rank,
-            iter_time=[value, *result.iter_time[1:]],
-            iter_energy=[value, *result.iter_energy[1:]],
-            time_breakdown={name: [[value, *rows[0][1:]], *rows[1:]] for name, rows in result.time_breakdown.items()},
-            energy_breakdown={
-                name: [[value, *rows[0][1:]], *rows[1:]] for name, rows in result.energy_breakdown.items()
-            },
-            iter_span=[value, *result.iter_span[1:]],
-            powers=[power.model_copy(update={"power": value}) for power in result.powers],
-        )
+        changed: dict[str, Any] = {name: [value, *getattr(result, name)[1:]] for name in LISTS}
+        changed |= {name: first(getattr(result, name)) for name in BREAKDOWNS}
+        powers = [power.model_copy(update={"power": value}) for power in result.powers]
+        # not validated: a policy does not rely on who reads the files
+        return ProfilingResult.model_construct(rank=result.rank, powers=powers, **changed)
 
     return change
 
 
 def all_zero(result: ProfilingResult) -> ProfilingResult:
     zeros = {name: [[0.0] * len(row) for row in rows] for name, rows in result.time_breakdown.items()}
-    nothing = [0.0] * len(result.iter_time)
-    return result.model_copy(
-        update={
-            "iter_time": nothing,
-            "iter_energy": nothing,
-            "iter_span": nothing,
-            "time_breakdown": zeros,
-            "energy_breakdown": zeros,
-            "powers": [],
-        }
-    )
+    lists = dict.fromkeys(LISTS, [0.0] * len(result.iter_time))
+    return result.model_copy(update={**lists, **dict.fromkeys(BREAKDOWNS, zeros), "powers": []})
 
 
+LISTS, BREAKDOWNS = ("iter_time", "iter_energy", "iter_span"), ("time_breakdown", "energy_breakdown")
 DAMAGES: dict[str, Callable[[ProfilingResult], ProfilingResult | None]] = {
     "none": lambda result: result,
     "missing": lambda result: None,

@@ -29,17 +29,13 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_rank_gets_its_list(plan: Path) -> None:
-    schedules = run(PointSolution, plan, pp=2)
-    assert [(s.rank, s.frequencies) for s in schedules] == [
-        (0, [("forward", 885), ("backward", 870)]),
-        (1, [("forward", 1200), ("backward", 1110)]),
-    ]
-
-
-def test_the_3d_variant_gives_each_rank_the_list_of_its_stage(plan: Path) -> None:
-    schedules = run(PointSolution3D, plan, pp=2, dp=2)
-    assert [(s.rank, s.frequencies[0][1]) for s in schedules] == [(0, 885), (1, 885), (2, 1200), (3, 1200)]
+@pytest.mark.parametrize(("cls", "dp"), [(PointSolution, 1), (PointSolution3D, 2)])
+def test_each_rank_gets_its_list_or_in_the_3d_variant_that_of_its_stage(
+    plan: Path, cls: type[FrequencyScheduler], dp: int
+) -> None:
+    first, second = [("forward", 885), ("backward", 870)], [("forward", 1200), ("backward", 1110)]
+    schedules = run(cls, plan, pp=2, dp=dp)
+    assert [(s.rank, s.frequencies) for s in schedules] == list(enumerate([first] * dp + [second] * dp))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -50,53 +46,35 @@ def test_real_plans_run_on_a_3d_job(shared_data: Path, name: str) -> None:
     assert schedules[31].frequencies == read_plan(path)[7]
 
 
-def test_a_plan_per_stage_for_a_job_with_more_ranks_points_to_the_3d_variant(plan: Path) -> None:
-    with pytest.raises(PlanError, match=r"for 2 ranks, but the job has 4 ranks in 2 stages; .*PointSolution3D"):
-        run(PointSolution, plan, pp=2, dp=2)
-
-
-def test_a_plan_for_another_number_of_stages_names_both(plan: Path) -> None:
-    with pytest.raises(PlanError, match=r"for 2 ranks, but the job has 3 ranks in 3 stages$"):
-        run(PointSolution3D, plan, pp=3, dp=2)
-
-
-def test_a_plan_file_that_is_not_there_is_said_when_the_scheduler_is_made(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"none\.py: cannot be read"):
-        run(PointSolution, tmp_path / "none.py", pp=2)
-
-
-def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"plan\.csv: a plan file ends in \.py \(lowtime\) or \.yaml"):
-        run(PointSolution, tmp_path / "plan.csv", pp=2)
+@pytest.mark.parametrize(
+    ("cls", "name", "degrees", "message"),
+    [
+        (PointSolution, "freqs_pipeline_00704.py", {"pp": 2, "dp": 2},
+         r"for 2 ranks, but the job has 4 ranks in 2 stages; .*PointSolution3D"),
+        (PointSolution3D, "freqs_pipeline_00704.py", {"pp": 3, "dp": 2},
+         r"for 2 ranks, but the job has 3 ranks in 3 stages$"),
+        (PointSolution, "none.py", {"pp": 2}, r"none\.py: cannot be read"),
+        (PointSolution, "plan.csv", {"pp": 2}, r"plan\.csv: a plan file ends in \.py \(lowtime\) or \.yaml"),
+        (PointSolution, "number.yaml", {"pp": 2}, r"must list the instructions one by one.* line 2"),
+        (PointSolution, "typo.yaml", {"pp": 2}, r"typo\.yaml: line 2: unknown key 'stagse'; did you mean 'stages'\?"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_cannot_run_is_refused_when_the_scheduler_is_made(
+    plan: Path, cls: type[FrequencyScheduler], name: str, degrees: dict[str, int], message: str
+) -> None:
+    (plan.parent / "number.yaml").write_text("# a number needs to know the instructions\nall: 1200\n")
+    (plan.parent / "typo.yaml").write_text("\nstagse:\n  0: 3\n")
+    with pytest.raises(PlanError, match=message) as caught:
+        run(cls, plan.parent / name, **degrees)
+    assert caught.value.line == (2 if name.endswith("yaml") else None)
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".yml"])
-def test_a_yaml_plan_of_lists_is_run(tmp_path: Path, suffix: str) -> None:
+def test_a_yaml_plan_of_lists_is_run_and_ranks_may_be_left_out(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"plan{suffix}"
-    path.write_text("stages:\n  0: [forward 885 x2]\n  1:\n    - forward 1200, backward 1110 x2\n")
-    schedules = run(PointSolution, path, pp=2, dp=2)
-    assert [len(schedule.frequencies) for schedule in schedules] == [2, 2, 4, 4]
-
-
-def test_a_yaml_plan_runs_under_the_3d_variant(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("stages:\n  1: [forward 885 x2]\n")
-    assert [schedule.rank for schedule in run(PointSolution3D, path, pp=2, dp=2)] == [2, 3]
-
-
-def test_a_number_in_a_yaml_plan_must_become_a_list(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("# a number needs to know the instructions\nall: 1200\n")
-    with pytest.raises(PlanError, match=r"must list the instructions one by one.* line 2") as caught:
-        run(PointSolution, path, pp=2)
-    assert caught.value.line == 2
-
-
-def test_problems_of_a_yaml_plan_name_file_and_line(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("\nstagse:\n  0: 3\n")
-    with pytest.raises(PlanError, match=r"plan\.yaml: line 2: unknown key 'stagse'; did you mean 'stages'\?"):
-        run(PointSolution, path, pp=2)
+    path.write_text("stages:\n  1:\n    - forward 1200, backward 1110 x2\n")
+    for cls in (PointSolution, PointSolution3D):
+        assert [(s.rank, len(s.frequencies)) for s in run(cls, path, pp=2, dp=2)] == [(2, 4), (3, 4)]
 
 
 def test_a_fixed_plan_is_done_after_its_first_results(plan: Path) -> None:

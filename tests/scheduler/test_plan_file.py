@@ -23,27 +23,17 @@ def failure_of(text: str | bytes) -> str:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_real_plans_are_read(shared_data: Path, name: str) -> None:
-    plan = read_plan(shared_data / "plans" / name)
-    assert [len(row) for row in plan] == [24] * 8
-    assert plan[0][0][0] == "forward"
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_real_plans_are_written_as_they_were_but_for_comments(shared_data: Path, name: str) -> None:
+def test_real_plans_are_read_and_written_as_they_were_but_for_comments(shared_data: Path, name: str) -> None:
     path = shared_data / "plans" / name
     plan = read_plan(path)
+    assert [len(row) for row in plan] == [24] * 8
     text = format_lowtime_plan([FrequencySchedule(rank=i, frequencies=row) for i, row in enumerate(plan)])
     assert text.splitlines() == [line for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
-def test_comments_at_the_end_are_normal() -> None:
-    text = "[[('forward', 885)]]\n# Iteration 704 cost: 5655.5 (it's 'fine')\n"
-    assert parse_plan(text.encode(), "plan.py") == [[("forward", 885)]]
-
-
-def test_0_mhz_is_a_clock() -> None:
-    assert parse_plan(b"[[('forward', 0)]]", "plan.py") == [[("forward", 0)]]
+def test_0_mhz_is_a_clock_and_comments_at_the_end_are_normal() -> None:
+    text = "[[('forward', 0)]]\n# Iteration 704 cost: 5655.5 (it's 'fine')\n"
+    assert parse_plan(text.encode(), "plan.py") == [[("forward", 0)]]
 
 
 def test_code_in_a_plan_is_refused_and_does_not_run(tmp_path: Path) -> None:
@@ -129,44 +119,34 @@ def test_a_wrong_shape_is_named_with_stage_and_position(text: str, message: str)
     assert message in failure_of(text)
 
 
-def test_more_instructions_than_a_rank_can_have_are_refused() -> None:
-    assert "stage 0 has 65,536 instructions" in failure_of("[[" + "('f', 1)," * 65_536 + "]]")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[" + "('f', 1)," * 65_536 + "]]", "stage 0 has 65,536 instructions"),
+        ("[" + "('f', 1)," * 600_001 + "]", "more than 400,000 instructions"),  # before it is parsed
+        (b"[\n\xff]", "plan.py, line 2: is not UTF-8"),
+    ],
+    ids=["rank", "plan", "bytes"],
+)
+def test_too_much_and_what_is_no_text_are_refused(text: str | bytes, message: str) -> None:
+    assert message in failure_of(text)
 
 
-def test_more_instructions_than_a_plan_can_have_are_refused_before_parsing() -> None:
-    assert "more than 400,000 instructions" in failure_of("[" + "('f', 1)," * 600_001 + "]")
-
-
-def test_text_that_is_not_utf8_is_refused_with_its_line() -> None:
-    assert "plan.py, line 2: is not UTF-8" in failure_of(b"[\n\xff]")
-
-
-def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "plan.py"
-    path.write_bytes(b" " * 101)
-    with pytest.raises(PlanError, match="larger than 100 bytes"):
-        read_plan(path, max_bytes=100)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"no\.py: cannot be read: No such file"):
-        read_plan(tmp_path / "no.py")
-
-
-def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "plan.py")
-    with pytest.raises(PlanError, match="is not a regular file"):
-        read_plan(tmp_path / "plan.py")
-
-
-def test_an_endless_device_is_refused() -> None:
-    with pytest.raises(PlanError, match="is not a regular file"):
-        read_plan("/dev/zero")
-
-
-def test_a_path_with_nul_is_refused() -> None:
-    with pytest.raises(PlanError, match="cannot be read"):
-        read_plan("a\0b.py")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("large.py", "larger than 100 bytes"),
+        ("no.py", r"no\.py: cannot be read: No such file"),
+        ("pipe.py", "is not a regular file"),
+        ("/dev/zero", "is not a regular file"),
+        ("a\0b.py", "cannot be read"),
+    ],
+)
+def test_what_is_no_readable_file_of_bounded_size_is_refused(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "large.py").write_bytes(b" " * 101)
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(PlanError, match=message):
+        read_plan(tmp_path / path, max_bytes=100)
 
 
 def test_a_plan_with_a_gap_in_its_ranks_cannot_be_written() -> None:

@@ -46,13 +46,12 @@ def my_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "my_policies_of_test"
 
 
-@pytest.mark.parametrize("cls", [Manual, PointSolution, PointSolution3D])
-def test_built_in_schedulers_have_short_names(cls: type[FrequencyScheduler]) -> None:
-    assert load_scheduler(cls.__name__) is cls
-
-
-def test_a_users_own_scheduler_is_found_by_module_and_class(my_module: str) -> None:
+def test_built_in_schedulers_have_short_names_and_others_are_found_by_module_and_class(my_module: str) -> None:
+    for cls in (Manual, PointSolution, PointSolution3D):
+        assert load_scheduler(cls.__name__) is cls
+        assert is_builtin(cls.__name__)
     assert load_scheduler(f"{my_module}:Mine").__name__ == "Mine"
+    assert not any(map(is_builtin, ("pfo_fs.scheduler:Manual", "os:system", "")))
 
 
 @pytest.mark.parametrize(
@@ -78,16 +77,6 @@ def test_a_name_that_leads_nowhere_says_which_step_failed(my_module: str, name: 
     with pytest.raises(ConfigError) as caught:
         load_scheduler(name)
     assert message in str(caught.value)
-
-
-def test_only_short_names_are_built_in() -> None:
-    assert [is_builtin(name) for name in ("Manual", "PointSolution3D", "pfo_fs.scheduler:Manual", "os:system", "")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
 
 
 class Choosy(FrequencyScheduler):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_jobs import make_job, order_of
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule
+from pfo_fs.models import FrequencySchedule, InstructionOrders
 from pfo_fs.schedule_yaml.problems import nearest_clocks
 from pfo_fs.scheduler import check_schedules
 
@@ -19,17 +21,13 @@ def schedule(rank: int, *steps: tuple[str, int], stages: list[int] | None = None
     return FrequencySchedule(rank=rank, frequencies=list(steps), stages=stages)
 
 
-def test_schedules_that_fit_pass() -> None:
-    schedules = [schedule(rank, ("forward", 885), ("backward", 0)) for rank in range(4)]
-    check_schedules(schedules, JOB, INFOS, {rank: order_of(["forward", "backward"]) for rank in range(4)})
-
-
-def test_ranks_may_be_left_out() -> None:
-    check_schedules([schedule(3, ("forward", 885))], JOB, INFOS)
-
-
-def test_ranks_whose_order_is_not_known_are_not_compared() -> None:
-    check_schedules([schedule(3, ("forward", 885))], JOB, INFOS, {3: None})
+@pytest.mark.parametrize(
+    ("ranks", "orders"),
+    [(range(4), {rank: order_of(["forward", "backward"]) for rank in range(4)}), ([3], None), ([3], {3: None})],
+    ids=["all", "some", "an unknown order"],
+)
+def test_schedules_that_fit_pass(ranks: Sequence[int], orders: InstructionOrders | None) -> None:
+    check_schedules([schedule(rank, ("forward", 885), ("backward", 0)) for rank in ranks], JOB, INFOS, orders)
 
 
 def test_ranks_that_offer_no_clocks_are_not_checked_for_them() -> None:
