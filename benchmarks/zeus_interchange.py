@@ -26,7 +26,7 @@ from typing import Any
 
 import _common as common
 
-from pfo_fs.cli.plan_request import read_dump
+from pfo_fs.cli.plan_parts import read_dump
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Profile, read_profile
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, read_plan

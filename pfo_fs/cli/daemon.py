@@ -105,7 +105,7 @@ def daemon(
 
 def _warn_of_mount(root: Path) -> None:
     """Logs options of the directory's mount that do harm."""
-    from pfo_fs.doctor.directory.mount import judge_mount
+    from pfo_fs.doctor.directory.place import judge_mount
     from pfo_fs.store import mount_of
 
     for check in judge_mount(mount_of(os.path.realpath(root))):

@@ -64,7 +64,7 @@ def plan(
     The table compares the plan with simpler ones that get the same time.
     Its gap shows how far the plan's energy can be above the least possible.
     """
-    from pfo_fs.cli import plan_output, plan_request
+    from pfo_fs.cli import plan_parts
     from pfo_fs.planner import (
         Planner,
         Problem,
@@ -87,8 +87,8 @@ def plan(
         fail(f"give only one of {', '.join('--' + name for name in names)}")
     if frontier is not None and solver != "lp":
         fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
-    waiting_w = plan_request.blocking_power_asked_w(p2p_power, gpu)
-    pipeline, complete = plan_request.profile_for(
+    waiting_w = plan_parts.blocking_power_asked_w(p2p_power, gpu)
+    pipeline, complete = plan_parts.profile_for(
         lambda stages: make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks),
         profile,
         derive=derive,
@@ -102,25 +102,25 @@ def plan(
     for warning in problem.warnings:
         say(("warning: ", "yellow"), warning, to=err)
     if output is not None:
-        plan_output.make_folder(output, frontier or 0, format_)
+        plan_parts.make_folder(output, frontier or 0, format_)
     if frontier is not None:
         with err.status("planning ..."):
             plans = list(solve_frontier(problem, even_deadlines(Planner(problem), frontier)))[::-1]
         rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
-        written = plan_output.write_frontier(plans, output, format_) if output else []
+        written = plan_parts.write_frontier(plans, output, format_) if output else []
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = shown = plan_request.find_plans(problem, asked, solver, max_changes)
+        rows = shown = plan_parts.find_plans(problem, asked, solver, max_changes)
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
-        written = plan_output.write_one(best, output, format_) if output else []
+        written = plan_parts.write_one(best, output, format_) if output else []
     if json_:
-        print_json({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]})
+        print_json({"plans": plan_parts.as_json(rows), "files": [str(path) for path in written]})
         return
-    out.print(plan_output.plans_table(shown))
+    out.print(plan_parts.plans_table(shown))
     for name, found in rows:
         if isinstance(found, str):
             say(f"{name}: {found}")

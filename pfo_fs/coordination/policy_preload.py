@@ -15,7 +15,7 @@ from importlib import import_module
 os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
 for name in (
     *("numpy", "numpy.random", "pandas", "highspy"),
-    *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler", "pfo_fs.coordination.policy_process"),
+    *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler", "pfo_fs.coordination.remote_policy"),
 ):
     with suppress(ImportError):
         import_module(name)

@@ -115,7 +115,6 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
         (["--gpu", "A100"], "give --p2p-power or --gpu, not both"),
         (["--frontier", "1"], "2 to 100,000 points"),
         (["--solver", "lowtime", "--power", "500"], "lowtime plans for deadlines only"),
-        (["--calibrate", "nowhere.json"], "nowhere.json"),
     ],
 )
 def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
@@ -149,11 +148,6 @@ def test_a_bad_profile_is_named_with_row_and_column(tmp_path: Path) -> None:
 def test_other_schedules_are_planned_from_the_same_profile(profile: Path, schedule: str) -> None:
     done = pfo_fs(*arguments(profile, "--schedule", schedule, "--derive", "--json"))
     assert done.returncode == (1 if schedule == "early-recomputation" and "longer than forward" in done.stderr else 0)
-
-
-def test_published_blocking_power_is_taken_by_the_name_of_the_gpu(profile: Path) -> None:
-    done = pfo_fs("plan", profile, "--num-microbatches", "2", "--gpu", "A40", "--json")
-    assert done.returncode == 0, done.stderr
 
 
 def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
@@ -200,9 +194,3 @@ def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile:
     assert shown.returncode == 0, shown.stderr
     assert "one clock for each rank" in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
-
-
-def test_a_missing_file_of_the_costs_of_clock_changes_is_refused(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--switching", tmp_path / "missing"))
-    assert done.returncode == 1
-    assert "No such file" in " ".join(done.stderr.split())

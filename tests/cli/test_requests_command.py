@@ -12,7 +12,7 @@ import yaml
 from commands import pfo_fs
 from jobs import living_daemon, make_job, rank_infos, register
 
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder
 
 
 @pytest.fixture
@@ -75,18 +75,6 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     assert done.returncode == 1
     assert "sets clocks" in done.stderr
     assert path.read_text() == "all: 1200  # typed by hand\n"
-
-
-def test_a_job_that_has_ended_takes_no_requests(folder: JobFolder) -> None:
-    folder.write(bodies.EndBody(reason="finished"))
-    done = request(folder, "target", "--slowdown", "1.1")
-    assert done.returncode == 1
-    assert "has ended" in done.stderr
-
-
-def test_status_shows_what_the_scheduler_is_doing(folder: JobFolder) -> None:
-    folder.write(bodies.CurrentBody(generation=1, number=3, state="running", status_text="profiling: 12 clocks to go"))
-    assert "profiling: 12 clocks to go" in pfo_fs("status", folder.files.root).stdout
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.cli.plan_request import read_dump
+from pfo_fs.cli.plan_parts import read_dump
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.planner.profile import read_profile

@@ -56,16 +56,6 @@ def test_a_leadership_that_has_ended_does_not_hold_again_when_the_same_daemon_le
     assert not first.holds()
 
 
-def test_a_leadership_does_not_hold_once_another_daemon_has_claimed_though_the_leader_has_not_noticed(
-    shared: SharedDirectory, clock: Clock
-) -> None:
-    leader = daemon(shared, clock)
-    look(leader, clock, 1)
-    claim(shared, 2)
-    assert leader.leadership is not None
-    assert not leader.leadership.holds()
-
-
 def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
     shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,17 +98,6 @@ def test_a_deposed_leader_does_not_say_goodbye_for_the_one_that_leads_now(
     heartbeat = shared.read_daemon()
     assert heartbeat is not None
     assert not heartbeat.stopped
-
-
-def test_of_two_daemons_that_find_a_silent_leader_one_leads(shared: SharedDirectory, clock: Clock) -> None:
-    look(daemon(shared, clock), clock, 1)
-    others = [daemon(shared, clock) for _ in range(2)]
-    for _ in range(60):
-        for other in others:
-            other.poll()
-        clock.now += 0.5
-    assert sum(other.leadership is not None for other in others) == 1
-    assert shared.leaders.poll()[0] == 2
 
 
 def test_a_daemon_with_another_scheduler_than_the_leader_warns_once(

@@ -17,28 +17,17 @@ def once(clock: Clock) -> LogOnce:
     return LogOnce(logging.getLogger("once"), clock)
 
 
-def test_a_cause_that_stays_is_logged_once(once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(1000):
-        once.log(logging.WARNING, "full disk")
-        clock.now += GONE_AFTER_S / 2
-    assert caplog.text.count("full disk") == 1
-
-
-def test_a_cause_that_was_gone_for_long_is_logged_again(
-    once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("pause_s", "times"), [(GONE_AFTER_S / 2, 1), (1 + GONE_AFTER_S, 100)], ids=["they stay", "they were gone for long"]
+)
+def test_causes_in_turn_are_logged_once_each_until_they_were_gone_for_long(
+    once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture, pause_s: float, times: int
 ) -> None:
-    for _ in range(2):
-        once.log(logging.WARNING, "full disk")
-        clock.now += 1 + GONE_AFTER_S
-    assert caplog.text.count("full disk") == 2
-
-
-def test_two_causes_in_turn_are_logged_once_each(once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(100):
         for text in ("full disk", "no answer"):
             once.log(logging.WARNING, text)
-            clock.now += 60
-    assert len(caplog.records) == 2
+        clock.now += pause_s
+    assert caplog.text.count("full disk") == caplog.text.count("no answer") == times
 
 
 def test_of_more_and_more_causes_the_first_are_forgotten(once: LogOnce, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from clock import Clock
 from coordinator_jobs import coordinate, poll
 from jobs import make_job, rank_infos, register
 from record_corpus import Place, load, plant, sign
 
-from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.job import CoordinationChoice
 from pfo_fs.store import SharedDirectory, bodies
@@ -30,19 +28,6 @@ def test_ranks_of_the_next_release_keep_default_clocks_and_the_status_names_the_
     assert (coordinator.state, folder.schedule_numbers()) == ("broken", [])
     assert "ranks/1.json" in coordinator.message
     assert "'pfo-fs/3', and this release reads 'pfo-fs/4'" in coordinator.message
-
-
-def test_a_job_of_the_next_release_is_not_claimed_and_the_log_names_the_versions(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = make_job(tmp_path, 1, 2)
-    place = Place(f"{folder.path}/job.json", bodies.JobBody)
-    plant(tmp_path, place, sign({**load(tmp_path, place), "schema": "pfo-fs/3"}))
-    shared = SharedDirectory(folder.files, "daemon")
-    folders = JobFolders(shared, lambda job_id: coordinate(shared.job(job_id), clock), 3600.0, clock)
-    assert folders.poll().jobs == []
-    assert "job.json: the record has schema 'pfo-fs/3', and this release reads" in caplog.text
-    assert "coordinator.json" not in folder.names()
 
 
 def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_says_why(tmp_path: Path) -> None:

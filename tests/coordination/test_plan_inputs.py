@@ -43,20 +43,6 @@ def test_removing_the_yaml_removes_the_target(folder: JobFolder, clock: Clock, r
     assert clock_mhz(folder) == 1410
 
 
-def test_a_restart_keeps_the_plan_inputs_and_publishes_nothing_new(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, rank_infos(1, 2))
-    poll(coordinator, clock, 2)
-    say_yaml(folder, "target: {slowdown: 1.1}\n")
-    poll(coordinator, clock, 4)
-    numbers = folder.schedule_numbers()
-    assert clock_mhz(folder) == 1410 - 15 - 150
-    poll(coordinate(folder, clock), clock, 5)
-    assert folder.schedule_numbers() == numbers
-    assert clock_mhz(folder) == 1410 - 15 - 150
-
-
 def test_a_restart_repeats_all_calls_of_the_scheduler_in_the_same_order(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)

@@ -16,9 +16,8 @@ import pytest
 from running import HANGS_AFTER_S
 from scheduler_jobs import make_job, result_of
 
-from pfo_fs.coordination.policy_process import PolicyLimits
 from pfo_fs.coordination.policy_start import PolicyCall
-from pfo_fs.coordination.remote_policy import PolicyProcesses, RemotePolicy
+from pfo_fs.coordination.remote_policy import PolicyLimits, PolicyProcesses, RemotePolicy
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.models import FrequencySchedule, PlanInputs, Target
 from pfo_fs.scheduler import FrequencyScheduler, load_scheduler

@@ -28,17 +28,11 @@ def site(root: Path, content: str | None, before: SitePolicy = AUTO) -> SitePoli
     return read_site_policy(shared, before)
 
 
-def test_without_the_file_everything_is_allowed(tmp_path: Path) -> None:
-    assert site(tmp_path / "pfo", None) == SitePolicy("auto")
-
-
-@pytest.mark.parametrize("content", ["", "# nothing\n", "coordination: auto\n", "{}"])
-def test_a_file_that_asks_for_nothing_allows_everything(tmp_path: Path, content: str) -> None:
-    assert site(tmp_path, content) == SitePolicy("auto")
-
-
-def test_the_file_can_ask_for_daemon_only(tmp_path: Path) -> None:
-    assert site(tmp_path, "coordination: daemon-only\n") == DAEMON_ONLY
+@pytest.mark.parametrize(
+    "content", [None, "", "# nothing\n", "coordination: auto\n", "{}", "coordination: daemon-only\n"]
+)
+def test_without_the_file_or_a_rule_in_it_everything_is_allowed(tmp_path: Path, content: str | None) -> None:
+    assert site(tmp_path / "pfo", content) == (DAEMON_ONLY if content and "only" in content else AUTO)
 
 
 BROKEN = [
@@ -83,16 +77,7 @@ def test_the_mended_file_is_in_force_when_it_is_read_next(tmp_path: Path) -> Non
     assert site(tmp_path, "coordination: daemon-only", broken) == DAEMON_ONLY
 
 
-TAGS = "int float bool null binary timestamp omap pairs set str seq map merge python/name:os.system".split()
 ODD_SCALARS = ["''", "0x" + "f" * 8000, "9" * 5000, "1_0:99:99", "2026-99-99", "2026-11-26T25:61:61Z", ".inf", "[]"]
-
-
-@pytest.mark.parametrize("tag", TAGS)
-@pytest.mark.parametrize("place", ["coordination: {}", "{}: auto", "{}", "- {}"])
-def test_every_tag_is_a_problem_whatever_its_value(tag: str, place: str) -> None:
-    for value in ODD_SCALARS:
-        with pytest.raises(ScheduleProblems, match="tags"):
-            parse_site_policy(place.format(f"!!{tag} {value}").encode())
 
 
 @pytest.mark.parametrize("value", ODD_SCALARS)

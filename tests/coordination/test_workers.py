@@ -49,17 +49,6 @@ def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wa
     wait_for(lambda: not workers.busy, what="the first call")
 
 
-def test_calls_wait_when_all_threads_are_held(workers: Workers, wait_for: Wait) -> None:
-    held, done = threading.Event(), []
-    for _ in range(3):
-        workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
-    workers.start(lambda: done.append(1))
-    assert workers.busy
-    assert not done
-    held.set()
-    wait_for(lambda: done, what="the call that waited")
-
-
 def test_an_exception_is_logged_and_the_next_call_runs(
     workers: Workers, wait_for: Wait, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from clock import Clock
@@ -85,16 +87,25 @@ def test_a_yaml_that_an_editor_replaces_again_and_again_is_not_removed(
     assert folder.schedule_numbers() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("make", "remove"),
+    [
+        (Path.mkdir, Path.rmdir),
+        (lambda path: path.write_bytes(b"#" * (10 << 20)), Path.unlink),
+        (lambda path: path.symlink_to("/etc/passwd"), Path.unlink),
+    ],
+    ids=["a folder", "a huge file", "a link out of the directory"],
+)
 def test_a_yaml_that_was_refused_unread_and_then_removed_is_not_a_problem_any_more(
-    folder: JobFolder, clock: Clock
+    folder: JobFolder, clock: Clock, make: Callable[[Path], object], remove: Callable[[Path], object]
 ) -> None:
-    coordinator = coordinate(folder, clock)
+    coordinator, path = coordinate(folder, clock), folder.location / "schedule.yaml"
     poll(coordinator, clock, 2)
-    (folder.files.root / folder.path / "schedule.yaml").mkdir()
+    make(path)
     poll(coordinator, clock, 4)
-    current = current_of(folder)
-    assert current.yaml_problem
-    (folder.files.root / folder.path / "schedule.yaml").rmdir()
+    assert current_of(folder).yaml_problem
+    assert "state: rejected" in (folder.location / "schedule.status.yaml").read_text()
+    assert folder.schedule_numbers() == [0]
+    remove(path)
     poll(coordinator, clock, 6)
-    current = current_of(folder)
-    assert not current.yaml_problem
+    assert not current_of(folder).yaml_problem

@@ -20,10 +20,9 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
-from pfo_fs.doctor.directory.mount import judge_mount, judge_space
 from pfo_fs.doctor.directory.names import check_write, judge_error, judge_locks, judge_owner, judge_reads
+from pfo_fs.doctor.directory.place import check_rights, judge_mount, judge_space
 from pfo_fs.doctor.directory.process import check_directory, check_directory_in_time
-from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.lines import Check, lines
 from pfo_fs.errors import plain_text
 from pfo_fs.store import mount_of

@@ -172,13 +172,6 @@ def test_clocks_are_reset_when_the_measurement_is_ended(
     assert not output.exists()
 
 
-def test_without_a_terminal_and_without_yes_no_clock_is_set(sim_dir: Path, tmp_path: Path) -> None:
-    done = doctor(sim_dir, "--switching", "-o", str(tmp_path / "switching.json"))
-    assert done.returncode == 1
-    assert "--yes" in done.stderr
-    assert not actions(sim_dir)
-
-
 def test_while_another_process_sets_clocks_the_measurement_is_refused(sim_dir: Path, tmp_path: Path) -> None:
     clocks = ClockProcess("simulated:training")
     try:
@@ -191,25 +184,23 @@ def test_while_another_process_sets_clocks_the_measurement_is_refused(sim_dir: P
     assert set(actions(sim_dir)) == {"training"}
 
 
-def test_a_gpu_whose_clocks_cannot_be_set_is_an_error_that_says_why(sim_dir: Path, tmp_path: Path) -> None:
-    output = tmp_path / "switching.json"
-    done = doctor(sim_dir, "--switching", "--yes", "-o", str(output), PFO_FS_SIM_FAULT="permission")
-    assert done.returncode == 1
-    assert "may not lock GPU clocks" in done.stderr
-    assert not output.exists()
-
-
-def test_a_dry_run_measures_nothing(sim_dir: Path, tmp_path: Path) -> None:
-    done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "switching.json"), PFO_FS_DRY_RUN="1")
-    assert done.returncode == 1
-    assert "PFO_FS_DRY_RUN is set" in done.stderr
-
-
-def test_a_folder_that_is_missing_is_noticed_before_clocks_are_set(sim_dir: Path, tmp_path: Path) -> None:
-    done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "missing" / "switching.json"))
-    assert done.returncode == 1
-    assert "missing" in done.stderr
-    assert not actions(sim_dir)
+@pytest.mark.parametrize(
+    ("output", "yes", "more", "says"),
+    [
+        ("switching.json", False, {}, "--yes"),
+        ("switching.json", True, {"PFO_FS_SIM_FAULT": "permission"}, "may not lock GPU clocks"),
+        ("switching.json", True, {"PFO_FS_DRY_RUN": "1"}, "PFO_FS_DRY_RUN is set"),
+        ("missing/switching.json", True, {}, "missing"),
+    ],
+    ids=["nobody has agreed", "no permission", "a dry run", "a folder that is missing"],
+)
+def test_where_nothing_can_be_measured_no_clock_is_set_and_the_error_says_why(
+    sim_dir: Path, tmp_path: Path, output: str, yes: bool, more: dict[str, str], says: str
+) -> None:
+    done = doctor(sim_dir, "--switching", *["--yes"] * yes, "-o", str(tmp_path / output), **more)
+    assert (done.returncode, says in done.stderr) == (1, True), done.stderr
+    assert not any("lock" in log for log in actions(sim_dir).values())
+    assert not (tmp_path / output).exists()
 
 
 # ---- checks

@@ -87,7 +87,7 @@ def reports(
 
 def outcome(checks: list[Check], name: str) -> str:
     check = next(check for check in checks if check.name == name)
-    known = ("ok", "slow", "broken", "off", "local", "none")
+    known = ("ok", "slow", "broken", "local", "none")
     with_name = (what for what in known if _is(check, name, what))
     return next(with_name)
 
@@ -104,8 +104,6 @@ def test_delays_do_not_depend_on_how_far_apart_the_clocks_are(ahead_s: float, la
     found = judge(reports(ahead_s, late_s, old_s))
     slow = "slow" if max(late_s, old_s) > 2 + 1e-6 else "ok"
     assert outcome(found, "change seen by other hosts") == slow or max(late_s, old_s) == pytest.approx(2, abs=1e-6)
-    if abs(abs(ahead_s) - 5 - max(0.1, late_s)) > 1e-6:
-        assert outcome(found, "clocks of the hosts") == ("off" if abs(ahead_s) > 5 + max(0.1, late_s) else "ok")
 
 
 @pytest.mark.parametrize(

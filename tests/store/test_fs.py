@@ -204,12 +204,6 @@ def test_cleaning_a_clean_or_missing_folder_writes_nothing(tmp_path: Path) -> No
     assert tmp_path.stat().st_mtime_ns == before
 
 
-def test_a_folder_that_is_not_there_is_told_apart_from_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert Files(tmp_path).names_if_there("empty") == []
-    assert Files(tmp_path).names_if_there("missing") is None
-
-
 @pytest.mark.parametrize("path", ["a\0b", "a\0b/c", "\udcff", "x" * 5000])
 def test_a_path_that_no_file_system_knows_is_an_error_of_the_store(tmp_path: Path, path: str) -> None:
     files = Files(tmp_path)
@@ -327,12 +321,6 @@ def test_paths_cannot_lead_out(tmp_path: Path, path: str) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(StoreError):
         Files(tmp_path).read(path, 10)
-
-
-def test_a_directory_open_to_all_users_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    with pytest.raises(StoreError, match="chmod o-w"):
-        Files(tmp_path)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])

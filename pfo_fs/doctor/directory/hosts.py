@@ -35,7 +35,6 @@ _SEEN_WITHIN_S = 70.0
 _GRANTED_WITHIN_S = 5.0
 _SILENT_S = 120.0
 _SLOW_S, _BROKEN_S = 2.0, 65.0
-_CLOCK_OFF_S = 5.0
 _HOLDS, _TRIED, _RELEASED, _COMPLETE, _COMPARED = range(1, 6)
 """What a host has done: it holds its locks; it has requested those of the others; it has released its own; everything;
 it has compared the files. It says so in its file and by a new name."""
@@ -282,31 +281,25 @@ class Hosts:
 
 def judge(reports: Mapping[str, Report]) -> list[Check]:
     """Returns the lines about the hosts; `reports`: what each host has written, by its id."""
-    first = min(reports)
     names = [report.host for report in reports.values()]
     labels = {
         member: report.host if names.count(report.host) == 1 else f"{report.host} ({member[:4]})"
         for member, report in reports.items()
     }
-    others = sorted({*reports} - {first})
     return [
         line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
         _judge_locks(list(reports.values())),
         _judge_delay({labels[member]: _delay_s(reports, member) for member in sorted(reports)}),
-        _judge_clocks({labels[member]: _ahead_s(reports, first, member) for member in others}),
     ]
 
 
-def _ahead_s(reports: Mapping[str, Report], member: str, other: str) -> tuple[float, float]:
-    """Returns how far the clock of a host is ahead of another one's, in s, and how unsure that is.
-
-    As in NTP: files are taken to travel as fast in both directions.
-    """
+def _ahead_s(reports: Mapping[str, Report], member: str, other: str) -> float:
+    """Returns how far the clock of a host is ahead of another one's, in s; files travel as fast in both directions."""
     there_s = reports[other].seen.get(member, Seen()).least_s
     back_s = reports[member].seen.get(other, Seen()).least_s
     if there_s is None or back_s is None:
-        return 0.0, _SEEN_WITHIN_S
-    return (there_s - back_s) / 2, max(0.1, (there_s + back_s) / 2)
+        return 0.0
+    return (there_s - back_s) / 2
 
 
 def _delay_s(reports: Mapping[str, Report], host: str) -> dict[str, float]:
@@ -314,7 +307,7 @@ def _delay_s(reports: Mapping[str, Report], host: str) -> dict[str, float]:
     found = {"replaced file": 0.0, "new name": 0.0}
     for other, report in reports.items():
         if other != host:
-            seen, ahead_s = reports[host].seen.get(other, Seen()), _ahead_s(reports, other, host)[0]
+            seen, ahead_s = reports[host].seen.get(other, Seen()), _ahead_s(reports, other, host)
             late_s = [at_s - made_s - ahead_s for at_s, made_s in zip(seen.new_s, report.made_s, strict=False)]
             replaced_s = max(seen.most_s - ahead_s, 0.0) if seen.least_s is not None else _SEEN_WITHIN_S
             new_s = max(late_s) if len(late_s) == _RELEASED else _SEEN_WITHIN_S
@@ -333,17 +326,6 @@ def _judge_delay(delays: Mapping[str, Mapping[str, float]]) -> Check:
         for host, kinds in delays.items()
     )
     return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
-
-
-def _judge_clocks(ahead_s: Mapping[str, tuple[float, float]]) -> Check:
-    texts = [
-        f"{host} the same within {unsure_s:.1f} s"
-        if abs(by_s) <= unsure_s
-        else f"{host} {abs(by_s):.1f} s {'ahead' if by_s > 0 else 'behind'} (within {unsure_s:.1f} s)"
-        for host, (by_s, unsure_s) in ahead_s.items()
-    ]
-    off = any(abs(by_s) > _CLOCK_OFF_S + unsure_s for by_s, unsure_s in ahead_s.values())
-    return line("clocks of the hosts", "off" if off else "ok", ", ".join(texts))
 
 
 def _all_of(answers: Sequence[Mapping[str, str]], name: str) -> str:
