@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pfo_fs.models import Count, Megahertz, Seconds, StepNumber, Text
 
+LEAST_BALANCED = 0.02
+"""Balanced batches are worth a word where steps would be shorter by this share."""
 _MOST_LANES = 64
 """More than twice as many as are written."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.simulated.node_physics import PRESETS
+from pfo_fs.device.simulated.physics import PRESETS
 from pfo_fs.training.step_parts import MODES
 from pfo_fs.training.stream_marks import WAYS
 

@@ -16,7 +16,6 @@ from typer import Option
 
 from pfo_fs.cli.terminal import SLOWDOWN, JsonFlag, plausible_slowdown, print_json, say, show, table, wrong_usage
 from pfo_fs.errors import CoordinationError, PlanError
-from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
 
 if TYPE_CHECKING:
@@ -79,8 +78,7 @@ def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[Job
     Raises:
         PlanError: No plan was in force and measured within 400 iterations.
     """
-    from pfo_fs.device.simulated.node_physics import node_physics
-    from pfo_fs.device.simulated.physics import A100
+    from pfo_fs.device.simulated.physics import A100, node_physics
     from pfo_fs.planner import make_pipeline
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.settings import load_settings
@@ -185,6 +183,8 @@ def _of_loads(data: JobData) -> Shown:
 
 
 def _show_loads(loads: LoadsKnown) -> None:
+    from pfo_fs.loads_known import LEAST_BALANCED
+
     saved, saved_error = signed_percent(-(loads.saved or 0.0)), f"{100 * (loads.saved_error or 0):.1f} %"
     explained = "too little" if loads.explained is None else f"{math.floor(100 * loads.explained)} %"
     shown = table("against max clocks", "", "± error", title=f"Clocks from loads, {loads.steps} steps")

@@ -24,7 +24,6 @@ from pfo_fs.cli.terminal import (
     table,
     wrong_usage,
 )
-from pfo_fs.loads.state import LEAST_BALANCED
 from pfo_fs.reports.wording import difference_text, duration_text, percent, signed_percent
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def _about(trace: Trace) -> str:
 
 
 def _nodes(node: Node, gpus_per_stage: int) -> NodeSettings | None:
-    from pfo_fs.device.simulated.node_physics import node_physics
+    from pfo_fs.device.simulated.physics import node_physics
     from pfo_fs.simulator.nodes import NodeSettings
 
     if node == "launch":
@@ -257,6 +256,8 @@ def loads(
 
 def _show_loads(summary: LoadSummary, title: str, plan: str) -> None:
     """Shows what clocks from loads have saved, and first what balanced batches would; `plan`: what its row is about."""
+    from pfo_fs.loads_known import LEAST_BALANCED
+
     if summary.balanced >= LEAST_BALANCED:
         say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
     begins = summary.begins_at

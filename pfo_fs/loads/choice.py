@@ -60,7 +60,6 @@ class LoadChoice:
     """Chooses clocks for each step, and learns from each.
 
     Args:
-        shape: What the ranks of a pipeline run in a step.
         lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
@@ -110,11 +109,7 @@ class LoadChoice:
         return self.explains and not self.has_lost_too_much
 
     def status_text(self, saved: str = "") -> str:
-        """Returns what is known, for people.
-
-        Args:
-            saved: What is known of the energy.
-        """
+        """Returns what is known, for people; `saved` is what is known of the energy."""
         if self.durations.count < _FIRST_STEPS and (self.durations.count or self.steps < _FIRST_STEPS):
             return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):

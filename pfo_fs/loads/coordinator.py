@@ -14,11 +14,10 @@ from statistics import median
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.choice import Clocks, LoadChoice
 from pfo_fs.loads.energies import StepEnergies
-from pfo_fs.loads.state import LEAST_BALANCED, last_step
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import RECENT, Pace, Took, Turns, Waits
-from pfo_fs.loads_known import LastLoadStep, LoadsKnown
+from pfo_fs.loads_known import LEAST_BALANCED, LastLoadStep, LoadsKnown
 
 _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
@@ -29,6 +28,9 @@ _SURE = 0.01
 """Times of steps are told beside those at default clocks once they are known to 1 %."""
 _RESTS = 16
 """What comes in a step beside the ranks' work is the median of the last 16 steps at the highest clocks."""
+
+SHOWN_LANES = 32
+"""Most lanes of a step that are shown: a picture of more has no room for names, and records stay small."""
 
 
 @dataclass
@@ -263,3 +265,22 @@ class LoadCoordinator:
             energy_j=self._energies.drawn_j,
             last=self._last,
         )
+
+
+def last_step(step: int, mhz: Array, work_s: Array, full_s: Array) -> LastLoadStep | None:
+    """Returns what is shown of a step; None if the clock of a lane, or how long it worked and would have worked at the
+    highest clock, is not known.
+    """
+    if not np.isfinite(mhz + work_s + full_s).all():
+        return None
+    order = np.argsort(-full_s, kind="stable")
+    lanes = order.tolist()
+    if len(order) > SHOWN_LANES:
+        chosen = order[np.linspace(0, len(order) - 1, SHOWN_LANES - 1).round().astype(int)]
+        # The lane that ended last is not always the one with most work: it is shown in any case.
+        lanes = [lane for lane in lanes if lane in {*chosen.tolist(), int(np.argmax(work_s))}]
+    seconds = [[float(f"{values[lane]:.4g}") for lane in lanes] for values in (work_s, full_s)]
+    clocks = [round(float(mhz[lane])) for lane in lanes]
+    return LastLoadStep.model_construct(
+        step=step, lanes=len(order), lane=lanes, mhz=clocks, work_s=seconds[0], full_s=seconds[1]
+    )

@@ -167,8 +167,7 @@ class StepEnergies:
     def least_mhz(self, offered_mhz: Sequence[int], slope: float) -> int:
         """Returns the clock, among these, at which work takes least energy beyond that of waiting.
 
-        Args:
-            slope: By which share of its time work follows the clock.
+        By the share `slope` of its time, work follows the clock.
         """
         _, fixed_w, linear_w, steep_w = map(float, self._all.solve())
 

@@ -26,12 +26,9 @@ HELLO = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sq")
 
 
 def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
-    """Returns what shows that its sender knows the job's secret, which itself is never sent.
+    """Returns what shows that its sender, a rank or the process that decides (-1), knows the job's secret.
 
-    Args:
-        token: The secret.
-        challenge: What the other side has sent, another one each time.
-        rank: The rank that proves it; -1: the process that decides.
+    The secret itself is never sent; the challenge comes from the other side, another one each time.
     """
     return hmac.digest(token, challenge + rank.to_bytes(8, "little", signed=True), "sha256")
 
@@ -40,9 +37,7 @@ class Seals:
     """Seals the packets of one direction of a connection, so that only who knows the job's secret can have made them.
 
     Args:
-        token: The secret.
         challenges: That of the process that decides, then that of the rank.
-        rank: The rank.
         clocks: Whether the packets go to the rank.
     """
 

@@ -166,8 +166,7 @@ class Pace:
     def _slower(self, model: LoadDurations) -> float:
         """By how much longer the last steps with lower clocks were than the last ones without; 0 if that may be chance.
 
-        Args:
-            model: The one by which all of them are compared: one that was learned between them knows more of some.
+        One model compares all of them: one that was learned between them knows more of some.
         """
         if len(self._low) < RECENT or len(self._top) < RECENT:
             return 0.0

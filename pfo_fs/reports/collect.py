@@ -198,10 +198,8 @@ class JobData(JobState):
         return [order for order in orders if order] if all(orders) else []
 
     def at_max_clocks(self, window: Window, *, or_default: bool = False) -> bool:
-        """Whether a schedule runs everything at the highest clock that each GPU offers.
-
-        Args:
-            or_default: Whether clocks that are left alone count as well.
+        """Whether a schedule runs everything at the highest clock that each GPU offers, or leaves it alone if
+        `or_default`.
         """
         tops = {info.rank: max(info.available_frequencies, default=0) for info in self.infos}
         return (or_default or len(window.schedules) == len(tops)) and all(

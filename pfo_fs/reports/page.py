@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import pfo_fs
 from pfo_fs.errors import PfoError
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.pictures import clock_bounds, life_svg, loads_svg, mean_clocks, step_svg
+from pfo_fs.reports.pictures import SCALE, clock_bounds, life_svg, loads_svg, mean_clocks, step_svg
 from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
-from pfo_fs.reports.svg import SCALE
 from pfo_fs.reports.timeline import dag_of, measured_pipeline
 from pfo_fs.reports.wording import seconds_text, signed_percent
 
@@ -76,7 +75,7 @@ def _facts(data: JobData) -> list[str]:
 
 
 def picture_markup(svg: str) -> Markup:
-    """Returns a picture of `svg.Svg`, which escapes its texts, for the template."""
+    """Returns a picture of `pictures.Svg`, which escapes its texts, for the template."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704

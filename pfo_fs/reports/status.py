@@ -106,8 +106,7 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
 def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tuple[dict[str, Any], JobState | None]:
     """Returns the state of one job as plain data, and as it was read; `problem` in it names what cannot be read.
 
-    Args:
-        switched: What is switched off in the directory; None: that is read.
+    What is switched off in the directory is read unless it is given.
     """
     switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
     row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}

@@ -3,7 +3,7 @@
 from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Nuisances, Played
 from pfo_fs.simulator.job_generator import SimulatedJob, generated_job, varied_job
 from pfo_fs.simulator.play import Iteration, Play
-from pfo_fs.simulator.summary import EpisodeSummary, Summary, summarize
+from pfo_fs.simulator.summary import Summary, summarize
 from pfo_fs.simulator.traces import Trace, read_trace
 from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
 from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
@@ -13,7 +13,6 @@ __all__ = [
     "Cluster",
     "DrawnVariation",
     "Episode",
-    "EpisodeSummary",
     "Iteration",
     "Mixture",
     "ModelTruth",

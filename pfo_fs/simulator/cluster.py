@@ -141,12 +141,7 @@ class Cluster:
         self._kernels = KernelTables(self.pipeline, truth, self.nuisances.delay_s)
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
-        """Returns clock numbers, a row per node and a column per pipeline, for `run`.
-
-        Args:
-            schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs at the
-                highest clock.
-        """
+        """Returns clock numbers for `run`, as `KernelTables.clocks_of` does."""
         return self._kernels.clocks_of(schedules)
 
     @property
@@ -198,8 +193,7 @@ class Cluster:
     def iterate(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
 
-        Args:
-            slowdowns: Factors of durations: one, or one per pipeline, or an array of (nodes, pipelines).
+        Durations have one factor, or one per pipeline, or an array of (nodes, pipelines).
         """
         return self._iterate(clocks, self._draw(slowdowns, clocks.shape))
 

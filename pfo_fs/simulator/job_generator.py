@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pfo_fs.device.simulated.node_physics import PRESETS
-from pfo_fs.device.simulated.physics import Coefficients, GpuModel
+from pfo_fs.device.simulated.physics import PRESETS, Coefficients, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
-from pfo_fs.simulator.cluster import Cluster, Episode, Nuisances
+from pfo_fs.simulator.cluster import Cluster, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import OfModel, Truth
 from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
@@ -48,19 +47,14 @@ class SimulatedJob:
     pipelines: int = 1
     variation: Variation | None = None
 
-    def cluster(self, seed: int = 0, episodes: Sequence[Episode] = ()) -> Cluster:
-        """Returns a cluster that runs the job.
-
-        Args:
-            seed: Seed of the noise, and of what the variation draws.
-        """
+    def cluster(self, seed: int = 0) -> Cluster:
+        """Returns a cluster that runs the job; the seed is that of the noise, and of what the variation draws."""
         return Cluster(
             self.pipeline,
             self.truth,
             self.nuisances,
             self.pipelines,
-            episodes,
-            seed,
+            seed=seed,
             nodes=self.nodes,
             variation=self.variation,
         )

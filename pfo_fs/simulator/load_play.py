@@ -147,13 +147,7 @@ def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
 
 
 class LoadPlay:
-    """Plays a trace with clocks from loads.
-
-    Args:
-        cluster: Its cluster (`trace.job(...).cluster(seed)`).
-        loads: `loads_of` the trace.
-        seed: That of the cluster.
-    """
+    """Plays a trace with clocks from loads (`loads_of`), on its cluster (`trace.job(...).cluster(seed)`)."""
 
     def __init__(self, trace: Trace, cluster: Cluster, loads: Array, seed: int) -> None:
         self._trace, self._cluster, self._loads, self._seed = trace, cluster, loads, seed
@@ -167,8 +161,7 @@ class LoadPlay:
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
         """Plays the first `iterations` steps, and then all steps of the trace with what is known at the end.
 
-        Args:
-            steps: From their number to the steps, such as with a bar that shows progress.
+        `steps` makes the steps from their number, such as with a bar that shows progress.
         """
         played, begins_at = [], None
         for iteration in steps(iterations):

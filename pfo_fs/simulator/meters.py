@@ -35,12 +35,8 @@ class PlayedStep(NamedTuple):
 class SimulatedMeters:
     """The meters of all ranks.
 
-    A step's marks (times of its instructions) are given to the meters one iteration later, when the energy counters
-    have ticked beyond its end.
-
-    Args:
-        cluster: The cluster that computes the iterations; its noise jitters the ticks.
-        settings: They say how many steps make a result.
+    A step's marks (times of its instructions) are given to the meters one iteration later, when the energy counters,
+    whose ticks the cluster's noise jitters, have ticked beyond its end.
     """
 
     def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], settings: PFOSettings) -> None:

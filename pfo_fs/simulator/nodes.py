@@ -18,7 +18,7 @@ from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
 from pfo_fs.device.shared_page import IDLE
-from pfo_fs.device.simulated.node_physics import NodePhysics
+from pfo_fs.device.simulated.physics import NodePhysics
 
 _SEEN_LATE_S = 0.0001
 """The longest time until a clock process sees that the device has reached a point."""

@@ -7,31 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from pfo_fs.models import PlanInputs
-from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Played
+from pfo_fs.simulator.cluster import QUIET, Cluster, Played
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.store import bodies
 from pfo_fs.store.bodies import IndexBody
-
-
-@dataclass
-class EpisodeSummary:
-    """How the plans followed one straggler.
-
-    Attributes:
-        followed_after: Number of iterations from its begin until the others ran the plan for it; None if never.
-        back_after: Number of iterations from its end until they ran another plan; None if not within the run.
-        saved: Share of energy saved over the episode, against the plan in force before.
-    """
-
-    slowdown: float
-    first: int
-    last: int
-    pipeline: int
-    followed_after: int | None = None
-    back_after: int | None = None
-    saved: float | None = None
 
 
 @dataclass
@@ -73,7 +53,6 @@ class Summary:
     energy_j: float
     full_run_time_s: float
     full_run_energy_j: float
-    episodes: list[EpisodeSummary]
     status_text: str
 
     @property
@@ -114,12 +93,12 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     cluster = play.cluster
     numbers = {iteration.number for iteration in played}
     indexes = {number: index for number, index in _indexes(play) if number in numbers}
-    plans = {number: index.source.plan_inputs for number, index in indexes.items()}
     # A schedule for measuring is limited to some steps.
     under_plan = [
         i for i in played if play.first_plan is not None and i.number >= play.first_plan and not indexes[i.number].steps
     ]
-    last = next((i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines), None)
+    of_healthy = (i.number for i in reversed(under_plan) if not indexes[i.number].source.plan_inputs.slow_pipelines)
+    last = next(of_healthy, None)
     settled_at = None
     judged = judged_iterations(cluster, [{}] * cluster.pipelines if last is None else play.schedules_of(last))
     if last is not None:
@@ -149,17 +128,14 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         energy_j=sum(i.energy_j for i in played),
         full_run_time_s=sum(i.full_time_s for i in played),
         full_run_energy_j=sum(i.full_energy_j for i in played),
-        episodes=[_follow(episode, played, plans) for episode in cluster.episodes],
         status_text=played[-1].status_text if played else "",
     )
 
 
 def first_place_of(last: int, numbers: Sequence[int], plans: Mapping[int, object]) -> int:
-    """Returns the first place since which no plan but that of one schedule was in force.
+    """Returns the first place among schedules in force since which no plan but that of `last` was in force.
 
-    Args:
-        last: The schedule's number; schedules with higher ones are for stragglers and do not count.
-        numbers: The numbers of the schedules in force, in order.
+    Schedules with higher numbers are for stragglers and do not count.
     """
     place = len(numbers)
     while place and (numbers[place - 1] > last or plans[numbers[place - 1]] == plans[last]):
@@ -184,17 +160,3 @@ def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:
         index = play.folder.read(bodies.IndexBody, number=number)
         if index is not None:
             yield number, index
-
-
-def _follow(episode: Episode, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> EpisodeSummary:
-    summary = EpisodeSummary(*episode)
-    follows = {number for number, plan_inputs in plans.items() if episode.pipeline in plan_inputs.slow_pipelines}
-    during = [i for i in played if episode.first <= i.step < episode.last]
-    after = [i for i in played if i.step >= episode.last]
-    summary.followed_after = next((i.step - episode.first for i in during if i.number in follows), None)
-    summary.back_after = next((i.step - episode.last for i in after if i.number not in follows), None)
-    blind = [i.energy_j for i in during if i.number not in follows]
-    if blind:
-        mean_j = sum(blind) / len(blind)
-        summary.saved = 1 - sum(i.energy_j for i in during) / (mean_j * len(during))
-    return summary

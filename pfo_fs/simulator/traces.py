@@ -116,11 +116,9 @@ class Trace:
     def job(
         self, model: GpuModel = A100, nodes: NodeSettings | None = None, nuisances: Nuisances = TRACE_NOISE
     ) -> SimulatedJob:
-        """Returns the job that runs this trace.
+        """Returns the job that runs this trace, with noise and delays besides the trace's own variation.
 
-        Args:
-            nodes: The nodes; None: a clock acts only some time after its instruction has begun.
-            nuisances: Noise and delays besides the trace's own variation.
+        Without nodes, a clock acts only some time after its instruction has begun.
         """
         truth = TracedStages(self.lengths_s, model)
         return SimulatedJob(self.name, self.pipeline, truth, nuisances, nodes, len(self.dp_ranks), self)

@@ -147,12 +147,7 @@ class KernelTables:
         )
 
     def run_on(self, nodes: SimulatedNodes, clocks: Array, factors: Array) -> NodeIteration:
-        """Simulates an iteration of one pipeline event by event.
-
-        Args:
-            clocks: A column of `clocks_of`.
-            factors: For each instruction, by how much it takes longer.
-        """
+        """Simulates an iteration of one pipeline event by event, at a column of `clocks_of`, with factors of time."""
         work = self._work
         mhz = [work.clocks_mhz[number] for number in clocks]
         return nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist())
@@ -177,8 +172,7 @@ class KernelTables:
     def times_and_powers(self, clocks: Array, switch_s: float) -> tuple[Array, Array]:
         """Returns the durations in s and the mean powers in W of all instructions at the given clocks.
 
-        Args:
-            switch_s: Time that a GPU continues at the old clock after another one was set, in s.
+        A GPU continues at the old clock for `switch_s` after another one was set.
         """
         kind = self._kind[:, None]
         times, powers = self._times[kind, clocks], self._powers[kind, clocks]

@@ -25,8 +25,7 @@ from power_limit_fakes import at_limit
 from running import HANGS_AFTER_S
 
 from pfo_fs.cli import app, daemon_app
-from pfo_fs.device.simulated.node_physics import node_physics
-from pfo_fs.device.simulated.physics import A100
+from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.planner import make_pipeline
 from pfo_fs.power_limit import profile_text
 from pfo_fs.schedule_yaml import parse_schedule_yaml

@@ -22,7 +22,7 @@ from running import HANGS_AFTER_S, Processes
 from pfo_fs.device.clock_backends.choice import NAMES, BackedGpu
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.simulated.gpu import SimulatedGpu
-from pfo_fs.device.simulated.node_physics import node_physics
+from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.doctor import switching
 from pfo_fs.doctor.checks import check_clocks, check_marks
 from pfo_fs.doctor.switching import order_of_changes

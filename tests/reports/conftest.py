@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.simulated.node_physics import node_physics
-from pfo_fs.device.simulated.physics import A100
+from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.planner import make_pipeline
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.settings import PFOSettings

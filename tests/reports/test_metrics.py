@@ -49,6 +49,8 @@ def test_a_running_job_has_its_energy_saving_and_state(played: JobFolder) -> Non
     assert f"pfo_fs_job_settled{{{job}}} {float(current.converged)}" in text
     assert 'pfo_fs_jobs{state="running"} 1.0' in text
     assert "pfo_fs_directory_reachable 1.0" in text
+    standby = FigureReader(SharedDirectory(played.files, "test")).read(leads=False)
+    assert (standby.reachable, standby.jobs) == (True, [])
 
 
 def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None:
@@ -119,24 +121,11 @@ def test_others_may_read_the_file_and_not_write_it_whatever_the_umask(tmp_path: 
         os.umask(before)
 
 
-def test_a_standby_daemon_counts_no_jobs(played: JobFolder) -> None:
-    figures = FigureReader(SharedDirectory(played.files, "test")).read(leads=False)
-    assert figures.reachable
-    assert figures.jobs == []
-
-
-def test_an_ended_job_leaves_the_file(tmp_path: Path) -> None:
+def test_an_ended_job_leaves_the_file_unless_a_gpu_of_it_is_not_reset(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1)
+    reader = FigureReader(SharedDirectory(folder.files, "test"))
     write_step(folder, 3)
-    reader = FigureReader(SharedDirectory(folder.files, "test"))
     assert len(reader.read(leads=True).jobs) == 1
-    folder.write(bodies.EndBody(reason="finished"))
-    assert reader.read(leads=True).jobs == []
-
-
-def test_an_ended_job_stays_while_a_gpu_of_it_is_not_reset(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
-    reader = FigureReader(SharedDirectory(folder.files, "test"))
     folder.write(bodies.EndBody(reason="finished"))
     for owed in (0, 1, 1, 1, 0):
         folder.write(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]))

@@ -10,8 +10,7 @@ import pytest
 from planner_problems import random_profile
 
 from pfo_fs.planner import Plan, Planner, Problem, make_pipeline
-from pfo_fs.reports.pictures import plan_svg, step_svg
-from pfo_fs.reports.svg import Svg, ticks_of
+from pfo_fs.reports.pictures import Svg, plan_svg, step_svg, ticks_of
 from pfo_fs.reports.timeline import Laid, starts_of
 
 SVG = "{http://www.w3.org/2000/svg}"

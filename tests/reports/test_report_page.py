@@ -16,7 +16,7 @@ from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.reports.page import last_step, render_page
-from pfo_fs.reports.svg import WIDTH
+from pfo_fs.reports.pictures import WIDTH
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
@@ -194,12 +194,6 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     assert "by hand" in text["headline"]
     assert "Step 13 under schedule 1" in text["pipeline"]
     assert "by hand" in text["schedules"]
-
-
-def test_a_schedule_without_results_or_model_is_not_compared_with_max_clocks(tmp_path: Path) -> None:
-    folder = make_job_by_hand(tmp_path)
-    text = Reader(render_page(collect_job(folder))).text
-    assert "No energies of the schedule in force yet" in text["headline"]
 
 
 @pytest.mark.slow

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from traced_jobs import trace_rows
+from traced_jobs import write_trace as write_durations
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.reports.collect import JobData
-from pfo_fs.reports.trace import window_to_trace, write_trace
+from pfo_fs.reports.collect import JobData, collect_job
+from pfo_fs.reports.trace import window_to_trace, write_trace, write_trace_csv
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import Play, read_trace
 
 Events = list[dict[str, Any]]
 
@@ -108,20 +112,10 @@ def test_the_trace_is_of_the_newest_results_and_says_that_begins_are_reconstruct
     assert document["otherData"]["schedule"] == newest > 1
 
 
-def test_another_schedule_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
-    counts = write_trace(data, window_to_trace(data, 1), tmp_path / "one.json")
-    assert counts == {"iterations": 5, "ranks": 8, "slices": 5 * 8 * 8}
-
-
 def test_a_job_without_known_orders_has_no_trace_and_leaves_no_file(data: JobData, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="order of instructions is not known"):
         write_trace(replace(data, orders={}), data.windows[1], tmp_path / "trace.json")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_cannot_be_written_is_said(data: JobData, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be written"):
-        write_trace(data, data.windows[1], tmp_path / "nowhere" / "trace.json")
 
 
 def test_a_single_pipeline_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
@@ -145,3 +139,43 @@ def test_an_arrow_leads_from_each_instruction_to_the_one_on_another_stage_that_n
         assert start["pid"] != end["pid"]
         for point in (start, end):
             assert any(e["ts"] - 1 <= point["ts"] <= e["ts"] + e["dur"] + 1 for e in of_rank[point["pid"]])
+
+
+# ---- durations as CSV
+
+
+def test_a_simulated_job_writes_the_durations_of_the_trace_that_it_has_replayed(tmp_path: Path) -> None:
+    replayed = read_trace(write_durations(tmp_path / "in.csv", trace_rows(steps=20)))
+    play = Play(replayed.job().cluster(), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
+    for _ in play.run(20):
+        pass
+    counts = write_trace_csv(collect_job(play.folder), tmp_path / "out.csv.gz")
+    written = read_trace(tmp_path / "out.csv.gz")
+    assert written.dp_ranks == [0, 1]
+    assert len(written.steps) == counts["steps"] >= 5
+    for kind, length_s in written.lengths_s.items():
+        for number, step in enumerate(written.steps):
+            nodes = [n for n, one in enumerate(written.pipeline.instructions) if (one.stage, one.name) == kind]
+            times_s = replayed.lengths_s[kind] * replayed.table[step, nodes]
+            assert length_s * written.table[number, nodes] == pytest.approx(times_s, rel=1e-4)
+
+
+def test_only_iterations_at_full_clocks_are_written(data: JobData, tmp_path: Path) -> None:
+    write_trace_csv(data, tmp_path / "job.csv")
+    steps = set(read_trace(tmp_path / "job.csv").steps)
+    lowered = [
+        window
+        for window in data.windows
+        if window.measured and any(mhz not in (0, 1410) for _, _, mhz in data.entries(0, window))
+    ]
+    assert lowered
+    assert not steps & {window.measured.first_step for window in lowered if window.measured}
+
+
+def test_a_job_without_results_has_no_trace_and_leaves_no_file(tmp_path: Path) -> None:
+    trace = read_trace(write_durations(tmp_path / "in.csv", trace_rows()))
+    play = Play(trace.job().cluster(), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler"))
+    play.step()
+    with pytest.raises(PlanError, match="no iteration was measured"):
+        write_trace_csv(collect_job(play.folder), tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()

@@ -100,5 +100,3 @@ def test_a_file_that_is_no_table_of_loads_is_refused(trace: Trace, tmp_path: Pat
     path.write_text(text)
     with pytest.raises(PlanError, match=said):
         loads_of(trace, str(path), 0)
-    with pytest.raises(PlanError, match="cannot be read"):
-        loads_of(trace, str(tmp_path / "absent.csv"), 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.device.simulated.node_physics import PRESETS, NodePhysics
+from pfo_fs.device.simulated.physics import PRESETS, NodePhysics
 from pfo_fs.simulator.nodes import NodeIteration, NodeSettings, SimulatedNodes, Work
 
 CLOCKS_MHZ = (1410, 1200, 1005, 900)
@@ -100,21 +100,6 @@ def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan:
     # While the call for a short instruction lasts (5 ms), the next clock cannot be set; 40 % of that may be lost.
     short = sum(duration_s < EXACT.call_s for duration_s in works_s)
     assert time_s(late) <= time_s(at_once) * 1.001 + 0.001 + 0.002 * short
-
-
-def test_on_a_node_without_physics_clocks_act_at_once() -> None:
-    clocks_mhz = [900, 1410] * 6
-    work = one_rank([0.1] * 12)
-    result = run(nodes_of(PRESETS["none"]), work, [clocks_mhz], 4)
-    assert time_s(result) == pytest.approx(planned_s(work, clocks_mhz), rel=0.002)
-    assert result.wrong_s < 0.005 * result.busy_s
-
-
-def test_clocks_follow_the_device() -> None:
-    clocks_mhz = [900, 1410] * 6
-    work = one_rank([0.1] * 12)
-    result = run(nodes_of(PRESETS["A100 node"]), work, [clocks_mhz], 5)
-    assert result.wrong_s < 0.2 * result.busy_s
 
 
 def test_the_slowest_gpu_of_a_rank_decides_and_each_gpu_counts() -> None:

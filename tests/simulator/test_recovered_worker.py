@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pfo_fs.device.simulated.node_physics import node_physics
-from pfo_fs.device.simulated.physics import A100
+from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play

@@ -11,8 +11,7 @@ import pytest
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.device.simulated.node_physics import node_physics
-from pfo_fs.device.simulated.physics import A100
+from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings

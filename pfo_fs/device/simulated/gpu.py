@@ -17,8 +17,7 @@ import time
 from contextlib import suppress
 
 from pfo_fs.device.gpu.interface import ActionLog, GpuSettings
-from pfo_fs.device.simulated.node_physics import NodePhysics, node_physics
-from pfo_fs.device.simulated.physics import Coefficients, GpuModel, gpu_model
+from pfo_fs.device.simulated.physics import Coefficients, GpuModel, NodePhysics, gpu_model, node_physics
 from pfo_fs.device.simulated.stream import SimulatedStream
 from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 

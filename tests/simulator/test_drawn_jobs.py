@@ -1,14 +1,15 @@
-"""Variation that is drawn at random: of a kind that production traces show, and the same for the same seeds."""
+"""Jobs that are drawn from a seed: physically sound, unlike each other, and varied as production traces are."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pfo_fs.planner import make_pipeline
-from pfo_fs.simulator import DrawnVariation, Mixture, generated_job, varied_job
+from pfo_fs.simulator import DrawnVariation, Mixture, SimulatedJob, generated_job, varied_job
 
 PIPELINE = make_pipeline("1f1b", 3, 5)
 
@@ -26,6 +27,7 @@ def test_a_varied_job_is_the_generated_one_with_variation_that_its_seed_repeats(
     job, again = varied_job(7), varied_job(7)
     assert job.pipeline.orders == generated_job(7).pipeline.orders
     assert job.nuisances == generated_job(7).nuisances
+    assert generated_job(7) == generated_job(7) != generated_job(8)
     assert job.variation is not None
     assert again.variation is not None
     assert np.array_equal(job.variation.factors(30, 2), again.variation.factors(30, 2))
@@ -73,3 +75,32 @@ def test_tails_hit_few_instructions_and_drift_hits_all_of_them_slowly() -> None:
     drift = factors(drawn(drift=0.05))
     assert drift.std(axis=(1, 2)).max() < 1e-12
     assert 0 < np.abs(np.diff(drift[:, 0, 0])).max() < 0.01 < drift.std()
+
+
+JOBS = [generated_job(seed) for seed in range(60)]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_generated_job_is_physically_sound(job: SimulatedJob) -> None:
+    truth = job.truth
+    assert 8 <= len(truth.clocks_mhz) <= 120
+    for kind in {(i.stage, i.name) for i in job.pipeline.instructions}:
+        rows = [truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz]
+        powers_w = [row.energy_j / row.time_s for row in rows]
+        assert min(powers_w) > truth.blocking_power_w
+        assert rows[-1].time_s > 1.05 * min(row.time_s for row in rows), "the lowest clock is slower"
+        for (high_w, low_w), (high, low) in zip(pairwise(powers_w), pairwise(rows), strict=True):
+            assert high_w > 0.98 * low_w, "power grows with the clock, roughness apart"
+            assert low.time_s > 0.98 * high.time_s or high.time_s > rows[0].time_s * 0.95
+
+
+def test_generated_jobs_cover_what_real_ones_may_be() -> None:
+    instructions = {job.pipeline.name for job in JOBS}
+    assert instructions == {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"}
+    nodes = {None if job.nodes is None else job.nodes.physics.name for job in JOBS}
+    assert nodes == {None, "none", "A100 node", "H100 node"}
+    slower_on_top = 0
+    for job in JOBS:
+        rows = [job.truth.measurement(0, "forward", mhz) for mhz in job.truth.clocks_mhz]
+        slower_on_top += rows[0].time_s > 1.005 * min(row.time_s for row in rows)
+    assert slower_on_top >= 3, "a board's power limit makes the highest clock slower than a lower one"
