@@ -57,13 +57,14 @@ class _Job(TypedDict):
 
 @dataclass(frozen=True)
 class JoinedJob:
-    """The result of joining."""
+    """The result of joining; `measured` is what the user's file says about clock changes on this node."""
 
     job_id: str | None
     coordination: Literal["daemon", "local", "off"]
     clocks: ClockProcess
     feed: ScheduleFeed
     parts: StepParts
+    measured: MeasuredSwitching | None
 
 
 @dataclass
@@ -86,6 +87,7 @@ class JobJoiner:
     def __post_init__(self) -> None:
         self._problem: Problem | None = None
         self._noted: list[str] = []
+        self._measured: MeasuredSwitching | None = None
         self._clocks: ClockProcess | None = None
         self._feed = ScheduleFeed(self.dims.rank, self.switcher)
 
@@ -139,7 +141,7 @@ class JobJoiner:
             who = "a daemon" if job["coordination"] == "daemon" else "rank 0"
             how = f"by {clocks.info.clock_backend}" if clocks.info.clocks_mhz else f"are not set: {clocks.message}"
             _say(f"pfo-fs: job {job['job_id']} in {self.request.shared_dir}, scheduled by {who}; clocks {how}")
-        return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
+        return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts, self._measured)
 
     @contextmanager
     def _alone(self, what_fails: str = "") -> Iterator[None]:
@@ -182,16 +184,12 @@ class JobJoiner:
             max_clock_calls_per_s=self.request.max_clock_calls_per_s,
             tp_degree=self.dims.tp_degree,
         )
-        return ClockProcess(spec, options, measured=self._measured_switching())
-
-    def _measured_switching(self) -> MeasuredSwitching | None:
-        """Returns what the user's file says about clock changes on this node, if there is one that can be read."""
         try:
-            return given_switching()
+            self._measured = given_switching()
         except PfoError as error:
             text = f"{VARIABLE}: {error}; what clock changes cost is learned while training runs"
             self._note(text, ConfigError(text))
-            return None
+        return ClockProcess(spec, options, measured=self._measured)
 
     def _create_job(self, token: str) -> _Job:
         """On rank 0: makes the job's folder and learns whether the daemon or rank 0's helper schedules it.

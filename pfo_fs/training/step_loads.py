@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
-from pfo_fs.errors import ConfigError, PfoError
+from pfo_fs.errors import ConfigError
 from pfo_fs.guard import reason_of
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
@@ -22,7 +22,6 @@ from pfo_fs.loads.choice import CHANGE_S
 from pfo_fs.loads.messages import TOKEN_BYTES, ReachDecider, StepBegun
 from pfo_fs.loads.step_rows import MOST_ENDED, checked_load
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.switching_file import given_switching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.joining import JoinedJob
 from pfo_fs.training.load_decider import LoadDecider, Orders
@@ -211,7 +210,8 @@ def join_loads(
     why = ""
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
-        places, change_s = [place for place, *_ in told], _measured_change_s() or CHANGE_S
+        places, latencies_s = [place for place, *_ in told], job.measured.latency_s if job.measured is not None else {}
+        change_s = max(latencies_s.values(), default=0.0) or CHANGE_S
         try:
             decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
@@ -237,12 +237,3 @@ def _raise_first(problems: Sequence[str]) -> None:
     for rank, why in enumerate(problems):
         if why:
             raise ConfigError(f"rank {rank}: {why}")
-
-
-def _measured_change_s() -> float:
-    """The longest latency of a clock on this node, as the user's file says, in s; 0 if it is not known."""
-    try:
-        measured = given_switching()
-    except PfoError:
-        return 0.0
-    return max(measured.latency_s.values(), default=0.0) if measured is not None else 0.0

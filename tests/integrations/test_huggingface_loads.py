@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torchrun import torchrun
 
 from pfo_fs.integrations.huggingface_loads import HFLoadClocks
 
@@ -67,28 +65,17 @@ open(f"{sys.argv[2]}-{torch.distributed.get_rank()}.json", "w").write(told)
 """
 
 
-def train(folder: Path, *program: str) -> list[str]:
-    """Runs a program on two ranks; returns the lines that they have printed."""
-    (folder / "sim").mkdir(mode=0o700)
-    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
-    environment |= {"PFO_FS_RUN_DIR": str(folder / "sim"), "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.splitlines()
-
-
 @pytest.mark.slow
 def test_the_example_learns_what_loads_make_of_a_step_and_lowers_clocks(tmp_path: Path) -> None:
-    lines = train(tmp_path, str(EXAMPLE), "--shared-dir", str(tmp_path / "pfo"), "--steps", "45")
-    assert "loads explain" in lines[-1]
-    assert "no clock could be lowered" not in lines[-1]
+    output = torchrun(tmp_path, 2, EXAMPLE, "--shared-dir", tmp_path / "pfo", "--steps", "45")
+    assert "loads explain" in output.splitlines()[-1]
+    assert "no clock could be lowered" not in output.splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    train(tmp_path, str(tmp_path / "train.py"), str(tmp_path / "out"), str(tmp_path / "pfo"))
+    torchrun(tmp_path, 2, tmp_path / "train.py", tmp_path / "out", tmp_path / "pfo")
     said = [json.loads((tmp_path / f"pfo-{rank}.json").read_text()) for rank in range(2)]
     assert [one["steps"] for one in said] == [20, 20]
     assert not said[0]["warnings"] + said[1]["warnings"]

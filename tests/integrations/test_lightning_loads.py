@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torchrun import clocks_mhz, torchrun
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.lightning_loads import LightningLoadClocks
@@ -109,26 +107,14 @@ open(f"{sys.argv[1]}-{trainer.global_rank}.json", "w").write(told)
 
 def train(folder: Path, **options: Any) -> list[dict[str, Any]]:
     """Trains with two ranks; returns what each tells."""
-    (folder / "sim").mkdir(mode=0o700)
     (folder / "train.py").write_text(TRAINING)
-    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
-    environment["PFO_FS_RUN_DIR"] = str(folder / "sim")
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ran = subprocess.run(
-        [*command, str(folder / "train.py"), str(folder / "pfo"), json.dumps(options)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
+    torchrun(folder, 2, folder / "train.py", folder / "pfo", json.dumps(options))
     return [json.loads((folder / f"pfo-{rank}.json").read_text()) for rank in range(2)]
 
 
 def last_clocks_mhz(folder: Path) -> list[int]:
     """The last clock that each GPU was given, 0 for the default."""
-    logs = [map(json.loads, path.read_text().splitlines()) for path in (folder / "sim").glob("*.log")]
-    return [[one["mhz"] for one in lines if one["action"] in ("lock", "reset")][-1] for lines in logs]
+    return [clocks_mhz(log)[-1] for log in (folder / "sim").glob("*.log")]
 
 
 @pytest.mark.slow

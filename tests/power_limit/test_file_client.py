@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import secrets
@@ -138,30 +137,6 @@ def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: 
     assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
 
 
-def test_a_profile_of_a_thousand_measurements_is_read_and_written(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    measurements = [measured(level, level / 7) for level in range(1, 1001)]
-    path.write_text(pl.profile_text(measurements))
-    files = FileClient(path, None, secrets.token_hex(16))
-    files.save(measurements[::-1])
-    assert json.loads(path.read_text())["measurements"][0]["power_limit"] == 1000
-    files.close()
-    assert files.profile == measurements
-
-
-@pytest.mark.parametrize("search", ["full", "coarse-to-fine"])
-def test_a_choice_that_is_none_of_the_limits_is_one_warning_and_the_end_of_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, search: str
-) -> None:
-    monkeypatch.setattr(pl.Energy, "select", lambda *_: 117)
-    optimizer, _ = make(monkeypatch, optimum_selector=pl.Energy(), search=search)
-    for _ in range(50):
-        optimizer.on_step_begin()
-    assert "117 W" in str(optimizer.state)
-    assert len(caplog.records) == 1
-    optimizer.close()
-
-
 def fifo(path: Path) -> dict[str, Path]:
     os.mkfifo(path / "p.json")
     return {"profile_path": path / "p.json"}
@@ -232,26 +207,16 @@ def joined(tmp_path: Path) -> FileClient:
     return files
 
 
-def helper_of(files: FileClient) -> int:
-    assert files._link.client is not None
-    assert files._link.client.process is not None
-    return files._link.client.process.pid
-
-
-def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
-    files = joined(tmp_path)
-    os.kill(helper_of(files), signal.SIGKILL)
-    wait_for(lambda: (files.poll(), caplog.records)[1])
-    files.close()
-    assert len(caplog.records) == 1
-
-
-def test_after_a_helper_was_killed_another_one_watches_the_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+def test_after_a_helper_was_killed_there_is_one_warning_and_another_one_watches_the_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pfo_fs.helper.link._REVIVE_EVERY_S", 0.1)
     files = joined(tmp_path)
-    os.kill(helper_of(files), signal.SIGKILL)
+    assert files._link.client is not None
+    assert files._link.client.process is not None
+    os.kill(files._link.client.process.pid, signal.SIGKILL)
+    wait_for(lambda: (files.poll(), caplog.records)[1])
+    assert len(caplog.records) == 1
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
     wait_for(lambda: (files.poll(), files.is_off)[1])
     files.close()

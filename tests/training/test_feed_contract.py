@@ -402,6 +402,8 @@ def test_a_directory_that_answers_again_does_not_bring_a_stragglers_plan_back(fo
     assert follower.step(feed, 1, PaceLeaseRenewed(lease_s=1e-9), ClocksHeld(why="lost")) is None
     assert follower.step(feed, 2, ClocksHeld()) is None
     assert follower.step(feed, 3, PaceLeaseRenewed(lease_s=60.0)) == 0
+    assert follower.step(feed, 4, ClocksHeld(why="off")) is None
+    assert follower.step(feed, 5, ClocksHeld()) == 0
 
 
 def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends(follower: Follower) -> None:

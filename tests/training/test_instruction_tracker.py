@@ -67,18 +67,26 @@ def run(tracker: InstructionTracker, *names: str, step: int = 0, number: int = 0
     tracker.step_end()
 
 
+@pytest.mark.parametrize(
+    ("clocks_mhz", "seen_mhz"),
+    [
+        ([900, 900, 0, 1200], [900, 900, 900, 1200]),  # 0 MHz leaves the clock alone
+        ([0, 900], [0, 900]),
+        ([900, 2**63, 900, -5, 60_001, 60_000], [900, 0, 900, 0, 0, 60_000]),  # what is out of range is the default
+    ],
+)
 def test_each_instruction_gets_its_clock_and_the_end_of_the_step_the_top(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told, clocks_mhz: list[int], seen_mhz: list[int]
 ) -> None:
-    tracker.set_schedule([(F, 900), (F, 900), (B, 0), (B, 1200)])
+    tracker.set_schedule([(F, mhz) for mhz in clocks_mhz])
     tracker.step_begin(0, 0)
     seen = []
-    for name in (F, F, B, B):
-        tracker.begin(name)
+    for _ in clocks_mhz:
+        tracker.begin(F)
         seen.append(clocks.target)
-        tracker.end(name)
+        tracker.end(F)
     tracker.step_end()
-    assert seen == [900, 900, 900, 1200]  # 0 MHz leaves the clock alone
+    assert seen == seen_mhz
     assert clocks.target == 0
     assert told == []
 
@@ -98,17 +106,6 @@ def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(
     clocks.words[shared_page.SLEEPING] = 0
     tracker.begin(B)
     assert clocks.rings == 1
-
-
-def test_a_schedule_that_starts_with_zero_leaves_the_default_clock(
-    tracker: InstructionTracker, clocks: FakeClocks
-) -> None:
-    tracker.set_schedule([(F, 0), (B, 900)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    assert clocks.target == 0
-    tracker.begin(B)
-    assert clocks.target == 900
 
 
 def test_a_wrong_name_releases_the_clock_for_the_step_and_is_told_once(
@@ -282,16 +279,6 @@ def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(
     assert -1 <= marks[1][0] < 2**63
 
 
-@pytest.mark.parametrize("mhz", [2**63, -5, 60_001])
-def test_a_clock_that_is_out_of_range_leaves_the_clock_at_its_default(
-    tracker: InstructionTracker, clocks: FakeClocks, mhz: int
-) -> None:
-    tracker.set_schedule([(F, mhz)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    assert clocks.target == 0
-
-
 def test_a_list_of_many_names_is_followed_and_its_names_beyond_the_table_share_one_place(
     tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
@@ -302,10 +289,16 @@ def test_a_list_of_many_names_is_followed_and_its_names_beyond_the_table_share_o
     assert clocks.words[shared_page.NAME_COUNT] == shared_page.MAX_NAMES
 
 
-def test_the_order_is_handed_out_once(tracker: InstructionTracker) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_the_order_is_handed_out_once_and_not_if_it_was_known_beforehand(
+    tracker: InstructionTracker, known: bool
+) -> None:
+    if known:
+        tracker.expect_order([(F, None), (B, None)])
     assert tracker.take_new_order() is None
     run(tracker, F, B)
-    assert tracker.take_new_order() == [(F, None), (B, None)]
+    assert tracker.observed_order == [(F, None), (B, None)]
+    assert tracker.take_new_order() == (None if known else [(F, None), (B, None)])
     assert tracker.take_new_order() is None
 
 
@@ -320,13 +313,6 @@ def test_a_tracker_that_is_disconnected_writes_nothing_more(tracker: Instruction
     tracker.step_end()
     run(tracker, F, B, step=1)
     assert bytes(clocks.words) == before
-
-
-def test_an_order_that_was_known_beforehand_is_not_handed_out_again(tracker: InstructionTracker) -> None:
-    tracker.expect_order([(F, 0), (B, 0)])
-    run(tracker, F, B)
-    assert tracker.take_new_order() is None
-    assert tracker.observed_order == [(F, 0), (B, 0)]
 
 
 @pytest.mark.parametrize("name", [None, 3, b"forward", ["forward"], float("nan"), "\ud800"], ids=repr)

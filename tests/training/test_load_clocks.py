@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import pids_with, wait_for_end
+from torchrun import clocks_mhz, torchrun
 from typer.testing import CliRunner
 
 from pfo_fs import LoadClocks, PfoError
@@ -55,8 +58,7 @@ class Job:
 
     def clocks_mhz(self, rank: int) -> list[int]:
         """The clocks that a rank's GPU was given, 0 for the default."""
-        lines = map(json.loads, (self.sim_dir / f"g{rank}.log").read_text().splitlines())
-        return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+        return clocks_mhz(self.sim_dir / f"g{rank}.log")
 
 
 @pytest.mark.slow
@@ -159,19 +161,8 @@ def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
 
 
 def run_example(program: str, folder: Path, *arguments: str) -> str:
-    """Runs an example on four ranks with simulated GPUs, `folder / "sim"`; returns what it printed."""
-    (folder / "sim").mkdir(mode=0o700, parents=True)
-    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(folder / "sim")}
-    environment |= {"PFO_FS_RUN_DIR": str(folder / "sim"), "PYTHONPATH": str(EXAMPLES.parent)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    ran = subprocess.run(
-        [*command, str(EXAMPLES / program), "--shared-dir", str(folder / "pfo"), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    """Runs an example on four ranks; returns what it printed."""
+    return torchrun(folder, 4, EXAMPLES / program, "--shared-dir", folder / "pfo", *arguments)
 
 
 @pytest.mark.slow
@@ -188,5 +179,24 @@ def test_what_loads_make_of_the_time_of_real_pipelines_is_learned_and_training_i
     # A busy machine may leave more unexplained than clocks are lowered for.
     assert re.search(r"loads (explain \d+ % of|leave \d+)", output.splitlines()[-1])
     for log in (tmp_path / "with" / "sim").glob("*.log"):
-        lines = [line for line in map(json.loads, log.read_text().splitlines()) if line["action"] in ("lock", "reset")]
-        assert lines[-1]["mhz"] == 0, "the clock is the default in the end"
+        assert clocks_mhz(log)[-1] == 0, "the clock is the default in the end"
+
+
+@pytest.mark.slow
+def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing_is_left(tmp_path: Path) -> None:
+    sim_dir, options = tmp_path / "sim", {"steps": 30, "dies_at": 26}
+    # Without it, the second attempt finds the first one's addresses in torch's store and hangs (pytorch#135712).
+    environment = {"PFO_FS_SIM_MODEL": "A100", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    arguments = ["0", "0", "torchrun", str(tmp_path / "pfo"), json.dumps(options)]
+    try:
+        # Rank 0 prints it when training has ended, so in the second attempt only.
+        assert "loads explain" in torchrun(tmp_path, 2, PROGRAM, *arguments, restarts=1, **environment)
+        wait_for_end("PFO_FS_SIM_DIR", str(sim_dir))
+    finally:
+        for pid in pids_with("PFO_FS_SIM_DIR", str(sim_dir)):
+            os.kill(pid, signal.SIGKILL)
+    ends = [json.loads((job / "end.json").read_text()) for job in sorted((tmp_path / "pfo" / "jobs").iterdir())]
+    assert [end["body"]["reason"] for end in ends] == ["crashed", "finished"]
+    of_ranks = [clocks_mhz(sim_dir / f"g{rank}.log") for rank in range(2)]
+    assert any(0 < mhz < TOP_MHZ for mhz in of_ranks[0] + of_ranks[1])
+    assert [clocks[-1] for clocks in of_ranks] == [0, 0]

@@ -48,6 +48,7 @@ def test_after_a_withdrawal_clocks_are_default_until_a_schedule_comes_whatever_i
 
 
 def test_schedules_that_pile_up_without_ever_starting_do_not_fill_the_memory(rank: Rank) -> None:
+    assert (rank.switcher.number, rank.switcher.newest) == (-1, -1)
     for number in range(1000):
         rank.expect(number, start_step=1000 + number)
     assert rank.switcher.newest == 999

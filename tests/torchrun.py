@@ -1,0 +1,34 @@
+"""Programs of several ranks on simulated GPUs, started by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def torchrun(folder: Path, ranks: int, *program: str | Path, restarts: int = 0, **environment: str) -> str:
+    """Runs a program, whose GPUs are in `folder / "sim"`; returns what its ranks have printed."""
+    (folder / "sim").mkdir(mode=0o700, parents=True)
+    variables = {
+        **os.environ,
+        **dict.fromkeys(("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"), str(folder / "sim")),
+        "PFO_FS_GPU": "simulated",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
+        **environment,
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += ["--max-restarts", str(restarts), *map(str, program)]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def clocks_mhz(log: Path) -> list[int]:
+    """The clocks that a simulated GPU was given, 0 for the default."""
+    lines = map(json.loads, log.read_text().splitlines())
+    return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
