@@ -82,16 +82,6 @@ class SlowFirst(FrequencyScheduler):
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
 
 
-class Quits(FrequencyScheduler):
-    """Ends the process that it runs in, once it has results, for jobs that say so in their metadata."""
-
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
-        if self.job_info.job_metadata == "quit":
-            raise SystemExit("as asked")
-        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]
-
-
 class Misbehaves(FrequencyScheduler):
     """Takes what it can get as soon as it has results: the job's metadata say of what."""
 
@@ -110,6 +100,8 @@ class Misbehaves(FrequencyScheduler):
             os.kill(os.getpid(), signal.SIGSEGV)
         if takes == "the process":
             os._exit(3)
+        if takes == "an exit":
+            raise SystemExit("as asked")
         if takes == "an error":
             raise ZeroDivisionError("as asked")
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_helper import FakeClient
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
+from pfo_fs.ipc.messages import ProblemSeen
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
 
 Make = Callable[..., PFOFileOptimizer]
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setenv("PFO_FS_GPU", "simulated")
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
-    made = []
-
-    def make(**options: Any) -> PFOFileOptimizer:
-        given = {"coordination": "local", "pp_degree": 1, "wait_for_schedule_s": 0.0, **options}
-        made.append(PFOFileOptimizer(tmp_path / "pfo", **given))
-        return made[-1]
-
-    yield make
-    for opt in made:
-        opt.close()
 
 
 def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
@@ -157,3 +145,20 @@ def test_a_copy_of_an_optimizer_does_nothing(make: Make, copied: Any) -> None:
     assert opt._clocks.words[shared_page.HEAD] == before
     train(opt)
     assert opt._clocks.alive()
+
+
+def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make, wait_for: Callable[..., Any]) -> None:
+    opt, client = make(), FakeClient()
+    opt._link.close()
+    opt._link.client = client
+    train(opt)
+    assert opt._clocks.pid is not None
+    os.kill(opt._clocks.pid, signal.SIGKILL)
+
+    def problems() -> list[ProblemSeen]:
+        return [message for message in client.sent if isinstance(message, ProblemSeen)]
+
+    wait_for(lambda: (train(opt), problems())[1])
+    train(opt)
+    (problem,) = problems()
+    assert "rank 0: there is no clock process any more" in problem.message
