@@ -84,6 +84,17 @@ def plan_text(stages: int, microbatches: int, mhz: int) -> str:
     return f"[\n{rows},\n]\n# Iteration 0 time: 1.0\n"
 
 
+def leader_record(root: Path) -> bodies.DaemonBody | None:
+    """What the daemon of a directory says."""
+    return SharedDirectory(Files(root, create=True)).read_daemon()
+
+
+def number_of(folder: JobFolder) -> int:
+    """The schedule that `current.json` names; -1 without any."""
+    current = folder.read(bodies.CurrentBody)
+    return -1 if current is None else current.number
+
+
 def current_of(folder: JobFolder) -> bodies.CurrentBody:
     """What `current.json` says."""
     current = folder.read(bodies.CurrentBody)

@@ -83,16 +83,6 @@ class SlowFirst(FrequencyScheduler):
         yield at(1200, self)
 
 
-class Quits(FrequencyScheduler):
-    """Ends the process that it runs in, once it has results, for jobs that say so in their metadata."""
-
-    def _run(self) -> ScheduleGenerator:
-        yield at(1200, self)
-        if self.job_info.job_metadata == "quit":
-            raise SystemExit("as asked")
-        yield at(1005, self)
-
-
 class Misbehaves(FrequencyScheduler):
     """Takes what it can get as soon as it has results: the job's metadata say of what."""
 
@@ -111,6 +101,8 @@ class Misbehaves(FrequencyScheduler):
             os.kill(os.getpid(), signal.SIGSEGV)
         if takes == "the process":
             os._exit(3)
+        if takes == "an exit":
+            raise SystemExit("as asked")
         if takes == "an error":
             raise ZeroDivisionError("as asked")
         yield at(1005, self)

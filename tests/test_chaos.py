@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +16,23 @@ from benchmarks.chaos.world import play  # noqa: E402
 from pfo_fs.helper.write_queue import WriteQueue  # noqa: E402
 
 
-def violations(seeds: Iterable[int], folder: Path) -> list[str]:
-    return [f"--fast 1 --seed {seed}: {text}" for seed in seeds for text in play(seed, str(folder))[1]]
+def violations(seeds: Iterable[int], folder: Path) -> Iterator[str]:
+    return (f"--fast 1 --seed {seed}: {text}" for seed in seeds for text in play(seed, str(folder))[1])
 
 
-def test_all_invariants_hold_in_episodes_of_known_seeds(tmp_path: Path) -> None:
-    found_violations_once = [1000373, 2000058, 2000199, 2000398, 3000446, 3000588]
-    assert violations([*found_violations_once, *range(40)], tmp_path) == []
+FOUND_VIOLATIONS_ONCE = [1000373, 2000058, 2000199, 2000398, 3000446, 3000588]
+MANY = pytest.mark.slow
 
 
-def test_all_invariants_hold_in_episodes_of_fresh_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [FOUND_VIOLATIONS_ONCE, range(10), pytest.param(range(10, 40), marks=MANY)], ids=str)
+def test_all_invariants_hold_in_episodes_of_known_seeds(tmp_path: Path, seeds: Iterable[int]) -> None:
+    assert list(violations(seeds, tmp_path)) == []
+
+
+@pytest.mark.parametrize("count", [15, pytest.param(50, marks=MANY)])
+def test_all_invariants_hold_in_episodes_of_fresh_seeds(tmp_path: Path, count: int) -> None:
     first = random.SystemRandom().randrange(10**9)
-    assert violations(range(first, first + 50), tmp_path) == []
+    assert list(violations(range(first, first + count), tmp_path)) == []
 
 
 def test_a_seed_replays_its_episode(tmp_path: Path) -> None:
@@ -40,4 +45,4 @@ def test_the_episodes_find_a_helper_that_tries_no_write_again(tmp_path: Path, mo
     """They can fail, then."""
     done = WriteQueue.done
     monkeypatch.setattr(WriteQueue, "done", lambda *args, again=True: done(*args, again=False))
-    assert "is lost" in "".join(violations(range(20), tmp_path))
+    assert any("is lost" in text for text in violations(range(20), tmp_path))

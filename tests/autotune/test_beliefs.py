@@ -327,7 +327,7 @@ def test_clocks_that_are_hardly_known_do_not_look_like_a_job_that_has_changed() 
 
 def test_iterations_that_differ_do_not_look_like_a_job_that_has_changed() -> None:
     """Of few iterations, some lie near each other by chance."""
-    for seed in range(20):
+    for seed in range(6):
         beliefs, rng = beliefs_of(dp=8), random.Random(seed)
         for _ in range(6):
             results = results_of(beliefs, [])

@@ -197,8 +197,10 @@ class MakesItsLoader(Trainer):
     ],
 )
 def test_each_step_has_the_loads_of_its_batches_in_a_training_that_stops_and_goes_on(
-    tmp_path: Path, options: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # For so long a collected loader waits for a worker that it has kept, before it ends it: 5 s otherwise.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     given = {"collate": as_dict, "data": [*range(1, 22)], "num_train_epochs": 2, **options}
     trainer = trainer_of(tmp_path, save_strategy="steps", save_steps=3, **given)
     told = Callback(tmp_path, loads=size_of).attach(trainer).clocks.steps  # type: ignore[attr-defined]

@@ -15,22 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import current_of, make_job, rank_infos, register, write_results, write_step
+from jobs import current_of, leader_record, make_job, number_of, rank_infos, register, write_results, write_step
 from running import Processes
 
 from pfo_fs.coordination import results
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import InstructionPower, ProfilingResult, RankInfo
-from pfo_fs.store import Files, Header, JobFolder, SharedDirectory, bodies, decode, encode
+from pfo_fs.store import Header, JobFolder, bodies, decode, encode
 
 Wait = Callable[..., Any]
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-
-
-def leads(root: Path) -> bool:
-    return SharedDirectory(Files(root, create=True)).read_daemon() is not None
 
 
 def memory_mb(process: subprocess.Popen[str]) -> float:
@@ -60,29 +56,25 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
     return folder
 
 
-def number_of(folder: JobFolder) -> int:
-    current = folder.read(bodies.CurrentBody)
-    return -1 if current is None else current.number
-
-
 def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
     tmp_path: Path, processes: Processes, wait_for: Wait
 ) -> None:
     daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
-    wait_for(lambda: leads(tmp_path), what="a leader")
-    infos = rank_infos(1)
-    bad, good = job_of(tmp_path, "a signal", infos), job_of(tmp_path, "", infos)
-    for folder in (bad, good):
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
+    jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
+    for folder in jobs.values():
         wait_for(lambda folder=folder: number_of(folder) == 0, what="a schedule")
         write_results(folder, 0, infos)
+    good = jobs.pop("")
     wait_for(lambda: number_of(good) == 1, what="the good job's next schedule")
-    wait_for(lambda: bad.read(bodies.CurrentBody).state == "broken", what="a report about the bad job")  # type: ignore[union-attr]
-    current = current_of(bad)
-    assert "SIGSEGV" in current.message
-    wait_for(lambda: number_of(bad) == 1, what="default clocks")
-    index = bad.read(bodies.IndexBody, number=1)
-    assert index is not None
-    assert index.files == {}
+    for metadata, folder in jobs.items():
+        wait_for(lambda folder=folder: current_of(folder).state == "broken", what="a report about the bad job")
+        assert said[metadata] in current_of(folder).message
+        wait_for(lambda folder=folder: number_of(folder) == 1, what="default clocks")
+        index = folder.read(bodies.IndexBody, number=1)
+        assert index is not None
+        assert index.files == {}
     assert daemon.poll() is None
 
 
@@ -92,7 +84,7 @@ def test_a_job_with_thousands_of_clocks_takes_little_memory(
 ) -> None:
     """Some 120 kB in the directory; matrices over all clocks took 9 GB."""
     daemon = processes.daemon(tmp_path, "--scheduler", "ParetoScheduler", env=ENVIRONMENT)
-    wait_for(lambda: leads(tmp_path), what="a leader")
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
     infos = rank_infos(2, clocks=list(range(4096, 0, -1)))
     folder = job_of(tmp_path, "clocks", infos)
     names = ["forward"] * 4 + ["backward"] * 4

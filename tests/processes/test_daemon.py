@@ -9,13 +9,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import instead_of, make_job, plan_text, rank_infos, register, schedule_of, write_results
+from jobs import (
+    instead_of,
+    leader_record,
+    make_job,
+    number_of,
+    plan_text,
+    rank_infos,
+    register,
+    schedule_of,
+    write_results,
+)
 from running import HANGS_AFTER_S, Processes
 from schedulers import SlowFirst
 
@@ -23,41 +33,12 @@ from pfo_fs import PFOFileOptimizer
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import StoreUnavailable
-from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, JobFolder, SharedDirectory, Watcher, bodies
+from pfo_fs.store import Files, SharedDirectory, Watcher, bodies
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
 Wait = Callable[..., Any]
-
-
-def leader_record(root: Path) -> bodies.DaemonBody | None:
-    return SharedDirectory(Files(root, create=True)).read_daemon()
-
-
-@pytest.fixture
-def start_daemon() -> Iterator[Callable[..., Daemon]]:
-    """Starts a daemon in a thread of this process."""
-    started: list[tuple[Daemon, threading.Thread]] = []
-
-    def start(root: Path, **settings: Any) -> Daemon:
-        daemon = Daemon(Files(root), PFOSettings(**settings))
-        thread = threading.Thread(target=daemon.run, daemon=True)
-        thread.start()
-        started.append((daemon, thread))
-        return daemon
-
-    yield start
-    for daemon, thread in started:
-        daemon.stop()
-        thread.join(HANGS_AFTER_S)
-        assert not thread.is_alive()
-
-
-def number_of(folder: JobFolder) -> int:
-    current = folder.read(bodies.CurrentBody)
-    return -1 if current is None else current.number
 
 
 def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
@@ -184,7 +165,7 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
 
 
 def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
 ) -> None:
     looks: list[str] = []
     poll = Coordinator.poll
@@ -196,17 +177,12 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     monkeypatch.setattr(Coordinator, "poll", counted)
     folder = make_job(tmp_path, 2)
     register(folder, rank_infos(2))
-    settings = PFOSettings(scheduler="schedulers:Thoughtful", watch="poll")
-    daemon = Daemon(Files(tmp_path), settings)
-    thread = threading.Thread(target=daemon.run, daemon=True)
-    thread.start()
+    start_daemon(tmp_path, scheduler="schedulers:Thoughtful", watch="poll")
     wait_for(lambda: number_of(folder) == 0, what="the schedule")
     beats = leader_record(tmp_path)
     assert beats is not None
     looks.clear()
     wait_for(lambda: (now := leader_record(tmp_path)) and now.counter >= beats.counter + 3, what="three heartbeats")
-    daemon.stop()
-    thread.join(HANGS_AFTER_S)
     assert len(looks) < 40, "four a second, or so"
 
 
@@ -285,25 +261,6 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     register(folder, rank_infos(1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     assert failures == [1]
-
-
-def test_a_scheduler_that_ends_its_process_ends_neither_the_daemon_nor_other_jobs(
-    tmp_path: Path, processes: Processes, wait_for: Wait
-) -> None:
-    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:Quits", env=ENVIRONMENT)
-    infos = rank_infos(1)
-    degrees = {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}
-    quits = make_job(tmp_path, 1, job_info={**degrees, "job_metadata": "quit", "job_id": "quits"})
-    good = make_job(tmp_path, 1)
-    for folder in (quits, good):
-        register(folder, infos)
-        wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
-    write_results(quits, 0, infos)
-    wait_for(lambda: quits.read(bodies.CurrentBody).state == "broken", what="a report")  # type: ignore[union-attr]
-    assert "SystemExit: as asked" in quits.read(bodies.CurrentBody).message  # type: ignore[union-attr]
-    write_results(good, 0, infos)
-    wait_for(lambda: number_of(good) == 1, what="the other job's next schedule")
-    assert daemon.poll() is None
 
 
 def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(

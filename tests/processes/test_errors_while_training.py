@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_helper import FakeClient
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
+from pfo_fs.ipc.messages import ProblemSeen
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
 
 Make = Callable[..., PFOFileOptimizer]
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setenv("PFO_FS_GPU", "simulated")
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
-    made = []
-
-    def make(**options: Any) -> PFOFileOptimizer:
-        given = {"coordination": "local", "pp_degree": 1, "wait_for_schedule_s": 0.0, **options}
-        made.append(PFOFileOptimizer(tmp_path / "pfo", **given))
-        return made[-1]
-
-    yield make
-    for opt in made:
-        opt.close()
 
 
 def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
@@ -47,15 +35,14 @@ def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
         opt.metrics()
 
 
-@pytest.mark.parametrize("error", [OSError("no"), AttributeError("name"), MemoryError(), RecursionError()], ids=repr)
 @pytest.mark.parametrize(
-    ("kind", "method"),
+    ("kind", "method", "error"),
     [
-        (ScheduleFeed, "step_begin"),
-        (ScheduleSwitcher, "step_begin"),
-        (InstructionTracker, "step_begin"),
-        (InstructionTracker, "_begin_slowly"),
-        (InstructionTracker, "step_end"),
+        (ScheduleFeed, "step_begin", OSError("no")),
+        (ScheduleSwitcher, "step_begin", AttributeError("name")),
+        (InstructionTracker, "step_begin", MemoryError()),
+        (InstructionTracker, "_begin_slowly", RecursionError()),
+        (InstructionTracker, "step_end", OSError("no")),
     ],
 )
 def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
@@ -96,14 +83,15 @@ def test_with_strict_the_error_itself_is_raised(make: Make, monkeypatch: pytest.
         opt.on_step_end()
 
 
-@pytest.mark.parametrize("name", [None, 3, b"forward", "", "x" * 10_000, "\udcff", "a\nb", ["forward"], float("nan")])
-def test_a_name_that_is_none_does_not_end_training(make: Make, name: Any) -> None:
+def test_names_that_are_none_do_not_end_training(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     opt = make()
-    opt.on_step_begin()
-    opt.on_instruction_begin(name)
-    opt.on_instruction_end(name)
-    opt.on_step_end()
+    for name in (None, 3, b"forward", "", "x" * 10_000, "\udcff", "a\nb", ["forward"], float("nan")):
+        opt.on_step_begin()
+        opt.on_instruction_begin(name)  # type: ignore[arg-type]
+        opt.on_instruction_end(name)  # type: ignore[arg-type]
+        opt.on_step_end()
     train(opt)
+    assert "pfo-fs is off" not in caplog.text, "so no name has hidden what the next would have done"
 
 
 def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
@@ -157,3 +145,20 @@ def test_a_copy_of_an_optimizer_does_nothing(make: Make, copied: Any) -> None:
     assert opt._clocks.words[shared_page.HEAD] == before
     train(opt)
     assert opt._clocks.alive()
+
+
+def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make, wait_for: Callable[..., Any]) -> None:
+    opt, client = make(), FakeClient()
+    opt._link.close()
+    opt._link.client = client
+    train(opt)
+    assert opt._clocks.pid is not None
+    os.kill(opt._clocks.pid, signal.SIGKILL)
+
+    def problems() -> list[ProblemSeen]:
+        return [message for message in client.sent if isinstance(message, ProblemSeen)]
+
+    wait_for(lambda: (train(opt), problems())[1])
+    train(opt)
+    (problem,) = problems()
+    assert "rank 0: there is no clock process any more" in problem.message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,8 @@ from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 
 @pytest.fixture
-def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOptimizer]:
-    monkeypatch.setenv("PFO_FS_GPU", "simulated")
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
-    with PFOFileOptimizer(tmp_path / "pfo", rank=0, world_size=1, coordination="local", pp_degree=1) as opt:
-        yield opt
+def opt(make: Callable[..., PFOFileOptimizer]) -> PFOFileOptimizer:
+    return make()
 
 
 def run_step(opt: PFOFileOptimizer, begin: Callable[..., None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 RANKS = 3
@@ -35,7 +36,6 @@ def play(**given: Any) -> list[dict[str, Any]]:
         return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.slow
 def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins() -> None:
     lines = play(steps=40, offers={"1": "x", "2": "y", "20": "z" * 100_000})
     assert [line["first"] for line in lines if "first" in line] == ["first"] * RANKS
@@ -46,7 +46,7 @@ def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins(
     assert not [line for line in lines if "lost" in line]
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("rank", [0, 2])
 def test_an_exchange_that_fails_on_one_rank_is_noticed_by_all_others_within_a_few_steps(rank: int) -> None:
     lines = play(steps=40, offers={"1": "x"}, fails=[rank, 20])
     lost = {line["rank"]: line["step"] for line in lines if "lost" in line}

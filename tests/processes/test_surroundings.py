@@ -5,18 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import make_job, rank_infos, register
-from running import HANGS_AFTER_S, Processes
+from jobs import leader_record, make_job, rank_infos, register
+from running import Processes
 
 import pfo_fs
 from pfo_fs.coordination.daemon import Daemon
-from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, SharedDirectory, bodies
+from pfo_fs.store import bodies
 
 Wait = Callable[..., Any]
 PACKAGE = str(Path(pfo_fs.__file__).parents[1])
@@ -27,29 +26,9 @@ START = {
 }
 
 
-@pytest.fixture
-def running() -> Iterator[Callable[[Daemon], None]]:
-    """Runs daemons in threads of this process."""
-    started: list[tuple[Daemon, threading.Thread]] = []
-
-    def run(daemon: Daemon) -> None:
-        thread = threading.Thread(target=daemon.run, daemon=True, name="test")
-        thread.start()
-        started.append((daemon, thread))
-
-    yield run
-    for daemon, thread in started:
-        daemon.stop()
-        thread.join(HANGS_AFTER_S)
-        assert not thread.is_alive()
-
-
-def leads(root: Path) -> bool:
-    return SharedDirectory(Files(root, create=True)).read_daemon() is not None
-
-
-@pytest.mark.parametrize("python_path", [PACKAGE, f":{PACKAGE}"], ids=["plain", "with an empty part"])
-@pytest.mark.parametrize("way", START)
+@pytest.mark.parametrize(
+    ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
+)
 def test_files_in_the_working_directory_are_never_run(
     way: str, python_path: str, tmp_path: Path, processes: Processes, wait_for: Wait
 ) -> None:
@@ -74,7 +53,7 @@ def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
     root = tmp_path / "pfo"
     environment = {**os.environ, "PYTHONPATH": PACKAGE}
     processes.python("-m", "pfo_fs", "daemon", str(root), "--scheduler", "mine:Mine", cwd=tmp_path, env=environment)
-    wait_for(lambda: leads(root), what="a leader")
+    wait_for(lambda: leader_record(root), what="a leader")
 
 
 def test_a_daemon_starts_in_a_working_directory_that_was_removed(
@@ -89,24 +68,24 @@ def test_a_daemon_starts_in_a_working_directory_that_was_removed(
     )
     environment = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{Path(__file__).parents[1]}"}
     processes.python("-c", code, env=environment)
-    wait_for(lambda: leads(root), what="a leader")
+    wait_for(lambda: leader_record(root), what="a leader")
 
 
 def test_a_daemon_polls_where_file_system_events_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Callable[[Daemon], None], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
 ) -> None:
     def refuse() -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     monkeypatch.setattr("watchdog.observers.Observer", refuse)
-    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="events")))
+    start_daemon(tmp_path, scheduler="Manual", watch="events")
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
 
 
 def test_a_daemon_goes_on_when_threads_can_be_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Callable[[Daemon], None], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
 ) -> None:
     start = threading.Thread.start
     refused: list[str] = []
@@ -118,7 +97,7 @@ def test_a_daemon_goes_on_when_threads_can_be_started_again(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
-    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="poll", poll_interval=0.05)))
+    start_daemon(tmp_path, scheduler="Manual", watch="poll", poll_interval=0.05)
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
