@@ -57,7 +57,11 @@ _STEP_S = 2.0
 def simulate(
     num_microbatches: Annotated[int | None, Option(help="Micro-batches of one iteration.", min=1)] = None,
     generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
+    varied: Annotated[bool, Option("--varied", help="With --generated: durations vary as in real jobs.")] = False,
     trace: Annotated[Path | None, Option(help=_TRACE)] = None,
+    without_slow_workers: Annotated[
+        bool, Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good.")
+    ] = False,
     loads: Annotated[str | None, Option(metavar="trace|shuffled|FILE", help=_LOADS)] = None,
     no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
     gpu: Annotated[Gpu, Option(help="Kind of the simulated GPUs, as published.", case_sensitive=False)] = "A100",
@@ -83,7 +87,16 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
-    from pfo_fs.simulator import ModelTruth, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
+    from pfo_fs.simulator import (
+        ModelTruth,
+        Nuisances,
+        Play,
+        SimulatedJob,
+        generated_job,
+        read_trace,
+        summarize,
+        varied_job,
+    )
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
@@ -97,12 +110,18 @@ def simulate(
         wrong_usage("--loads needs --trace, and does not go with --slowdown, --power or --shared-dir")
     if no_pipeline and loads is None:
         wrong_usage("--no-pipeline needs --loads")
+    if varied and generated is None:
+        wrong_usage("--varied needs --generated")
+    if without_slow_workers and trace is None:
+        wrong_usage("--without-slow-workers needs --trace")
     kind: str = gpu
     if generated is not None:
-        job, kind = generated_job(generated), f"generated-{generated}"
+        job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
         say(job.name, to=err)
     elif trace is not None:
-        traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
+        traced = read_trace(
+            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
+        )
         say(_about(traced), to=err)
         nodes = _nodes(node, gpus_per_stage)
         calm = Nuisances(time_jitter=0.0)
