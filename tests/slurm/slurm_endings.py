@@ -113,9 +113,13 @@ class Site:
         )
 
     def again(self, job: str) -> None:
-        """Slurm waits for two minutes before it starts a requeued job again: not here. And no limit ends it again."""
+        """Slurm waits for two minutes before it starts a requeued job again: not here. And no limit ends it again.
+
+        A node refuses a job that begins in the second in which it was requeued: "Job credential revoked".
+        """
         self.cluster.wait_for_state(job, "PENDING")  # after its limit, Slurm takes up to a minute
-        self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=30")
+        update = ("scontrol", "update", f"JobId={job}", "StartTime=now+2", "TimeLimit=30")
+        self.cluster.wait(lambda: [self.cluster.run(*update)], 20, "a new start of the job")
 
 
 def _trained(site: Site, node: str, name: str, state: str, exit_code: int = 0) -> Ended:
