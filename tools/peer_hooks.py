@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -18,7 +19,7 @@ class _ZeusGpu:
         from pfo_fs.device.shared_page import WORDS
 
         self._gpus, self._index, self.name = get_gpus(), index, f"GPU-{index}"
-        self.words = memoryview(bytearray(WORDS * 8)).cast("q")
+        self.clocks = SimpleNamespace(words=memoryview(bytearray(WORDS * 8)).cast("q"))
 
     def bounds(self) -> Any:
         from pfo_fs.power_limit.gpus import Levels

@@ -1,6 +1,7 @@
 """Errors of a GPU's driver: what each of NVML's means for this package, and when to try again.
 
-No other module knows NVML's error codes. `pynvml` (the package nvidia-ml-py) is imported at the first call."""
+No other module knows NVML's error codes. `pynvml` (the package nvidia-ml-py) is imported at the first call.
+"""
 
 from __future__ import annotations
 

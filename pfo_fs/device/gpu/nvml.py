@@ -327,16 +327,3 @@ def nvml_settings(uuid: str) -> GpuSettings:
         return gpu.settings()
     finally:
         gpu.close()
-
-
-def driver_version() -> str:
-    """Returns the version of the NVIDIA driver.
-
-    Raises:
-        DeviceError: NVML does not work.
-    """
-    call("starting NVML", "nvmlInit")
-    try:
-        return text_of(call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
-    finally:
-        pynvml().nvmlShutdown()
