@@ -49,7 +49,7 @@ class Coordinator:
             hosts poll more rarely, or a host says that it does (`PollPace`).
         remote: Whether the directory is on a file system of another host.
         rank_infos: All ranks, if they are not read from the folder.
-        on_publish: Called for each schedule with (number, schedules, the most steps that it holds), to broadcast it in
+        on_publish: Called for each schedule with (number, start step, schedules, term), to broadcast it in
             `local` coordination.
         still_leads: Called before each write, because a daemon that was suspended may have been replaced.
         switch: Returns what is switched off; None: it is read here.

@@ -12,6 +12,7 @@ from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
 from pfo_fs.store import JobFolder, bodies
+from pfo_fs.turns import Term
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ MEASURED_WITHIN_S = 30.0
 _MOST_UNLISTED = 8
 """A network file system may list a folder as it was some seconds ago, without up to this many of the newest names."""
 
-OnPublish = Callable[[int, list[FrequencySchedule], int], None]
+OnPublish = Callable[[int, int, list[FrequencySchedule], Term], None]
 
 
 class PaceLease(NamedTuple):
@@ -55,13 +56,16 @@ class Publication:
     Args:
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
         pace: Knows how long a new schedule takes to reach all ranks.
-        on_publish: Called with (number, schedules, steps) for each new one, to broadcast it in `local` coordination.
+        on_publish: Called with (number, start step, schedules, term) for each new one, to broadcast it in `local`
+            coordination.
 
     Attributes:
         number: The newest schedule's number; -1 for none.
         source: The newest schedule's source; None before the first, and if it cannot be read any more.
         start_step: The newest schedule's first step.
-        steps: The newest schedule holds for at most this many steps; 0: for ever.
+        term: For how long the newest schedule holds, and who follows it meanwhile.
+        staying: The number of the newest schedule that holds for ever, which ranks follow after one that only measures;
+            -1 for none.
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
         made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
             from them.
@@ -77,7 +81,7 @@ class Publication:
     def __post_init__(self) -> None:
         self.number = -1
         self.source: bodies.Source | None = None
-        self.start_step = self.steps = 0
+        self.start_step, self.term, self.staying = 0, Term(), -1
         self.in_force_step: int | None = None
         self.made: dict[int, bodies.Source] = {}
         self.kept = -1
@@ -115,7 +119,7 @@ class Publication:
         The schedule with the number `announced` counts even if it is not listed.
         """
         problems: list[str] = []
-        number, source, start_step, steps = -1, None, 0, 0
+        number, source, start_step, term, staying = -1, None, 0, Term(), -1
         made: dict[int, bodies.Source] = {}
         plan_inputs, replayed = None, 0
         listed = self.folder.schedule_numbers()
@@ -130,7 +134,8 @@ class Publication:
                 continue
             if index is None:
                 continue
-            number, source, start_step, steps = committed, index.source, index.start_step, index.steps
+            number, source, start_step, term = committed, index.source, index.start_step, index.term
+            staying = number if index.stays else staying
             if source.kind != "scheduler":
                 continue
             plan_inputs = source.plan_inputs
@@ -147,7 +152,7 @@ class Publication:
         if next((source.revision for source in made.values()), 0) > 0:
             # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
             made.clear()
-        self.number, self.source, self.start_step, self.steps = number, source, start_step, steps
+        self.number, self.source, self.start_step, self.term, self.staying = number, source, start_step, term, staying
         self.made, self.plan_inputs = made, plan_inputs
         return problems
 
@@ -182,31 +187,32 @@ class Publication:
         infos: Sequence[RankInfo],
         *,
         start_step: int,
-        steps: int,
+        term: Term,
     ) -> bool:
         """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
-        A rank without a schedule keeps its default clocks. The schedule holds for at most `steps` steps; 0: for ever.
+        A rank without a schedule keeps its default clocks.
 
         Raises:
             StoreError: The schedule could not be written.
         """
         number = self.number + 1
         try:
-            ours = self.folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
+            ours = self.folder.write_schedule(number, self.generation, start_step, source, schedules, infos, term)
         except StoreError:
             if self.on_publish is not None:  # the broadcast does not need the directory
-                self.on_publish(number, schedules, steps)
+                self.on_publish(number, start_step, schedules, term)
             raise
         if not ours:
             return False
         self.number, self.source = number, source
-        self.start_step, self.steps, self.in_force_step = start_step, steps, None
+        self.start_step, self.term, self.in_force_step = start_step, term, None
+        self.staying = number if term.stays(number) else self.staying
         self._announced_before = None
         if source.kind == "scheduler":
             self.made[number] = source
         if self.on_publish is not None:
-            self.on_publish(number, schedules, steps)
+            self.on_publish(number, start_step, schedules, term)
         what = f"the scheduler's request {source.revision}" if source.kind == "scheduler" else "schedule.yaml"
         log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         return True
@@ -220,6 +226,8 @@ class Publication:
     def applied(self, number: int, step: int) -> None:
         """Notes that rank 0 follows schedule `number` from `step` on."""
         if number == self.number:
+            if self.term.until:
+                self.term = self.term._replace(until=self.term.until + step - self.start_step)
             self.start_step = self.in_force_step = step
 
     def steps_to_measure(self, profile_steps: int, iteration_s: float, now: float) -> int:

@@ -19,6 +19,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
+from pfo_fs.turns import Term
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +32,18 @@ MOST_REPEATS = 2
 
 
 class Wanted(NamedTuple):
-    """A schedule that should be in force; `measures`: only to measure."""
+    """A schedule that should be in force.
+
+    Attributes:
+        measures: Whether it is only to measure.
+        turns, steps: As in `ScheduleRequest`.
+    """
 
     source: bodies.Source
     schedules: list[FrequencySchedule]
     measures: bool = False
+    turns: tuple[int, ...] = ()
+    steps: int = 0
 
 
 @dataclass
@@ -167,7 +175,7 @@ class Reconciler:
             observed=runner.observed.number,
             observed_with=runner.observed.plan_inputs,
         )
-        return Wanted(source, request.schedules, request.purpose == "measure")
+        return Wanted(source, request.schedules, request.purpose == "measure", request.turns, request.steps)
 
     # ---- what is published
 
@@ -185,11 +193,9 @@ class Reconciler:
         if waits and (progress.is_awaited or self.folder.numbers(bodies.OrderBody)):
             return False  # the ranks run and must switch at the same step, but their step is not known yet
         self._waits_since = now
-        steps = 0
-        if wanted.measures:
-            steps = publication.steps_to_measure(self.job.profile_steps, progress.iteration_s, now)
         start_step = progress.start_step(now)
-        if not publication.publish(wanted.source, wanted.schedules, infos, start_step=start_step, steps=steps):
+        term = self._term(wanted, start_step, now)
+        if not publication.publish(wanted.source, wanted.schedules, infos, start_step=start_step, term=term):
             number = publication.number + 1
             log.warning("job %s: another coordinator wrote schedule %d; going on from it", self.folder.job_id, number)
             self.override = self._restore()
@@ -204,6 +210,18 @@ class Reconciler:
             save_dump(FrequencySchedule, wanted.schedules, self.runner.dump_folder, publication.number)
         return True
 
+    def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:
+        """For how long the next schedule holds."""
+        publication = self.publication
+        if wanted.turns:
+            after = publication.staying if wanted.measures else publication.number + 1
+            # Measuring leaves out the first step.
+            return Term(start_step + 1 + wanted.steps, after, wanted.turns)
+        if wanted.measures:
+            steps = publication.steps_to_measure(self.job.profile_steps, self.progress.iteration_s, now)
+            return Term(start_step + steps)
+        return Term()
+
     def _look_for_lost_results(self, now: float) -> bool:
         """Returns whether to measure the newest schedule again: it ran for long enough, but results are missing.
 
@@ -214,11 +232,13 @@ class Reconciler:
         if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
             return False
         since = publication.in_force_step
-        if since is None and publication.steps and progress.step >= publication.start_step + publication.steps:
+        if since is None and 0 < publication.term.until <= progress.step:
             since = publication.start_step  # the schedule has ended, and ranks no longer report that they follow it
         if since is None or not progress.iteration_s:
             return False
         windows = 4 * (self.job.profile_steps + 1)
+        if publication.term.turns:
+            windows = publication.term.until - publication.start_step
         if progress.step < since + windows + math.ceil(publication.results_take_s(now) / progress.iteration_s):
             return False
         missing = runner.results.missing(publication.number)

@@ -72,7 +72,9 @@ MAX_NAMES = 128
 RING = _NAMES + MAX_NAMES * _NAME_WORDS
 RING_MARKS = 32_768
 RING_MASK = RING_MARKS - 1
-PLAN_SLOTS = 4
+PLAN_SLOTS = 5
+DEFAULT_SLOT = PLAN_SLOTS - 1
+"""The last slot holds the plan at default clocks, for steps in which a rank has no turn."""
 _PLANS = RING + 2 * RING_MARKS
 _PLAN_CLOCKS = 65_536
 _PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits
@@ -82,7 +84,7 @@ _DECIDED = _READINGS + 1 + 3 * _READING_SLOTS  # (step, MHz) of the last steps
 _CHANGES = _DECIDED + 2 * RECENT_TURNS  # how many changes of the clock there were, then (time, MHz) of the last ones
 _CHANGE_SLOTS = 64
 WORDS = _CHANGES + 1 + 2 * _CHANGE_SLOTS
-_VERSION = 0x70666F_0007
+_VERSION = 0x70666F_0008
 
 NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
@@ -93,7 +95,8 @@ MAX_STEP = (1 << 55) - 1
 STEP_BEGIN = 1
 """The value is the step; the schedule number follows in a mark of kind `NUMBER`."""
 NUMBER = 2
-"""Continues STEP_BEGIN: the first word is the schedule number."""
+"""Continues STEP_BEGIN: the first word is the schedule number; the value is the step before which its result ends, or
+0."""
 STEP_END = 3
 """The step is complete; the value is a sum of `STRAYED` and `UNMARKED`, 0 if it can be measured."""
 STRAYED = 1

@@ -21,6 +21,7 @@ from pfo_fs.helper.power_limit_files import Asked, carry_out
 from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
+from pfo_fs.turns import Term
 
 
 @dataclass(frozen=True)
@@ -318,10 +319,10 @@ class DirectoryOperations:
             return ScheduleFound(current, is_complete=False)  # the commit cannot be seen from here yet
         found = [self.folder.read_schedule(index, info) for info in rank_infos]
         schedules = [schedule for schedule in found if schedule is not None]
-        return ScheduleFound(current, new_schedule(index.number, index.start_step, schedules, index.steps))
+        return ScheduleFound(current, new_schedule(index.number, index.start_step, schedules, index.term))
 
 
-def new_schedule(number: int, start_step: int, schedules: Sequence[FrequencySchedule], steps: int = 0) -> NewSchedule:
+def new_schedule(number: int, start_step: int, schedules: Sequence[FrequencySchedule], term: Term = Term()) -> NewSchedule:
     """Returns the message to ranks about a new schedule, with each different plan once."""
     plans: list[RankPlan] = []
     places: dict[str, int] = {}
@@ -336,4 +337,12 @@ def new_schedule(number: int, start_step: int, schedules: Sequence[FrequencySche
                 plans.append(RankPlan(schedule.frequencies, schedule.stages))
             shared[lists] = places[key]
         ranks[schedule.rank] = shared[lists]
-    return NewSchedule(number=number, start_step=start_step, steps=steps, plans=plans, ranks=ranks)
+    return NewSchedule(
+        number=number,
+        start_step=start_step,
+        until=term.until,
+        after=term.after,
+        turns=list(term.turns),
+        plans=plans,
+        ranks=ranks,
+    )

@@ -30,6 +30,7 @@ from pfo_fs.ipc.messages import GpuToReset, LogLine, ScheduleApplied
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.settings import PFOSettings, load_settings
+from pfo_fs.turns import Term
 
 log = logging.getLogger("pfo_fs.helper")
 
@@ -98,8 +99,8 @@ class CoordinatorThread:
             log.warning("this job cannot be scheduled here: %s", error)
             return None
 
-    def _publish(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
-        self._post(e.ForTraining(new_schedule(number, 0, schedules, steps)))
+    def _publish(self, number: int, start_step: int, schedules: list[FrequencySchedule], term: Term) -> None:
+        self._post(e.ForTraining(new_schedule(number, start_step, schedules, term)))
 
 
 def loop_for(given: dict[str, Any]) -> HelperLoop:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from pfo_fs.turns import ALL, MOST_TURNS
+
 # Limits of what training accepts from a helper. Other users can write records in the shared directory, and a number
 # that does not fit into the 64-bit words of the page shared with the clock process must not reach training.
 ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
@@ -247,13 +249,15 @@ class NewSchedule(Message, frozen=True, kw_only=True):
     """A schedule: each different plan once, and each rank's index into `plans`. A rank without one has default clocks.
 
     The helper sends it to the ranks of its host; where no daemon schedules, rank 0 broadcasts it to all ranks.
-    `start_step` is the first step that follows it; it holds for at most `steps` steps, 0: without an end.
-    `number` is -1 for default clocks that are not a schedule of the job.
+    `start_step` is the first step that follows it; `until`, `after` and `turns` are those of a `Term`. `number` is -1
+    for default clocks that are not a schedule of the job.
     """
 
     number: ScheduleNumber
     start_step: StepNumber = 0
-    steps: StepNumber = 0
+    until: StepNumber = 0
+    after: ScheduleNumber = -1
+    turns: Annotated[list[Annotated[int, Meta(ge=0, le=ALL)]], Meta(max_length=MOST_TURNS)] = []
     plans: list[RankPlan] = []
     ranks: dict[int, int] = {}
 

@@ -137,7 +137,7 @@ def _purpose(data: JobData, window: Window) -> str:
         return f"straggler: {'; '.join(slow)}"
     if data.at_max_clocks(window):
         return "max clocks"
-    return "measuring" if window.index.steps else "plan"
+    return "plan" if window.index.stays else "measuring"
 
 
 def _schedule_table(data: JobData) -> dict[str, object]:

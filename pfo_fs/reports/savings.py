@@ -103,7 +103,7 @@ def _work_differs(data: JobData) -> float:
 def _same_work(data: JobData, measured: Figures | None) -> Figures | None:
     """The work of the measured iterations at max clocks, as the scheduler believes of the plan in force."""
     model, window = data.model, data.in_force
-    if model is None or measured is None or window is None or window.index.steps:
+    if model is None or measured is None or window is None or not window.index.stays:
         return None  # a schedule for measuring is not what the scheduler's figures are about
     known = model.energy_saved, model.more_time, model.energy_saved_error, model.more_time_error
     if window.index.source.kind != "scheduler" or any(figure is None or not math.isfinite(figure) for figure in known):
@@ -229,7 +229,7 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
         iteration = iteration or mean
         base = baseline or iteration
         more = count * (iteration.time_s - base.time_s), count * (iteration.energy_j - base.energy_j)
-        is_profiling = window is None or bool(window.index.steps)
+        is_profiling = window is None or not window.index.stays
         parts[is_profiling].append(Part(count, count * iteration.time_s, count * iteration.energy_j, *more))
     sums = {"profiling": _sum(parts[True]), "everything else": _sum(parts[False])}
     return JobTotal({**sums, "whole job": _sum(list(sums.values()))}, baseline is not None, known)

@@ -155,7 +155,7 @@ def missed_target(data: JobData) -> str:
     window, over = data.in_force, data.model.off_target if data.model is not None else None
     if window is None or over is None or not _TARGET_TOLERANCE < over < math.inf:
         return ""
-    if window.index.steps or window.index.source.kind != "scheduler" or window.follows_straggler:
+    if not window.index.stays or window.index.source.kind != "scheduler" or window.follows_straggler:
         return ""  # schedules for measuring and those of people have no target
     return f"iterations are {percent(over)} above it, by what the scheduler has measured ({_target_of(data, window)})"
 

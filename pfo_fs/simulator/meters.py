@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.arrays import np
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.meter import StepMeter
-from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
+from pfo_fs.ipc.messages import MeasurementReport, RankPlan
 from pfo_fs.models import RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
@@ -23,13 +23,17 @@ class PlayedStep(NamedTuple):
     Attributes:
         measured_number: The number of the schedule that the measurement counts for; negative if the iteration is not to
             be measured.
+        until: The step before which that measurement ends; 0: after as many steps as usual.
+        plans: What each rank follows; None: default clocks.
     """
 
     step: int
     number: int
     measured_number: int
+    until: int
     begin_s: float
     played: Played
+    plans: Mapping[int, RankPlan | None]
 
 
 class SimulatedMeters:
@@ -49,10 +53,11 @@ class SimulatedMeters:
         self._energies_j = dict.fromkeys(self._meters, 0.0)
         self._last: PlayedStep | None = None
 
-    def measure(self, new: PlayedStep, schedule: NewSchedule) -> list[tuple[int, MeasurementReport]]:
-        """Adds an iteration that ran under `schedule`; returns (rank, result) of the results that are complete."""
+    def measure(self, new: PlayedStep) -> list[tuple[int, MeasurementReport]]:
+        """Adds an iteration; returns (rank, result) of the results that are complete."""
         last, self._last = self._last, None
-        wanted = new.measured_number >= 0 and any(
+        is_over = new.until and new.step >= new.until
+        wanted = new.measured_number >= 0 and not is_over and any(
             meter.done_number != new.measured_number for meter in self._meters.values()
         )
         if wanted:
@@ -65,7 +70,7 @@ class SimulatedMeters:
         for info in self._infos:
             meter = self._meters[info.rank]
             if wanted and info.available_frequencies:
-                self._set_clocks(info, meter, new, schedule)
+                self._set_clocks(info, meter, new)
             if last is not None:
                 for measured in meter.take(self._marks(info, last)):
                     if measured is not None:
@@ -97,20 +102,20 @@ class SimulatedMeters:
         for at_s, energy_j in zip(seen.tolist(), readings.tolist(), strict=True):
             meter.curve.add(round(max(0.0, at_s) * 1e9), energy_j)
 
-    def _set_clocks(self, info: RankInfo, meter: StepMeter, new: PlayedStep, schedule: NewSchedule) -> None:
+    def _set_clocks(self, info: RankInfo, meter: StepMeter, new: PlayedStep) -> None:
         """Passes the changes of a rank's clock in an iteration to its meter."""
         cluster, played = self._cluster, new.played
         if played.clocks_set:
             clocks_set = played.clocks_set[info.dp_rank][info.pp_rank]
         else:
-            clocks_set = self._planned_changes(info, new, schedule)
+            clocks_set = self._planned_changes(info, new)
         for set_s, mhz in clocks_set:
             acts_s = set_s + cluster.latency_s(info.dp_rank, info.pp_rank, mhz)
             meter.clock_acts(round((new.begin_s + acts_s) * 1e9), mhz)
 
-    def _planned_changes(self, info: RankInfo, new: PlayedStep, schedule: NewSchedule) -> list[tuple[float, int]]:
+    def _planned_changes(self, info: RankInfo, new: PlayedStep) -> list[tuple[float, int]]:
         """Returns when a rank's clock is set if that happens as each instruction begins: (s, MHz)."""
-        plan = schedule.plan_of(info.rank)
+        plan = new.plans[info.rank]
         if plan is None:
             return []
         starts = new.played.starts_s[self._rows(info), info.dp_rank].tolist()
@@ -126,7 +131,8 @@ class SimulatedMeters:
         order = self._cluster.pipeline.orders[info.pp_rank]
         starts = played.starts_s[rows, info.dp_rank].tolist()
         ends = played.ends_s[rows, info.dp_rank].tolist()
-        marks = [(round(begin_s * 1e9), shared_page.STEP_BEGIN | marked.step << 8), (marked.number, shared_page.NUMBER)]
+        number = shared_page.NUMBER | max(0, marked.until) << 8
+        marks = [(round(begin_s * 1e9), shared_page.STEP_BEGIN | marked.step << 8), (marked.measured_number, number)]
         for instruction, start_s, end_s in zip(order, starts, ends, strict=True):
             if instruction.name not in self._names:
                 self._names.append(instruction.name)

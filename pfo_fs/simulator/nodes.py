@@ -262,7 +262,8 @@ class SimulatedNodes:
             return None
         key = number, tuple(clocks_mhz)
         if key not in self._plans:
-            self._plans[key] = FollowedPlan(clocks_mhz, [self._work.kinds[node] for node in self._work.orders[number]])
+            kinds = [self._work.kinds[node] for node in self._work.orders[number]]
+            self._plans[key] = FollowedPlan(clocks_mhz, kinds, before=self._ranks[number].plan)
         return self._plans[key]
 
     def _point(self, number: int, code: int) -> None:

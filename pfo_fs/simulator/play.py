@@ -102,7 +102,8 @@ class Play:
         self._step += 1
         ranks, begin_s = self._ranks, self.cluster.now_s
         played = self.cluster.run(ranks.begin_step(self._step, self._virtual_s))
-        self._measure(PlayedStep(self._step, ranks.number, ranks.measured_number, begin_s, played))
+        until, plans = ranks.measured_until, ranks.plans(self._step)
+        self._measure(PlayedStep(self._step, ranks.number, ranks.measured_number, until, begin_s, played, plans))
         for look_s in _LOOKS_S:
             after_s = look_s if look_s > 0 else played.time_s + look_s
             self._virtual_s = max(self._virtual_s, begin_s + min(max(after_s, 0.0), 0.9 * played.time_s))
@@ -153,6 +154,6 @@ class Play:
 
     def _measure(self, new: PlayedStep) -> None:
         """Lets the meters measure, and sends their results, except those of mute ranks."""
-        for rank, report in self._meters.measure(new, self._ranks.schedule):
+        for rank, report in self._meters.measure(new):
             if rank not in self.mute_ranks:
                 self._ranks.send_from_clocks(rank, report, self._virtual_s)

@@ -19,6 +19,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.store import JobFolder, bodies
 from pfo_fs.training.schedule_feed import ScheduleSwitcher
+from pfo_fs.turns import half_of
 
 RankSchedules = list[dict[int, Sequence[tuple[str, int]]]]
 """For each pipeline, the (instruction, MHz) of each of its ranks that has a schedule."""
@@ -62,7 +63,7 @@ class SimulatedRanks:
         self._unread: list[m.Message] = []  # that the helper has sent to training
         self.schedule = m.NewSchedule(number=-1)
         self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
-        self._clocks: Array | None = None
+        self._clocks: dict[tuple[bool, ...], Array] = {}  # of the schedule in force, by the halves that follow it
         self._do(self._helper.first_actions(), 0.0)
         self._join(settings, metadata)
 
@@ -123,13 +124,18 @@ class SimulatedRanks:
 
     @property
     def number(self) -> int:
-        """The number of the schedule in force."""
-        return self._switcher.number
+        """The number of the schedule that the ranks follow."""
+        return self.schedule.number
 
     @property
     def measured_number(self) -> int:
         """The number of the schedule that a measurement of this step counts for."""
         return self._switcher.measured_number
+
+    @property
+    def measured_until(self) -> int:
+        """The step before which a measurement of this step ends; 0: after as many steps as usual; -1: it has ended."""
+        return self._switcher.measured_until
 
     def receive(self, now_s: float) -> list[int]:
         """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
@@ -150,13 +156,25 @@ class SimulatedRanks:
             message = m.ScheduleApplied(number=applied.number, step=step, late=late)
             for info in self.infos:
                 self.send(info.rank, message, now_s)
-        if self._clocks is None:
-            plans = {info.rank: self.schedule.plan_of(info.rank) for info in self.infos}
-            self._clocks = self._cluster.clocks_of(self.by_pipeline(plans))
-        return self._clocks
+        halves = self._halves(step)
+        if halves not in self._clocks:
+            self._clocks[halves] = self._cluster.clocks_of(self.by_pipeline(self.plans(step)))
+        return self._clocks[halves]
+
+    def _halves(self, step: int) -> tuple[bool, ...]:
+        """Whether the even and the odd ranks follow the schedule in force in a step."""
+        return tuple(self._switcher.has_turn(step, half) for half in (0, 1))
+
+    def plans(self, step: int) -> dict[int, m.RankPlan | None]:
+        """Returns what each rank follows in a step; None: default clocks."""
+        halves = self._halves(step)
+        return {
+            info.rank: self.schedule.plan_of(info.rank) if halves[half_of(info.pp_rank, info.dp_rank)] else None
+            for info in self.infos
+        }
 
     def _set_schedule(self, schedule: m.NewSchedule | None) -> None:
-        self.schedule, self._clocks = schedule or m.NewSchedule(number=-1), None
+        self.schedule, self._clocks = schedule or m.NewSchedule(number=-1), {}
 
     def by_pipeline(self, schedules: Mapping[int, FrequencySchedule | m.RankPlan | None]) -> RankSchedules:
         """Sorts schedules of ranks by pipeline; a rank whose clocks cannot be set has none."""

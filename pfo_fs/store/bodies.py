@@ -41,12 +41,14 @@ from pfo_fs.models import (
     Watts,
     sharing_equal,
 )
+from pfo_fs.turns import ALL, MOST_TURNS, Term
 
 RandomId = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 """Random letters and digits; they are compared, never shown."""
 ProcessId = Annotated[int, Field(ge=0, le=2**31)]
 PlanFileName = Annotated[str, Field(pattern=r"^(stage|rank)-\d{1,7}\.[0-9a-f]{12}\.json$")]
 RankGroup = Annotated[str, Field(pattern=r"^(stage|rank):\d{1,7}$")]
+WhoFollows = Annotated[int, Field(ge=0, le=ALL)]
 Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 
 
@@ -166,33 +168,47 @@ class IndexBody(_Body):
     """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
 
     `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
-    else of one rank (`"rank:17"`). The schedule holds for at most `steps` steps (0: for ever), so that a schedule for
-    measuring ends by itself when the coordinator that measures dies.
+    else of one rank (`"rank:17"`). `until`, `after` and `turns` are those of a `Term`: a schedule for measuring ends by
+    itself, also when the coordinator that measures dies.
     """
 
     number: ScheduleNumber
     generation: ScheduleNumber
     start_step: StepNumber
     source: Source
-    steps: StepNumber = 0
+    until: StepNumber = 0
+    after: ScheduleNumberOrNone = -1
+    turns: list[WhoFollows] = Field(default=[], max_length=MOST_TURNS)
     files: dict[RankGroup, PlanFileName] = Field(max_length=100_000)
 
     def plan_file(self, rank_info: RankInfo) -> str | None:
         """Returns the name of the plan file of a rank; None: its clock is left alone."""
         return self.files.get(f"rank:{rank_info.rank}") or self.files.get(f"stage:{rank_info.pp_rank}")
 
+    @property
+    def term(self) -> Term:
+        """For how long the schedule holds, and who follows it meanwhile."""
+        return Term(self.until, self.after, tuple(self.turns))
+
+    @property
+    def stays(self) -> bool:
+        """Whether the schedule holds for ever; if not, it only measures."""
+        return self.term.stays(self.number)
+
 
 class PlanBody(_Body):
     """`sched/<number>/<plan>.json`: what ranks do in an iteration; `sched/<number>/<rank>.json` is the same file.
 
-    `ranks` follow the plan from step `start_step` on, for at most `steps` steps (0: for ever).
+    `ranks` follow the plan from step `start_step` on; `until`, `after` and `turns` are those of the index.
     `frequencies` and `stages` are those of `FrequencySchedule`: (instruction, MHz) in order, 0 MHz leaves the clock
     alone. `index.json` is the commit: a plan that it does not name is not in force.
     """
 
     number: ScheduleNumber
     start_step: StepNumber
-    steps: StepNumber = 0
+    until: StepNumber = 0
+    after: ScheduleNumberOrNone = -1
+    turns: list[WhoFollows] = Field(default=[], max_length=MOST_TURNS)
     ranks: Many[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
     frequencies: Many[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
     stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)

@@ -18,6 +18,7 @@ from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, RankInfo
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.records import RecordFolder
+from pfo_fs.turns import Term
 
 _RANK_FILES_AT_ONCE = 64
 _MOST_RANKS_WITH_FILES = 1024
@@ -39,7 +40,7 @@ class ScheduleFiles(RecordFolder):
         source: b.Source,
         schedules: Sequence[FrequencySchedule],
         rank_infos: Sequence[RankInfo],
-        steps: int = 0,
+        term: Term = Term(),
     ) -> bool:
         """Writes schedule `number` and commits it with its index; False if another process committed that number.
 
@@ -52,7 +53,9 @@ class ScheduleFiles(RecordFolder):
             plan = b.PlanBody(
                 number=number,
                 start_step=start_step,
-                steps=steps,
+                until=term.until,
+                after=term.after,
+                turns=list(term.turns),
                 ranks=ranks,
                 frequencies=schedule.frequencies,
                 stages=schedule.stages,
@@ -61,7 +64,14 @@ class ScheduleFiles(RecordFolder):
             files[group] = f"{group.replace(':', '-')}.{digest}.json"
             self.write(plan, name=files[group])
         index = b.IndexBody(
-            number=number, generation=generation, start_step=start_step, source=source, steps=steps, files=files
+            number=number,
+            generation=generation,
+            start_step=start_step,
+            source=source,
+            until=term.until,
+            after=term.after,
+            turns=list(term.turns),
+            files=files,
         )
         if not self.write(index):
             return False

@@ -76,12 +76,14 @@ class CudaEventTracker(InstructionTracker):
         self._held: deque[tuple[list[_Held], _Epoch | None]] = deque()
         self._epoch: _Epoch | None = None
 
-    def step_begin(self, step: int, number: int, clock_mhz: int | None = None) -> bool:
+    def step_begin(
+        self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, has_turn: bool = True
+    ) -> bool:
         """Begins a step; writes the marks of earlier ones whose events are ready."""
         self._flush()
         self._step = []
         self._keeping = True  # `_mark` keeps marks while this is set
-        one_clock = super().step_begin(step, number, clock_mhz)
+        one_clock = super().step_begin(step, number, clock_mhz, until=until, has_turn=has_turn)
         self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
         if self._events_work and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
             self._epoch = self._new_epoch()

@@ -100,6 +100,7 @@ class InstructionTracker:
         self._begin_codes: dict[str, int] = {}
         self._end_codes: dict[str, int] = {}
         self._schedule: list[_Entry] | None = None
+        self._default: list[_Entry] = []  # the same at default clocks, for steps in which this rank has no turn
         self._told: set[str] = set()
         self._plan = _NOTHING  # the schedule within a step; empty where `_begin_slowly` handles each call
         self._position = 0
@@ -117,12 +118,19 @@ class InstructionTracker:
         self._order: list[tuple[str, int | None]] | None = None
         self._order_taken = False
 
-    def set_schedule(self, frequencies: Sequence[tuple[str, int]] | None, stages: Sequence[int] | None = None) -> None:
+    def set_schedule(
+        self,
+        frequencies: Sequence[tuple[str, int]] | None,
+        stages: Sequence[int] | None = None,
+        *,
+        in_turns: bool = False,
+    ) -> None:
         """Makes the next step follow a schedule; None: no schedule, clocks at their default.
 
         Args:
             frequencies: (instruction, MHz) of each instruction of a step; 0 MHz leaves the clock as it is.
             stages: The stage of each instruction, where this rank holds several.
+            in_turns: Whether some steps run at default clocks (`has_turn` of `step_begin`).
         """
         self._told.clear()
         if frequencies is None:
@@ -143,9 +151,10 @@ class InstructionTracker:
             append((name, stage, in_force_mhz, codes.get(name) or self._codes(name)))
         if self._marker is not None:
             kinds = [(code >> 8 & 0xFF) | (stage or 0) % 256 << 8 for _, stage, _, code in plan]
-            self._marker.set_plan([mhz for _, _, mhz, _ in plan], kinds)
+            self._marker.set_plan([mhz for _, _, mhz, _ in plan], kinds, in_turns=in_turns)
         append(_STOP)
         self._schedule = plan
+        self._default = [(name, stage, 0, code) for name, stage, _, code in plan] if in_turns else []
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
         """Takes (name, stage) of the instructions of a step as known; no step is observed for them."""
@@ -165,20 +174,28 @@ class InstructionTracker:
 
     # ---- training calls these
 
-    def step_begin(self, step: int, number: int, clock_mhz: int | None = None) -> bool:
+    def step_begin(
+        self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, has_turn: bool = True
+    ) -> bool:
         """Begins a step; returns whether it has one clock.
 
         Args:
             number: The number of the schedule in force, under which measurements are reported.
             clock_mhz: Where there is no schedule: the clock of the whole step, in MHz; 0 for the default clock. None:
                 clocks are left alone.
+            until: The step before which the result under this number ends; 0: after as many steps as are measured
+                usually; -1: there is none.
+            has_turn: Whether the step follows the schedule; if not, it runs at default clocks.
         """
         words = self._words
         if self._mark_check is not None:
             self._mark_check.step_begins(left_open=self._in_step)
         self._position = self._last_end_ns = 0
         self._in_step, self._strayed = True, False
-        self._plan = _NOTHING if self._schedule is None else self._schedule
+        if self._schedule is None:
+            self._plan = _NOTHING
+        else:
+            self._plan = self._schedule if has_turn else self._default
         step = min(max(step, 0), MAX_STEP)
         self._begun = step, monotonic_ns()
         one_clock = clock_mhz is not None and self._schedule is None
@@ -190,8 +207,8 @@ class InstructionTracker:
         is_old = self._has_changed and len(self._schedule or ()) - 1 not in (-1, len(self.observed_order or ()))
         is_other = self.other_order or is_old
         self._measured_steps += not is_other
-        has_result, too_many = words[MEASURED_NUMBER] == number, self._measured_steps > self._most_measured_steps
-        self._measuring = measuring = not (has_result or too_many or is_other)
+        is_over = step >= until if until else self._measured_steps > self._most_measured_steps
+        self._measuring = measuring = not (words[MEASURED_NUMBER] == number or is_over or is_other)
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
@@ -201,7 +218,7 @@ class InstructionTracker:
             if one_clock and self._marker.works:
                 self._turn = self._marker.begin_at(clock_mhz or 0)
             elif self._marker.works:
-                self._marker.begin_step()
+                self._marker.begin_step(has_turn=has_turn)
             if not self._marker.works:
                 self._marker = None
         elif one_clock and clock_mhz != self._target_mhz:
@@ -210,7 +227,7 @@ class InstructionTracker:
                 self._clocks.ring_doorbell()
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
-        self._mark(NUMBER, number)
+        self._mark(NUMBER | min(max(until, 0), MAX_STEP) << 8, number)
         if is_other and not one_clock:
             self._strayed, self._plan = True, _NOTHING
             self._release(strayed=True)

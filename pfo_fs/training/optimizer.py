@@ -38,6 +38,7 @@ from pfo_fs.training.job_request import (
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
 from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
 from pfo_fs.training.step_parts import StepParts, Switching
+from pfo_fs.turns import half_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -189,6 +190,7 @@ class PFOFileOptimizer(ZeusCallbacks):
                 error = found
             agree(all_ranks, error, self._guard)
             self.parallel_dims = dims
+            self._switcher.half = half_of(dims.pp_rank, dims.dp_rank)
             make_parts = partial(
                 StepParts.make,
                 request=request,
@@ -249,7 +251,8 @@ class PFOFileOptimizer(ZeusCallbacks):
             self._link.send_kept(messages.ScheduleApplied(number=applied.number, step=step, late=late))
         number = self._switcher.measured_number
         if self._loads is None:
-            self._tracker.step_begin(step, number)
+            switcher = self._switcher
+            self._tracker.step_begin(step, number, until=switcher.measured_until, has_turn=switcher.has_turn(step))
         else:
             self._loads.begin(self._tracker, step, number, held=self._switcher.is_suspended)
 
@@ -338,7 +341,7 @@ class PFOFileOptimizer(ZeusCallbacks):
         if plan is None or not plan.frequencies:
             self._tracker.set_schedule(None)
         else:
-            self._tracker.set_schedule(plan.frequencies, plan.stages)
+            self._tracker.set_schedule(plan.frequencies, plan.stages, in_turns=bool(schedule and schedule.turns))
 
     # ---- problems
 

@@ -59,31 +59,37 @@ class ProgressMarker:
         self._enqueue = enqueue
         self._slot = _NO_PLAN
         self._next_slot = 0
+        self._kinds: list[int] = []  # of the plan at default clocks
         self._turn = 0
         self._turn_bits = 0
         self._words[FOLLOWS] = PLAN
 
-    def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = ()) -> None:
+    def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = (), *, in_turns: bool = False) -> None:
         """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
 
         Args:
             kinds: For each instruction, a number below 65,536 that is the same for the same work.
+            in_turns: Whether some steps run at default clocks: these have a plan, too, so that their marks are the
+                same, and the clock process knows them as well.
         """
         if not clocks_mhz:
             self._slot = _NO_PLAN
             return
         # The device may still run steps of the plans before; a slot is used again after three other plans.
         self._slot = self._next_slot
-        self._next_slot = (self._next_slot + 1) % shared_page.PLAN_SLOTS
+        self._next_slot = (self._next_slot + 1) % shared_page.DEFAULT_SLOT
         shared_page.write_plan(self._words, self._slot, clocks_mhz, kinds)
+        if in_turns and self._kinds != list(kinds):
+            self._kinds = list(kinds)
+            shared_page.write_plan(self._words, shared_page.DEFAULT_SLOT, [0] * len(kinds), kinds)
 
-    def begin_step(self) -> None:
-        """Marks the begin of a step."""
+    def begin_step(self, *, has_turn: bool = True) -> None:
+        """Marks the begin of a step; without a turn, it runs at default clocks."""
         if self._slot == _NO_PLAN:
             self.leave_step()  # an exception may have left a step before its end
             return
         self._words[FOLLOWS] = PLAN
-        self._next_turn(self._slot)
+        self._next_turn(self._slot if has_turn else shared_page.DEFAULT_SLOT)
         self._mark(START)
 
     def begin_at(self, mhz: int) -> int:

@@ -3,7 +3,8 @@
 The **rule** (`ScheduleSwitcher`) is one for training and for the simulator. Ranks receive schedules at different times.
 For all of them to run the same schedule at the same step, it depends only on which schedules were received, and not on
 when: at each step, the schedule in force is the one with the highest number among those whose start step has come. So a
-schedule is not dropped because a newer one was published before it started; it is in force until the newer one starts.
+schedule is not dropped because a newer one was published before it started; it is in force until the newer one starts. A schedule
+with an end (`Term`) names the one that follows it, so that no rank waits for a message at its end.
 
 From the **helper** of its host, a rank receives a schedule well before its start step; one that receives it later
 follows it at once. A rank that sees from the numbers that it has missed a schedule goes to default clocks until the
@@ -32,9 +33,10 @@ from pfo_fs.guard import WarnOnce
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, SchedulesWithdrawn, ToTraining
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
+from pfo_fs.turns import follows
 
 _OVER = "over"
-"""Reason for default clocks: the schedule in force was only for some steps, and these have passed."""
+"""Reason for default clocks: the schedule in force has ended, and none that this rank has is to follow it."""
 MOST_PENDING = 64
 """Most schedules that wait for their start step: far more than are published while one travels to the ranks."""
 
@@ -45,7 +47,8 @@ class ScheduleSwitcher:
 
     Args:
         set_schedule: Makes the next step follow a schedule; None: default clocks.
-        warn: Called with a text when a schedule is suspended; that it was for some steps only is said once.
+        warn: Called with a text when a schedule is suspended; that it has ended without another one is said once.
+        half: The half of this rank (`turns.half_of`).
 
     Attributes:
         number: The number of the schedule in force, suspended or not; -1 for none.
@@ -53,9 +56,13 @@ class ScheduleSwitcher:
 
     set_schedule: Callable[[NewSchedule | None], None]
     warn: Callable[[str], object]
+    half: int = 0
 
     def __post_init__(self) -> None:
         self.number = -1
+        self._stays: NewSchedule | None = None  # the newest schedule without an end that was in force
+        self._has_ended = False
+        self._turns: list[int] = []
         self._pending: dict[int, NewSchedule] = {}
         self._in_force: NewSchedule | None = None
         self._reasons: set[str] = set()
@@ -74,7 +81,24 @@ class ScheduleSwitcher:
     @property
     def measured_number(self) -> int:
         """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
-        return -1 if self._reasons else self.number
+        return -1 if self._reasons or self._in_force is None else self._in_force.number
+
+    @property
+    def measured_until(self) -> int:
+        """The step before which the result under this schedule ends; 0: after as many steps as the job measures.
+
+        It is -1 where the schedule is followed again, and was measured before.
+        """
+        if self._in_force is not None and self._in_force.number != self.number:
+            return -1
+        return self._in_force.until if self._in_force is not None and self._in_force.turns else 0
+
+    def has_turn(self, step: int, half: int | None = None) -> bool:
+        """Returns whether ranks of a half (None: of this rank's) follow the schedule in force in a step.
+
+        If not, they have default clocks.
+        """
+        return follows(self._turns, step, self.half if half is None else half)
 
     def number_at(self, step: int) -> int:
         """Returns the number of the schedule that is in force at the next step, if that is `step`."""
@@ -100,7 +124,8 @@ class ScheduleSwitcher:
 
     def withdraw(self) -> None:
         """Drops all schedules, the one in force too: default clocks until another one comes, whatever its number."""
-        self.number, self._in_force, self._pending = -1, None, {}
+        self.number, self._in_force, self._stays, self._pending = -1, None, None, {}
+        self._turns, self._has_ended = [], False
         self._reasons.discard(_OVER)
         self.set_schedule(None)
 
@@ -112,14 +137,28 @@ class ScheduleSwitcher:
             started = self._pending[number]
             self._pending = {number: coming for number, coming in self._pending.items() if coming.start_step > step}
             self._in_force, self.number = started, number
+            self._turns, self._has_ended = list(started.turns), False
+            if not started.until or started.after == number:
+                self._stays = started
             self._reasons.discard(_OVER)
             self.set_schedule(None if self._reasons else started)
-        in_force = self._in_force
-        if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
-            text = f"no new schedule has come for {in_force.steps} steps; default clocks until one comes"
-            self.suspend(_OVER, "" if self._has_said_over else text)
-            self._has_said_over = True
+        if self._in_force is not None and 0 < self._in_force.until <= step and not self._has_ended:
+            self._end(self._in_force)
         return started
+
+    def _end(self, ended: NewSchedule) -> None:
+        """Goes on with the schedule that is to follow the one in force; default clocks if this rank lacks it."""
+        self._has_ended, self._turns = True, []
+        if ended.after == ended.number:
+            return
+        if self._stays is not None and self._stays.number == ended.after:
+            self._in_force = self._stays
+            if not self._reasons:
+                self.set_schedule(self._stays)
+            return
+        text = f"schedule {ended.number} has ended, and no other one has come; default clocks until one comes"
+        self.suspend(_OVER, "" if self._has_said_over else text)
+        self._has_said_over = True
 
     def suspend(self, reason: str, text: str) -> None:
         """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile."""
@@ -132,17 +171,17 @@ class ScheduleSwitcher:
     def resume(self, reason: str) -> None:
         """Ends a suspension; when no reason is left, the schedule in force is followed again.
 
-        A schedule that holds for some steps only is not followed again: ranks would measure it from different steps on.
+        A schedule that only measures is not followed again: ranks would measure it from different steps on.
         """
         if reason not in self._reasons:
             return
         self._reasons.remove(reason)
         if self._reasons or self._in_force is None:
             return
-        if self._in_force.steps:
-            self._reasons.add(_OVER)
-        else:
+        if self._in_force is self._stays:
             self.set_schedule(self._in_force)
+        else:
+            self._end(self._in_force)
 
 
 # Reasons for default clocks.
@@ -213,7 +252,7 @@ class ScheduleFeed:
             self.switcher.withdraw()
         elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
             if self.at_once:
-                message = msgspec.structs.replace(message, start_step=step)
+                message = _moved(message, step)
             self.switcher.expect(message)
             self._received.add(message.number)
             if len(self._received) > MOST_PENDING:
@@ -312,4 +351,10 @@ class BroadcastFeed(ScheduleFeed):
         if self._schedule is None:
             self._schedule = schedule  # the one that all ranks began with
         self.switcher.resume(_LEASE_OVER)
-        self.switcher.expect(msgspec.structs.replace(schedule, start_step=step))
+        self.switcher.expect(_moved(schedule, step))
+
+
+def _moved(schedule: NewSchedule, step: int) -> NewSchedule:
+    """Returns a schedule that starts at another step, and holds for as many steps."""
+    until = max(step + 1, schedule.until + step - schedule.start_step) if schedule.until else 0
+    return msgspec.structs.replace(schedule, start_step=step, until=until)

@@ -47,12 +47,13 @@ class ClockFollower:
     """Follows the device through its steps.
 
     Attributes:
+        plan: The plan of the step that the device has reached last; None before the first one.
         due_ns: When `wanted` may return another clock without new progress.
     """
 
     def __init__(self, latencies: LatencyModel) -> None:
         self._latencies = latencies
-        self._plan: FollowedPlan | None = None
+        self.plan: FollowedPlan | None = None
         self._turn = -1
         self._at = 0
         self._at_ns = 0
@@ -84,7 +85,7 @@ class ClockFollower:
         """
         last, at = plan.last, plan.place_of(code)
         at_ns = now_ns
-        follows = plan is self._plan and turn == self._turn
+        follows = plan is self.plan and turn == self._turn
         if self._came_early(turn, follows and at < self._at == last):
             self._other_stream, follows = True, False
         if self._other_stream:
@@ -105,7 +106,7 @@ class ClockFollower:
             self._hold_until_ns = now_ns + self._holds_ns(plan) if follows and plan.clock_from[at] else 0
         if turn != self._turn:
             self._turn_before = self._turn
-        self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
+        self.plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         self._asked = {place for place in self._asked if place >= plan.since[at]}
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
 
@@ -115,7 +116,7 @@ class ClockFollower:
 
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
         """Takes up the next step; its first clock may be in force already."""
-        follows = plan is self._plan and self._turn >= 0
+        follows = plan is self.plan and self._turn >= 0
         held = follows and now_ns < self._hold_until_ns
         self._asked.clear()
         last = plan.last
@@ -149,7 +150,7 @@ class ClockFollower:
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
-        plan = self._plan
+        plan = self.plan
         self.due_ns = NEVER
         if plan is None:
             return 0
@@ -215,7 +216,7 @@ class ClockFollower:
 
     def next_look_ns(self, now_ns: int) -> int:
         """Returns when to look at the device's progress again."""
-        plan = self._plan
+        plan = self.plan
         if plan is None:
             return now_ns + _COARSE_NS
         if self._at == plan.last:

@@ -71,7 +71,8 @@ class ClockRequests:
         version = shared_page.plan_version(self._words, slot)
         kept = self._plans.get(slot)
         if kept is None or kept[0] != version:
-            kept = self._plans[slot] = version, FollowedPlan(*shared_page.read_plan(self._words, slot))
+            plan = FollowedPlan(*shared_page.read_plan(self._words, slot), before=self._follower.plan)
+            kept = self._plans[slot] = version, plan
         self._follower.reached(turn, code, kept[1], now_ns)
 
     def waits(self) -> bool:

@@ -40,6 +40,7 @@ class FollowedPlan:
     Args:
         clocks_mhz: The clock of each instruction; 0 is the default clock.
         kinds: For each instruction, a number that is the same for the same work.
+        before: The plan that ran last: what it has learned holds roughly for the same instructions at other clocks.
 
     Attributes:
         last: The last point, `IDLE`. Point 0 is `START`; 2 i + 1 and 2 i + 2 are begin and end of instruction i.
@@ -50,7 +51,7 @@ class FollowedPlan:
         error_ns: Mean error of the predicted end of an instruction.
     """
 
-    def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
+    def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int], before: FollowedPlan | None = None) -> None:
         self.kinds = kinds
         # A clock is needed from the end of the instruction before on; after the last instruction, the last one stays.
         self.clock_from = [mhz for mhz in clocks_mhz for _ in range(2)] + [*(clocks_mhz[-1:] or [0]), 0]
@@ -65,6 +66,8 @@ class FollowedPlan:
             self.since[at] = self.since[at - 1] if self.clock_from[at] == self.clock_from[at - 1] else at
         self.gap_ns = [-1] * size
         self.error_ns = _LEAST_MARGIN_NS
+        if before is not None and before.kinds == kinds:
+            self.gap_ns, self.error_ns = list(before.gap_ns), before.error_ns
         self._seen = [0] * size
         self._was_odd = [False] * size
         self._pauses_ns: deque[int] = deque(maxlen=_PAUSES)

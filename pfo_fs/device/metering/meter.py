@@ -30,12 +30,14 @@ class EndedStep(NamedTuple):
 
     Attributes:
         number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
+        until: The step before which the result under this number ends; 0: after as many steps as are asked for.
         usable: Whether the step ran as scheduled and its instructions were marked.
         instructions: (place in the name table, begin in ns, end in ns), ordered by end.
     """
 
     step: int
     number: int
+    until: int
     begin_ns: int
     end_ns: int
     last_end_ns: int
@@ -108,7 +110,7 @@ class MarkedSteps:
 
     def __init__(self) -> None:
         self.ended: deque[EndedStep] = deque()
-        self._number = shared_page.NO_NUMBER
+        self._number, self._until = shared_page.NO_NUMBER, 0
         self._step = -1
         self._begin_ns = -1  # -1: between steps
         self._last_end_ns = 0
@@ -134,7 +136,7 @@ class MarkedSteps:
                 self._step, self._begin_ns, self._last_end_ns = value, first, 0
                 self._drop_instructions()
             elif kind == shared_page.NUMBER:
-                self._number = first
+                self._number, self._until = first, value
             elif kind == shared_page.LAST_END:
                 self._last_end_ns = first
             elif kind == shared_page.STEP_END and self._begin_ns >= 0:
@@ -161,7 +163,16 @@ class MarkedSteps:
     def _end_step(self, end_ns: int, *, usable: bool) -> None:
         last_end_ns = self._last_end_ns or end_ns
         self.ended.append(
-            EndedStep(self._step, self._number, self._begin_ns, end_ns, last_end_ns, usable, self._instructions)
+            EndedStep(
+                self._step,
+                self._number,
+                self._until,
+                self._begin_ns,
+                end_ns,
+                last_end_ns,
+                usable,
+                self._instructions,
+            )
         )
         self._begin_ns = -1
 
@@ -227,7 +238,8 @@ class StepMeter:
         if ended.number != self._collecting or self.held:
             self._collecting, self._skipped_first = ended.number, False
             self._clear()
-        wanted = ended.number != self.done_number and ended.usable and not self.held
+        is_over = 0 < ended.until <= ended.step
+        wanted = ended.number != self.done_number and ended.usable and not self.held and not is_over
         collected = wanted and self._skipped_first
         times: dict[str, list[float]] = {}
         energies: dict[str, list[float]] = {}
@@ -258,22 +270,27 @@ class StepMeter:
         self._powers.forget_before(needed_ns)
         self.curve.forget_before(needed_ns)
         self._skipped_first |= wanted
-        if collected and self._is_complete():
-            steps = self._steps()
+        if (collected or (ended.until and self._collected)) and self._is_complete(ended):
+            steps = self._steps(in_turns=ended.until > 0)
             yield Measured(ended.number, steps[0].step, steps, self._powers.solve())
             self._clear()
             self.done_number = ended.number
 
-    def _is_complete(self) -> bool:
+    def _is_complete(self, ended: EndedStep) -> bool:
         steps, wanted, ticks = len(self._collected), self._profile_steps, self._ticks
+        if ended.until:  # turns end at a step, the same on all ranks
+            return ended.step >= ended.until - 1
         if steps >= _MOST_TIMES * wanted:
             return True
         return steps >= wanted and ticks.lasts_s >= self._least_s and ticks.enough(self.curve)
 
-    def _steps(self) -> list[Step]:
-        """The collected steps, with energies that hold nothing from before the window."""
+    def _steps(self, *, in_turns: bool) -> list[Step]:
+        """The collected steps, with energies that hold nothing from before the window.
+
+        Those of turns differ from each other; their blocks are long enough.
+        """
         power_w = self._ticks.mean_power_w()
-        if power_w is None:
+        if power_w is None or in_turns:
             return list(self._collected)
         return [_with_energy(step, power_w * step.time_s) for step in self._collected]
 

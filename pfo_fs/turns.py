@@ -1,0 +1,47 @@
+"""Turns: in which steps which ranks follow a schedule, and when it ends, so that what it does is always measured.
+
+Half of the ranks run the schedule's clocks while the other half run default clocks, in the same step; then they change
+places. What a step's data does to all of them cancels, so that a few steps tell what the clocks do. Every rank computes
+its turns from the step's number: there is no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+NONE, EVEN, ODD, ALL = range(4)
+"""Which ranks follow the schedule in a step: bit 0 stands for the even half, bit 1 for the odd one."""
+ROUND = (EVEN, ODD, ALL, NONE)
+"""Each half runs with and without the schedule, beside a half that does and beside one that does not."""
+MOST_TURNS = 1024
+"""A longer list of turns is an error: a round of blocks of 100 steps has 400."""
+
+
+class Term(NamedTuple):
+    """For how long a schedule holds, and who follows it meanwhile.
+
+    Attributes:
+        until: The first step that no longer has its turns; 0: it holds for ever.
+        after: The number of the schedule that all ranks follow from then on; the schedule's own: it stays, without
+            turns. -1: default clocks.
+        turns: Which ranks follow it, by step, from step 0 on and repeated; empty: all of them in all steps.
+    """
+
+    until: int = 0
+    after: int = -1
+    turns: tuple[int, ...] = ()
+
+    def stays(self, number: int) -> bool:
+        """Returns whether the schedule with this number holds for ever."""
+        return not self.until or self.after == number
+
+
+def half_of(pp_rank: int, dp_rank: int) -> int:
+    """Returns the half of a rank, 0 or 1: over two steps each stage and each pipeline has both."""
+    return (pp_rank + dp_rank) % 2
+
+
+def follows(turns: Sequence[int], step: int, half: int) -> bool:
+    """Returns whether the ranks of a half follow a schedule in a step."""
+    return not turns or bool(turns[step % len(turns)] >> half & 1)
