@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from pfo_fs.models import FrequencySchedule, InstructionPower, JobInfo, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.records import SCHEMA
+from pfo_fs.turns import Term
 
 STAGES, MICROBATCHES = 2, 3
 JOB_ID = "2026-01-02-03-04-05+dp1+pp2+tp1+ParetoScheduler"
@@ -85,7 +86,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
         steps = one_f_one_b(info.pp_rank, STAGES, MICROBATCHES, 1410)
         folder.write(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name, _ in steps]))
         schedules.append(FrequencySchedule(rank=info.rank, frequencies=steps))
-    folder.write_schedule(0, 1, 3, _SOURCE, schedules, infos, steps=100)
+    folder.write_schedule(0, 1, 3, _SOURCE, schedules, infos, Term(until=103, after=0, turns=(1, 2, 3, 0)))
     folder.write(
         bodies.CurrentBody(
             generation=1, number=0, start_step=3, state="running", source=_SOURCE, lease_s=60, heartbeat=1

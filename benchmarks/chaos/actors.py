@@ -263,8 +263,8 @@ class HostPlace(Place):
                 monotonic=self.world.time,
             )
 
-    def _published(self, number: int, schedules: Any, steps: int) -> None:
-        self._handle(e.ForTraining(op.new_schedule(number, 0, schedules, steps)))
+    def _published(self, number: int, start_step: int, schedules: Any, term: Any) -> None:
+        self._handle(e.ForTraining(op.new_schedule(number, start_step, schedules, term)))
 
     def _schedule(self) -> None:
         if self._coordinator is not None:

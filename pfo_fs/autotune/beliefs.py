@@ -11,8 +11,8 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
-from pfo_fs.autotune.judgements import ClockPlan, highest_scatter
-from pfo_fs.autotune.load_rows import Ratios, ratio_of
+from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.autotune.power_drift import power_drift
@@ -20,12 +20,11 @@ from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
+from pfo_fs.turns import MOST_TURNS, ROUND
 
 _MOST_WINDOWS = 8
 """So many windows are kept: the iterations in them show what loads to expect. One of them is the latest at the highest
 clocks, which alone tells by how much an instruction's place in the iteration lengthens it."""
-_FIRST_WINDOWS = 2
-"""The windows of default clocks and of the first low ones are compared otherwise (`default_clocks_differ`)."""
 _MOST_INSTRUCTIONS = 6000
 """About this many measured instructions are enough to calibrate with."""
 _LEAST_OFF, _FAR = 0.02, 4.0
@@ -38,21 +37,25 @@ _USABLE_WAITING_POWER_ERROR = 0.2
 """Relative: a measured blocking power with a larger error is not used."""
 _LESS_SURE = 10.0
 """What was measured before a change counts with ten times its error."""
+LEAST_BLOCK_S = 2.0
+"""Between two ticks of an energy counter, up to 0.1 s apart, energy is divided in proportion to time: that mixes 2 % of
+the energies of two turns if each lasts for 2 s."""
+_ROUNDS = 2
+"""Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
+_LATE = 0.05
+"""Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
 _NOTHING = Point()
 
 
 class Trial(NamedTuple):
-    """What was measured of a plan that was in force; everything relative, with standard errors.
+    """What was measured of a plan in turns; everything relative, with standard errors that are infinite if unknown.
 
     Attributes:
         plan: The plan.
-        saved, saved_error: Energy that it saves; the error is infinite if energy is not known.
-        later, later_error: By how much iterations took longer than the model makes of the same iterations.
-        slower, slower_error: By how much they took longer than those in the window of max clocks; the error is
-            infinite if that held other pipelines.
-        saved_of_all, slower_of_all: Errors of `saved` and `slower` that all trials have in common: those of the window
-            of max clocks.
-        is_checked: Whether that window came after those of the plan.
+        saved, saved_error: Energy that it saves.
+        later, later_error: By how much longer its iterations are than the model makes of the same iterations.
+        slower, slower_error: By how much longer they are than those at default clocks.
+        default_steps: Number of steps at default clocks that tell it.
     """
 
     plan: ClockPlan
@@ -62,23 +65,16 @@ class Trial(NamedTuple):
     later_error: float
     slower: float = 0.0
     slower_error: float = math.inf
-    saved_of_all: float = 0.0
-    slower_of_all: float = 0.0
-    is_checked: bool = False
+    default_steps: int = 0
 
     def pooled(self, new: Trial) -> Trial:
         """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
-        saved, saved_error = _pooled(self.saved, self.saved_error, new.saved, new.saved_error)
-        later, later_error = _pooled(self.later, self.later_error, new.later, new.later_error)
-        slower, slower_error = _pooled(self.slower, self.slower_error, new.slower, new.slower_error)
-        return new._replace(
-            saved=saved,
-            saved_error=saved_error,
-            later=later,
-            later_error=later_error,
-            slower=slower,
-            slower_error=slower_error,
-            is_checked=self.is_checked or new.is_checked,
+        return Trial(
+            self.plan,
+            *_pooled(self.saved, self.saved_error, new.saved, new.saved_error),
+            *_pooled(self.later, self.later_error, new.later, new.later_error),
+            *_pooled(self.slower, self.slower_error, new.slower, new.slower_error),
+            self.default_steps + new.default_steps,
         )
 
 
@@ -105,11 +101,7 @@ class Beliefs:
         windows: The latest windows.
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current.
-        trials: What was measured of plans that were in force, by their keys.
-        reference: The window of max clocks, the reference for savings; None: none was measured yet.
-        reference_drift: `power_drift_factor` at that time.
-        refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
-            The times of plans that were not measured are `1 + refuted` times as uncertain.
+        trials: What was measured of plans, by their keys.
         switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
             rank.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
@@ -124,14 +116,23 @@ class Beliefs:
         self.windows: list[Window] = []
         self.power_drift_factor = 1.0
         self.trials: dict[object, Trial] = {}
-        self.reference: Window | None = None
-        self.reference_drift = 1.0
-        self.refuted = 0
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
         self.slow_pipelines: frozenset[int] = frozenset()
         self._pipeline: Pipeline | None = None
         self._curves: Curves | None = None
+
+    def block(self, *, for_energy: bool) -> int:
+        """For how many steps each turn lasts: long enough for clocks that act late, or for energy counters, too."""
+        step_s = float(self.windows[-1].step_s.mean())
+        costs = self.switching
+        late_s = 0.0 if costs is None else costs.latency_s + costs.driver_time_s
+        least = math.ceil(LEAST_BLOCK_S / step_s) if for_energy else 1
+        return min(max(least, 2 if late_s > _LATE * step_s else 1), MOST_TURNS // len(ROUND))
+
+    def trial_steps(self) -> int:
+        """For how many steps a plan is tried at first: two rounds of turns."""
+        return _ROUNDS * len(ROUND) * self.block(for_energy=False)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -140,12 +141,18 @@ class Beliefs:
             self._pipeline = pipeline_of([self.layout.order(rank) for rank in self.layout.one_pipeline()])
         return self._pipeline
 
-    def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Window | None:
+    def take(
+        self,
+        results: Sequence[ProfilingResult],
+        schedules: Sequence[FrequencySchedule],
+        turns: Sequence[int] = (),
+    ) -> Window | None:
         """Adds what was measured under schedules; returns it, or None if no pipeline was measured on all stages.
 
         Args:
             results: The results of one window, as `measured_results` returns them.
             schedules: The schedules in force; a rank without one ran at its default clocks.
+            turns: Which ranks followed them in which step, as in `Term`.
         """
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
@@ -153,7 +160,7 @@ class Beliefs:
             self.switching = measured_switching(taken, self.layout.rank_infos)
         if not self.layout.one_pipeline():
             return None
-        window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken)
+        window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken, turns)
         self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
         are_known = bool(schedules) and not (window and window.or_mhz.any())
         self.clock_unknown_s = 0.0 if are_known else LATENCY_UNKNOWN_S
@@ -161,8 +168,6 @@ class Beliefs:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
             self.windows = [*self._worth_keeping(), window]
-            if len(self.windows) > _FIRST_WINDOWS:
-                self._forget_other_times(ratios)
             for found in self.loads.fit(self.windows, ratios):
                 self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
@@ -181,29 +186,6 @@ class Beliefs:
         at_top = [number for number, window in enumerate(self.windows) if (window.clocks_mhz >= tops).all()]
         dropped = 1 if at_top[-1:] == [0] else 0
         return self.windows[:dropped] + self.windows[dropped + 1 :]
-
-    def _forget_other_times(self, ratios: Ratios) -> None:
-        """Drops windows in which instructions took another time than in the latest one: the job has changed.
-
-        Only the mean over the pipelines tells it: a single one that differs is a straggler.
-        """
-        assert self.loads is not None
-        latest = self.windows[-1]
-        alike = [window for window in self.windows if window.pipelines == latest.pipelines]
-        if len(alike) < 2:
-            return
-        # The work of each iteration, as a logarithm, by window.
-        logs = [np.log(self.loads.at_max_clocks_s(window, ratios).sum(axis=1)).mean(axis=1) for window in alike]
-        before, now = np.concatenate(logs[:-1]), logs[-1]
-        off = abs(float(now.mean() - before.mean()))
-        # What is not known of the ratios may be common to all instructions of the latest window.
-        _, ratio_error = ratio_of(self.loads.kind_of_node, latest, ratios)
-        unknown = float((latest.times_s * ratio_error).sum() / latest.times_s.sum())
-        within = np.concatenate([each - each.mean() for each in (before, now)])
-        scatter = highest_scatter(float(within.std()), len(within))
-        error = math.hypot(scatter * math.sqrt(1 / len(before) + 1 / len(now)), unknown)
-        if off > _LEAST_OFF and off > _FAR * error:
-            self.windows = [latest]
 
     def _forget_if_changed(self, found: Found) -> None:
         """Drops what was known of a kind at lower clocks if one of them surely takes another time now.
@@ -249,29 +231,25 @@ class Beliefs:
             )
         return ""
 
-    def refer_to_latest(self) -> None:
-        """Takes the latest window, measured at max clocks, as the reference for savings."""
-        self.reference, self.reference_drift = self.windows[-1], self.power_drift_factor
-
     def add_trial(self, key: object, trial: Trial) -> None:
         """Adds what a window tells of a plan."""
         before = self.trials.get(key)
         self.trials[key] = trial if before is None else before.pooled(trial)
 
     def default_clocks_differ(self) -> bool:
-        """Returns whether instructions took another time at default clocks than they now do at the highest ones.
-
-        The first window is one of default clocks, the latest one names the highest.
-        """
+        """Returns whether the latest window's steps at default clocks were slower than those at max clocks."""
         assert self.loads is not None
-        first, latest = self.windows[0], self.windows[-1]
+        latest = self.windows[-1]
         kinds, top_mhz = self.loads.kind_of_node, self.ratios().top_mhz
+        ranks = np.array([rank for rank, order in enumerate(self.pipeline.orders) for _ in order])
+        with_schedule = latest.follows[:, ranks]
         at_top = (latest.clocks_mhz >= top_mhz[kinds][:, None]) & latest.at_clock
         total = weight = 0.0
         for number in range(len(self.loads.kinds)):
             nodes = kinds == number
-            before, now = np.log(first.times_s[:, nodes]).ravel(), np.log(latest.times_s[:, nodes][at_top[:, nodes]])
-            if len(now) > 1:
+            logs, chosen = np.log(latest.times_s[:, nodes]), at_top[:, nodes]
+            before, now = logs[chosen & ~with_schedule[:, nodes]], logs[chosen & with_schedule[:, nodes]]
+            if min(len(before), len(now)) > 1:
                 error2 = before.var() / len(before) + now.var() / len(now) + _LEAST_OFF**2 / 4
                 total, weight = total + float(np.median(before) - np.median(now)) / error2, weight + 1 / error2
         return weight > 0 and total / weight > max(_LEAST_OFF, _FAR * weight**-0.5)
@@ -312,18 +290,6 @@ class Beliefs:
         assert self.loads is not None
         ratios = self.ratios()
         return [self.loads.at_max_clocks_s(window, ratios) for window in self.windows]
-
-    def level_error(self) -> float:
-        """Returns the relative error of what all durations at max clocks have in common.
-
-        Iterations differ in their work, and only those tell it in which instructions ran at these clocks.
-        """
-        top_mhz = self.ratios().top_mhz
-        assert self.loads is not None
-        tops = top_mhz[self.loads.kind_of_node][:, None]
-        at_top = sum(window.iterations * float((window.clocks_mhz >= tops).mean()) for window in self.windows)
-        scatters = [float(np.log(full_s.sum(axis=(1, 2))).std()) for full_s in self.at_max_clocks_s()]
-        return max(scatters) / math.sqrt(max(1.0, at_top))
 
     def calibration(self) -> Calibration | None:
         """Returns the delays that the order of instructions leaves out; None while too little was measured."""

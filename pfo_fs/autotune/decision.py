@@ -33,11 +33,8 @@ have run for n iterations run for n more (Lindy's law)."""
 LOST_TIME = 0.0005
 """Relative: all trials together may take 0.05 % of the time of the iterations so far and those of the horizon. A trial
 counts with what is expected of it, and later with what it took."""
-TRIAL_ITERATIONS = 10
-"""A trial lasts for about 10 iterations, until its results have arrived."""
-MOST_LATE_TRIAL = LOST_TIME * HORIZON / TRIAL_ITERATIONS
-"""Relative: a plan is not tried if it is expected to be later than this, 1.5 %: one trial takes no more time than all
-together may take at first."""
+MOST_LATE_TRIAL = 0.015
+"""Relative: a plan that is expected to be later than this is not tried: its steps would stand out in a training log."""
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
@@ -51,7 +48,8 @@ closely an instruction follows its clock, so that the next step can be larger.""
 _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
 _MOST_WINDOWS = 3
-"""A trial goes on for three windows at most while it is neither surely in time nor surely late."""
+"""A trial goes on while it is neither surely in time nor surely late, for three windows at most. Each has
+twice the steps of the window before, so that a plan that is far too late ends after few."""
 TRIALS_IN_VAIN = 2
 """After two trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
 these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
@@ -103,11 +101,15 @@ def may_be_tried(judgement: Judgement) -> bool:
     return judgement.late + SURE * judgement.late_error <= MOST_LATE_TRIAL
 
 
-def trial_time(judgement: Judgement) -> float:
-    """Returns how much more time a trial is expected to take, as a number of iterations; none that is early counts."""
+def trial_time(judgement: Judgement, iterations: int) -> float:
+    """Returns how much more time a trial is expected to take, as a number of iterations; none that is early counts.
+
+    Args:
+        iterations: For how many iterations all ranks follow the plan, or twice as many half of them.
+    """
     late, error = judgement.late, max(judgement.late_error, 1e-9)
     normal = NormalDist()
-    return (error * normal.pdf(late / error) + late * normal.cdf(late / error)) * TRIAL_ITERATIONS
+    return (error * normal.pdf(late / error) + late * normal.cdf(late / error)) * iterations
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,6 @@ def _planned(
     model: JobModel,
     margin: float,
     least_saved: float,
-    refuted: Collection[object],
     near: ClockPlan | None,
     steady: bool,
 ) -> _Planned:
@@ -142,7 +143,6 @@ def _planned(
         model: What is believed.
         margin: Relative: by how much the planner is asked for another time than the target at first.
         least_saved: A plan that saves less than this is of no interest.
-        refuted: Keys of plans that were late as soon as they were in force.
         near: The plan that runs; None: there is none.
         steady: Whether all instructions of a rank have one clock.
     """
@@ -154,10 +154,7 @@ def _planned(
         plan = model.plan(1 + margin, near=near, steady=steady)
         found = model.judge(plan)
         over = found.late + SURE * found.late_error - TOLERANCE
-        if plan.key in refuted:
-            over = max(over, MOST_LATE_TRIAL)  # it was later than that, whatever the model makes of it
-        else:
-            made.append((margin, found, plan))
+        made.append((margin, found, plan))
         # Where there is no room for an earlier end, only a measurement tells.
         is_unsure = found.late <= TOLERANCE < SURE * found.late_error and margin - over < least_margin
         if found.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
@@ -173,7 +170,6 @@ def choose(
     last: Choice | None,
     iterations: int,
     tried: Mapping[object, ClockPlan],
-    refuted: Collection[object] = (),
     lost: float = 0.0,
     is_regular: bool = False,
 ) -> Choice:
@@ -188,15 +184,14 @@ def choose(
         last: The choice whose plan is in force; None: none was made yet.
         iterations: Number of iterations so far.
         tried: The plans that were measured, by their keys, the latest last.
-        refuted: Keys of plans that were late as soon as they were in force: none of them is chosen.
         lost: Time that trials have taken so far, as a number of iterations.
         is_regular: Whether this follows a regular measurement of a plan that had settled.
     """
     if model.one_stretch and (last is None or last.steady):
-        found = _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=True)
+        found = _choose(model, last, iterations, tried, lost, is_regular, steady=True)
         if model.only_steady or not found.converged:
             return replace(found, steady=True)
-    return _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=False)
+    return _choose(model, last, iterations, tried, lost, is_regular, steady=False)
 
 
 def _choose(
@@ -204,14 +199,13 @@ def _choose(
     last: Choice | None,
     iterations: int,
     tried: Mapping[object, ClockPlan],
-    refuted: Collection[object],
     lost: float,
     is_regular: bool,
     steady: bool,
 ) -> Choice:
     """Applies the rule to plans with any clocks, or to those with one clock per rank."""
     before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
-    known = [plan for plan in before if plan is not None and plan.key not in refuted and model.knows(plan)]
+    known = [plan for plan in before if plan is not None and model.knows(plan)]
     judged = [(plan, model.judge(plan)) for plan in known]
     # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in time. A
     # first plan has to be in time more likely than not: there is none to go back to.
@@ -234,9 +228,7 @@ def _choose(
         is_open = found is not None and not in_time(found) and not is_late(found)
         if found is not None and is_open and found.saved > least and may_be_tried(found):
             return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
-    planned = _planned(
-        model, last.margin if last is not None else TOLERANCE / 2, least, refuted, run and run[0], steady
-    )
+    planned = _planned(model, last.margin if last is not None else TOLERANCE / 2, least, run and run[0], steady)
     note = ""
     if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
         plan = planned.sure or model.max_clocks
@@ -247,18 +239,19 @@ def _choose(
     left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < TRIALS_IN_VAIN else -math.inf
     for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan, steady))):
         found = model.judge(likely)
-        is_new = likely.key not in tried and likely.key not in refuted
-        if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
+        took = trial_time(found, model.trial_iterations)
+        is_more = found.saved > judgement.saved + LEAST_GAIN
+        if likely.key not in tried and is_more and may_be_tried(found) and took <= left:
             note = "measuring a plan that is likely in time"
             return Choice(likely, found, planned.margin, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.margin, plan, in_vain=in_vain, note=note)
     # Half of the time that is left, so that there is some for the next trial.
-    hoped = _hopeful_plan(model, plan, {*tried, *refuted}, left / 2, steady) if left > 0 else None
+    hoped = _hopeful_plan(model, plan, tried, left / 2, steady) if left > 0 else None
     if hoped is not None:
         trial, more = hoped
         expected = model.judge(trial)
-        energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS
+        energy = max(0.0, judgement.saved - expected.saved) * model.trial_iterations
         may_win = LUCK * more * max(HORIZON, iterations)
         if more > LEAST_GAIN and may_win > energy:
             note = "trying clocks that may take less energy"
@@ -295,6 +288,9 @@ def _hopeful_plan(
         few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
         steps = (model.nearer(run, hoped, part) for part in PARTS)
         for plan in chain(steps, few) if number % 2 else chain(few, steps):
-            if plan.key != run.key and plan.key not in known and trial_time(model.judge(plan)) <= most_time:
+            if plan.key == run.key or plan.key in known:
+                continue
+            found = model.judge(plan)
+            if may_be_tried(found) and trial_time(found, model.trial_iterations) <= most_time:
                 return plan, more
     return None

@@ -75,15 +75,12 @@ class Offset(NamedTuple):
     Attributes:
         plain, plain_error: In all, as iterations simply took.
         paired, paired_error: Beside the model of the same iterations, in which the errors of the curves are the same.
-        of_all: A further error of `plain`, which those of other plans have in common: that of the iterations at max
-            clocks that all of them are compared with.
     """
 
     plain: float
     plain_error: float
     paired: float = 0.0
     paired_error: float = math.inf
-    of_all: float = 0.0
 
 
 def expected_offset(
@@ -101,21 +98,20 @@ def expected_offset(
             `of_one` is at least that of what was measured.
     """
     count = len(measured)
-    rows, values, variances, common = [], [], [], []
+    rows, values, variances = [], [], []
     figures = [
         (number, *figure)
         for number, each in enumerate(measured)
         if each is not None
-        for figure in ((each.plain, each.plain_error, each.of_all, 1.0), (each.paired, each.paired_error, 0.0, 0.0))
+        for figure in ((each.plain, each.plain_error, 1.0), (each.paired, each.paired_error, 0.0))
     ]
-    for number, value, error, error_of_all, with_curves in figures:
+    for number, value, error, with_curves in figures:
         if math.isfinite(error):
             row = np.zeros(2 * count)
             row[number], row[count + number] = 1.0, with_curves
             rows.append(row)
             values.append(value)
             variances.append(error**2)
-            common.append(error_of_all)
     last = np.zeros(2 * count)
     last[count - 1] = last[-1] = 1.0
     # Plans may differ by more than was expected.
@@ -129,7 +125,7 @@ def expected_offset(
     if not rows:
         return 0.0, math.sqrt(variance)
     seen: Array = np.array(rows)
-    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE)) + np.outer(common, common)
+    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
     gain = np.linalg.solve(joint, seen @ prior @ last)
     return float(gain @ np.array(values)), math.sqrt(max(0.0, variance - float(gain @ (seen @ prior @ last))))
 

@@ -54,11 +54,9 @@ class Rows:
                 "logs": np.log(window.times_s),
                 "ratio_logs": np.log(ratio),
                 "ratio_errors": error,
-                "mhz": np.broadcast_to(window.clocks_mhz, shape),
+                "mhz": window.clocks_mhz,
                 "ran_mhz": window.ran_mhz,
-                "own_logs": np.broadcast_to(
-                    ratios.at(np.broadcast_to(kinds[:, None], shape[1:]), window.clocks_mhz)[0], shape
-                ),
+                "own_logs": ratios.at(np.broadcast_to(kinds[None, :, None], shape), window.clocks_mhz)[0],
                 "at_clock": window.at_clock,
                 "seen": window.or_mhz == 0,
             }
@@ -68,7 +66,7 @@ class Rows:
             parts.setdefault("pipelines", []).append(
                 np.repeat(np.tile(np.array(window.pipelines), shape[0]), len(node_at))
             )
-            parts.setdefault("latest", []).append(np.full(count, number == len(windows) - 1))
+            parts.setdefault("windows", []).append(np.full(count, number))
             steps.append(step + np.repeat(np.arange(shape[0]), shape[2] * len(node_at)))
             step += shape[0]
         self.logs, self.ratio_logs, self.ratio_errors, self.mhz = (
@@ -85,8 +83,12 @@ class Rows:
         self.at_top = (
             (self.mhz >= ratios.top_mhz) & (np.vstack(parts["ran_mhz"]) >= _SAME_CLOCK * ratios.top_mhz) & at_clock
         )
-        self.pipelines = np.concatenate(parts["pipelines"])
-        self.latest = np.concatenate(parts["latest"])
+        self.windows = np.concatenate(parts["windows"])
+        self.latest = self.windows == len(windows) - 1
+        # A pipeline has a base of its own in each window: what all instructions take drifts from one to the next.
+        pipelines = np.concatenate(parts["pipelines"])
+        lanes, self.lanes = np.unique(np.stack([self.windows, pipelines]), axis=1, return_inverse=True)
+        self.pipeline_of_lane: list[int] = lanes[1].tolist()
 
 
 class Effect:

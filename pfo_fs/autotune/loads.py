@@ -76,7 +76,8 @@ class LoadModel:
         kind_of_node: The number of each node's kind.
         sensitivities: For each kind, the standard deviation of its log duration that loads explain.
         noises: For each kind, the standard deviation that is left.
-        bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load.
+        bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load, mean over the
+            windows.
         first_bases: The same in the first windows, of an ordinary pipeline; ratios are told as times of these.
     """
 
@@ -106,12 +107,11 @@ class LoadModel:
         gain, noise = self.sensitivities, np.maximum(self.noises, _LEAST_NOISE)
         load: Array = np.zeros(len(rows.logs))
         robust: Array = np.ones_like(rows.logs)
-        bases = self.bases
         for round_ in range(_ROUNDS):
             full = rows.logs - rows.ratio_logs
             others = of_step.values + of_place.values
             bases = self._bases(full - load[:, None] * gain - others, rows, robust)
-            base = np.array([bases[pipeline] for pipeline in rows.pipelines.tolist()])
+            base = bases[rows.lanes]
             rest = np.where(rows.seen, full - base - others, 0.0)
             if not gain.any():
                 gain = _FIRST_SHARE * np.sqrt((rest**2).sum(axis=0) / np.maximum(rows.seen.sum(axis=0), 1))
@@ -133,9 +133,11 @@ class LoadModel:
             of_place.update(left, np.where(rows.at_top, weights, 0.0))
             if round_ >= 2:
                 cells.update(rows, rows.logs - base, of_place.values, gain, weights, surely, load, of_step)
-        self.sensitivities, self.noises, self.bases = gain, noise, {**self.bases, **bases}
+        self.sensitivities, self.noises = gain, noise
+        of_lane = np.array(rows.pipeline_of_lane)
+        self.bases |= {pipeline: bases[of_lane == pipeline].mean(axis=0) for pipeline in rows.pipeline_of_lane}
         if self.first_bases is None:
-            self.first_bases = np.median(np.array(list(bases.values())), axis=0)
+            self.first_bases = np.median(bases, axis=0)
         self._explained = self._by_window(windows, base + load[:, None] * gain + others)
         return self._found(rows, cells)
 
@@ -154,18 +156,18 @@ class LoadModel:
             begin = end
         return found
 
-    def _bases(self, full: Array, rows: Rows, robust: Array) -> dict[int, Array]:
-        """The base of each kind, by pipeline: from runs at the highest clock where there are some."""
-        found = {}
-        for pipeline in np.unique(rows.pipelines).tolist():
-            mine = (rows.pipelines == pipeline)[:, None] & rows.seen
+    def _bases(self, full: Array, rows: Rows, robust: Array) -> Array:
+        """The base of each kind, by lane: from runs at the highest clock where there are some."""
+        found = []
+        for lane, pipeline in enumerate(rows.pipeline_of_lane):
+            mine = (rows.lanes == lane)[:, None] & rows.seen
             top = mine & rows.at_top
             use = np.where(top.sum(axis=0) >= _TOP_RUNS_WANTED, top, mine)
             weights = use * robust / (1e-6 + rows.ratio_errors**2)
             total = weights.sum(axis=0)
             mean = (weights * np.where(use, full, 0.0)).sum(axis=0) / np.maximum(total, 1e-30)
-            found[pipeline] = np.where(total > 0, mean, self.bases.get(pipeline, np.zeros_like(mean)))
-        return found
+            found.append(np.where(total > 0, mean, self.bases.get(pipeline, np.zeros_like(mean))))
+        return np.array(found)
 
     def _found(self, rows: Rows, cells: _Cells) -> list[Found]:
         found = []
@@ -236,7 +238,8 @@ class _Cells:
         """Estimates all ratios at once with what iterations have in common; loads are integrated out.
 
         Everything is linear in the logarithms, so this is one system of normal equations. The parts that iterations and
-        loads play are uncertain, too, and are known only as well as other runs of the same iterations tell them.
+        loads play are uncertain, too, and are known only as well as other runs of the same iterations tell them; so are
+        the bases, which only the runs of this window tell.
 
         Args:
             rows: All windows.
@@ -266,23 +269,30 @@ class _Cells:
         shared = _shared_by_steps(load, (weights * gain**2).sum(axis=1), rows.by_step)
         pull = weight * gain
         scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
-        size = cells + len(steps) * kinds + len(steps)
+        first_load = cells + len(steps) * kinds
+        first_base = first_load + len(steps)
+        size = first_base + kinds
         matrix, right = np.zeros((size, size)), np.zeros(size)
         told = weight * seen - pull * (scale * (pull * seen).sum(axis=1))[:, None]  # C^-1 y of each row
-        first_load = cells + len(steps) * kinds
         at_step = cells + step[:, None] * kinds + np.arange(kinds)  # the parameter of each run's iteration and kind
+        everywhere: Array = np.ones(len(step), bool)
+        # The parameters that each run of a kind has, and where it has them.
+        parameters = [
+            [
+                (in_cell[:, k], in_cell[:, k] >= 0),
+                (at_step[:, k], everywhere),
+                (np.full(len(step), first_base + k), everywhere),
+            ]
+            for k in range(kinds)
+        ]
         for k in range(kinds):
-            mine = [(in_cell[:, k], in_cell[:, k] >= 0), (at_step[:, k], np.ones(len(step), bool))]
-            for place, there in mine:
+            for place, there in parameters[k]:
                 np.add.at(right, place[there], told[there, k])
             np.add.at(right, first_load + step, gain[k] * told[:, k])
             for other in range(kinds):
                 value = (weight[:, k] if k == other else 0.0) - pull[:, k] * pull[:, other] * scale
-                for place, there in mine:
-                    for place2, there2 in (
-                        (in_cell[:, other], in_cell[:, other] >= 0),
-                        (at_step[:, other], there | True),
-                    ):
+                for place, there in parameters[k]:
+                    for place2, there2 in parameters[other]:
                         both = there & there2
                         np.add.at(matrix, (place[both], place2[both]), value[both])
                     np.add.at(matrix, (place[there], first_load + step[there]), gain[other] * value[there])
@@ -293,6 +303,7 @@ class _Cells:
                 np.full(cells, _NOTHING_KNOWN),
                 np.tile(1 / of_step.real, len(steps)),
                 np.full(len(steps), 1 / max(shared, 1e-9)),
+                np.full(kinds, _NOTHING_KNOWN),
             ]
         )
         matrix[np.arange(size), np.arange(size)] += prior

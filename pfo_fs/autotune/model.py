@@ -8,7 +8,7 @@ is no part of the difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -56,6 +56,7 @@ class JobModel:
         goal: What plans are made for.
         blocking_power_w: Power of a waiting GPU, in W.
         answers: `answers` of the model before.
+        keep: Pipelines that run clocks of their own now, and go on to.
 
     Attributes:
         goal: As given.
@@ -65,6 +66,7 @@ class JobModel:
         full_s: Mean time of an iteration at max clocks until its last instruction has ended, in s.
         tail_s: Mean time from there to the end of the iteration, in s.
         iterations: Number of iterations by which plans are judged.
+        trial_iterations: A trial takes as much longer as if all ranks followed its plan for so many iterations.
         judged: These iterations, and some that recombine their micro-batches.
         full_times_s: How long each of them takes at max clocks, in s.
         full_j: Their mean energy at max clocks, in J.
@@ -76,8 +78,9 @@ class JobModel:
         goal: PlanGoal,
         blocking_power_w: float,
         answers: Mapping[View, ScenarioAnswer] | None = None,
+        keep: Collection[int] = (),
     ) -> None:
-        self.goal = goal
+        self.goal, self._keep = goal, keep
         self.curves: Curves = beliefs.curves()
         self._beliefs = beliefs
         self._pipelines = beliefs.windows[-1].pipelines
@@ -89,6 +92,7 @@ class JobModel:
         self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
         judged = self._iterations[1]
         self.iterations = len(judged)
+        self.trial_iterations = beliefs.trial_steps() // 2
         self.judged = Scenarios(self.everything, judged, self._columns())
         further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
         if further:
@@ -120,7 +124,8 @@ class JobModel:
         odd = [
             one for one in sorted(off, key=lambda each: -off[each]) if off[one] > _OWN_GROUP and one in self._pipelines
         ]
-        chosen = list(dict.fromkeys([*self._slow, *odd]))[:_MOST_GROUPS]
+        kept = [pipeline for pipeline in self._keep if pipeline in self._pipelines]
+        chosen = list(dict.fromkeys([*self._slow, *kept, *odd]))[:_MOST_GROUPS]
         if set(chosen) >= set(self._members):  # all of them differ: the first is as ordinary as any
             chosen = chosen[1:]
         return {pipeline: number + 1 for number, pipeline in enumerate(sorted(chosen))}
@@ -163,6 +168,14 @@ class JobModel:
     def tail_j(self) -> float:
         """Energy after the last instruction, in J, at the power of waiting."""
         return self.tail_s * self.problem.waiting_power_w * len(self._columns())
+
+    @cached_property
+    def top_powers_w(self) -> Array:
+        """Power of one GPU while it runs each node at the highest clock, in W."""
+        rows = self.everything.profile.measurements
+        highest = {kind: max(of_kind, key=lambda m: m.frequency_mhz) for kind, of_kind in rows.items()}
+        tops = [highest[one.stage, one.name] for one in self.problem.pipeline.instructions]
+        return np.array([top.energy_j / top.time_s for top in tops])
 
     # ---- plans
 
@@ -323,24 +336,14 @@ class JobModel:
 
     def knows(self, plan: ClockPlan) -> bool:
         """Returns whether a plan of an earlier model can be judged by this one."""
-        return all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
+        is_whole = all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
+        return is_whole and (len(set(plan.clocks_mhz)) == 1 or plan.group_of.keys() <= self.group_of.keys())
 
     # ---- what is believed of them
-
-    def contradicts(self, plan: ClockPlan) -> bool:
-        """Returns whether iterations of a measured plan took another time than this model makes of them."""
-        return self._judge.is_contradicted(plan)
 
     def judge(self, plan: ClockPlan) -> Judgement:
         """Returns what is believed of a plan."""
         return self._judge.judgement(plan)
-
-    def latest(self, plan: ClockPlan) -> float:
-        """Returns how late iterations of a plan can be, relative to the target: if all times follow the clock fully."""
-        clocks, columns, tops = self._of_groups(plan), self._columns(), self.max_clocks.clocks_mhz[0]
-        longer = np.array([[top / clocks[group][node] for group in columns] for node, top in enumerate(tops)])
-        longest = Scenarios(self.everything, self.judged.full_s * longer, columns)
-        return float(longest.iteration_times_s(None).mean()) / self.target_s - 1
 
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
@@ -353,10 +356,10 @@ class JobModel:
         scenarios = self._scenarios(view)
         return 1 - (scenarios.energy_j(clocks) + self.tail_j) / (scenarios.energy_j(None) + self.tail_j)
 
-    def spans_under(self, plan: ClockPlan) -> tuple[dict[int, float], float, float]:
+    def spans_under(self, plan: ClockPlan) -> tuple[dict[int, float], float]:
         """Returns for each measured pipeline the mean time to the end of its first rank's last instruction, in s.
 
-        Then the relative scatter that the pipelines have at most, and the same time of all pipelines at the target.
+        Then the relative scatter that the pipelines have at most.
         """
         spans_s: Array = self.judged.spans_s(self.for_groups(plan)) + self.problem.overhead_s
         means = spans_s.mean(axis=0)
@@ -364,7 +367,7 @@ class JobModel:
         latest = self._beliefs.windows[-1]
         share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())
         expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(self._members)}
-        return expected_s, scatter, share * self.target_s
+        return expected_s, scatter
 
     def for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         """The plan's clocks for the groups of this model, each a clock that is known here."""

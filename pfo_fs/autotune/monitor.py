@@ -101,36 +101,29 @@ class Monitor:
     def __init__(self, pipelines: int) -> None:
         self._pipelines = pipelines
         self._expected_s: Mapping[int, float] = {}
-        self._target_s = math.inf
         self._tests: dict[int, _Test] = {}
         self._common = _Test(0.0)
         self._number = -1
         self._step: dict[int, dict[int, IterationTime]] = {}
         self.reasons: dict[int, str] = {}
-        self.late_in_a_row = 0
-        self.late = 0.0
 
-    def expect(self, expected_s: Mapping[int, float], scatter: float, target_s: float) -> None:
+    def expect(self, expected_s: Mapping[int, float], scatter: float) -> None:
         """Begins anew with another plan.
 
         Args:
             expected_s: The mean time of an iteration of each pipeline, in s; others take as long as the median.
             scatter: Relative standard deviation of it.
-            target_s: The longest mean time of an iteration of all pipelines by the target, in s.
         """
-        self._target_s = target_s
         self._expected_s = dict(expected_s)
         # What pipelines have in common scatters as much as one of them at most; so does a pipeline beside the others.
         self._tests = {pipeline: _Test(math.sqrt(2) * scatter) for pipeline in range(self._pipelines)}
         self._common = _Test(scatter)
         self._step.clear()
-        self.late_in_a_row, self.late = 0, 0.0
 
     def add(
         self,
         iteration_times: Sequence[IterationTime],
         known: Mapping[int, float],
-        most_late: float,
         announced: Collection[int] = (),
     ) -> Alarm | None:
         """Adds iterations; returns what has changed, or None.
@@ -139,7 +132,6 @@ class Monitor:
             iteration_times: Iterations of all pipelines under the schedule in force.
             known: The stragglers that the plan was made for.
             announced: Pipelines that a person has announced to be slow; they are not compared with the others.
-            most_late: Relative: `late_in_a_row` counts the iterations that are later than the target by more than this.
         """
         found: Alarm | None = None
         for one in iteration_times:
@@ -152,30 +144,22 @@ class Monitor:
             of_step = self._step.setdefault(one.step, {})
             of_step[one.pipeline] = one
             if len(of_step) == self._pipelines - len(announced):
-                found = self._add_step(list(self._step.pop(one.step).values()), known, most_late) or found
+                found = self._add_step(list(self._step.pop(one.step).values()), known) or found
             for step in sorted(self._step)[:-_KEPT]:  # a pipeline has not reported; the others count
-                found = self._add_step(list(self._step.pop(step).values()), known, most_late) or found
+                found = self._add_step(list(self._step.pop(step).values()), known) or found
         return found
 
     def _forget(self) -> None:
-        self._forget_changes()
-        self.late_in_a_row = 0
-
-    def _forget_changes(self) -> None:
         for test in [*self._tests.values(), self._common]:
             test.forget()
 
-    def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float], most_late: float) -> Alarm | None:
+    def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float]) -> Alarm | None:
         if not self._expected_s:
             return None
         usual_s = median(self._expected_s.values())
         logs = {one.pipeline: math.log(one.span_s / self._expected_s.get(one.pipeline, usual_s)) for one in step}
         # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.
         common = max(0.0, median_low(logs.values())) + min(0.0, median_high(logs.values()))
-        # A plan that is late makes all pipelines late; a straggler makes one of them late whatever the plan.
-        self.late = max(self._expected_s.values()) * math.exp(common) / self._target_s - 1
-        limit = most_late + 2 * max(_LEAST_SCATTER, self._common.scatter)
-        self.late_in_a_row = self.late_in_a_row + 1 if self.late > limit else 0
         slow = dict(known)
         if self._pipelines > 1:
             for one in step:
@@ -190,7 +174,7 @@ class Monitor:
             slow, everything = {}, everything or common
         if slow == dict(known) and not everything:
             return None
-        self._forget_changes()
+        self._forget()
         return Alarm(slow, math.expm1(everything), dict(self.reasons))
 
     def _take(self, slow: dict[int, float], one: IterationTime, change: float) -> None:

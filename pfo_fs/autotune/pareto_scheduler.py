@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from pfo_fs.autotune.beliefs import Beliefs
-from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATIONS, Choice, choose, trial_time
+from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
@@ -30,12 +31,16 @@ from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, Windows
 from pfo_fs.settings import PFOSettings
+from pfo_fs.turns import ALL, ROUND
 
 log = logging.getLogger(__name__)
 
-_LATE_IN_A_ROW = 2
-"""A trial ends when two iterations in a row were later than a trial may be: one may be late by chance. The plan before
-runs again after one more."""
+_MOST_ROUNDS = 12
+"""The plan in force is measured again in up to twelve rounds of turns, so that its errors fall with the time."""
+_DEFAULT_SHARE = 0.01
+"""So many of the plan's steps run at default clocks, where they are not more than twelve rounds have."""
+_ALL_FOLLOW = (ALL,)
+"""Turns where there is nothing to compare."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40
 """The plan in force is measured again when the job has run for 1.5 times as many iterations as at the last measurement,
 and for 40 more at least: what its data is like changes with time, and a measurement costs nothing."""
@@ -77,11 +82,13 @@ class ParetoScheduler(FrequencyScheduler):
         self._choice: Choice | None = None
         self._tried: dict[object, ClockPlan] = {}  # plans that were measured
         self._schedules: list[FrequencySchedule] = []
-        self._refuted: set[object] = set()  # keys of plans that were late as soon as they were in force
         self._iterations = 0  # until the end of the latest window: what a replay knows, too
         self._seen = 0
         self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
-        self._lost = 0.0  # time that trials have taken, as a number of iterations
+        self._lost = self._expected_loss = 0.0  # time that trials have taken, or the latest one, in iterations
+        self._takes_turns = True
+        self._measured = -1  # the revision of the latest request under which ranks have measured
+        self._running: object = None  # the key of the plan that runs, or ran before the trial
         self._measured_at = 0  # the iteration of the latest measurement
         self._epoch = 0  # that of the latest decision
         self._monitor = Monitor(job_info.dp_degree)
@@ -94,7 +101,7 @@ class ParetoScheduler(FrequencyScheduler):
     # differs from what runs. Once all ranks have measured under that, `observe`: then this generator goes on.
 
     def _run(self) -> ScheduleGenerator:
-        """Warms up, probes low clocks, then for ever: decides, runs the plan, learns from its results."""
+        """Warms up, probes low clocks, then for ever: decides, runs or tries a plan, learns from its results."""
         problem = yield from self._warm_up()
         if problem:
             yield ScheduleRequest([], "run", problem)
@@ -104,8 +111,6 @@ class ParetoScheduler(FrequencyScheduler):
             self._decide()
             results = measured_results((yield self._plan_request()))
             self._use(results)
-            if self._is_contradicted():
-                yield from self._refer_again()
 
     def _warm_up(self) -> Windows[str]:
         """Measures at default clocks, which count as the highest ones, until the orders of instructions are known.
@@ -118,53 +123,30 @@ class ParetoScheduler(FrequencyScheduler):
             yield from self._window([], "measuring at default clocks")
             if layout.one_pipeline() and (self._beliefs.windows or not all(layout.clocks_of_stage)):
                 break
-        if problem := layout.problem() or self._beliefs.problem():
-            return problem
-        self._beliefs.refer_to_latest()
-        return ""
-
-    def _is_contradicted(self) -> bool:
-        """Whether the plan in force took another time than the model says, and max clocks may tell why."""
-        assert self._choice is not None
-        assert self._beliefs.reference is not None
-        is_old = self._iterations >= _AGAIN * self._beliefs.reference.steps[-1]
-        return is_old and self._new_model().contradicts(self._choice.plan)
-
-    def _refer_again(self) -> Windows[None]:
-        """Measures max clocks again, and compares the plan in force with the new reference.
-
-        Either the job has changed since they were measured, or the model is wrong. Other plans were compared with the
-        old reference, so what was measured of them is forgotten.
-        """
-        assert self._choice is not None
-        plan, window = self._choice.plan, self._beliefs.windows[-1]
-        yield from self._window(self._at_max_clocks(), "measuring max clocks again")
-        latest = self._beliefs.windows[-1]
-        if latest is not window:
-            self._beliefs.refer_to_latest()
-            self._beliefs.trials.clear()
-            self._beliefs.add_trial(plan.key, trial_of(self._new_model(), self._beliefs, plan, window))
+        return layout.problem() or self._beliefs.problem()
 
     def _probe(self) -> Windows[None]:
         """Measures low clocks where there is slack, so that iterations do not become longer.
 
-        If instructions take another time at max clocks than they did at the default ones, default clocks are
-        lower: then both are measured again, since plans are compared with max clocks.
+        If instructions take another time at max clocks than they do at the default ones, default clocks are
+        lower: then both are measured again, without turns, since plans are compared with max clocks.
         """
-        if self._new_model().one_stretch:
-            yield from self._window(self._at_max_clocks(), "measuring max clocks")
-            self._beliefs.refer_to_latest()
         for _ in range(2):
             model = self._new_model()
             schedules = model.schedules(probe_plan(model, self._beliefs))
-            yield from self._window(schedules, "measuring lower clocks where ranks wait")
-            if not self._beliefs.default_clocks_differ():
+            yield from self._window(schedules, "measuring lower clocks where ranks wait", self._turns(for_energy=False))
+            if not self._takes_turns or not self._beliefs.default_clocks_differ():
                 return
             log.info("default clocks are lower than max clocks: measuring max clocks")
+            self._takes_turns = False
             self._beliefs.forget()
             while self._beliefs.problem():
                 yield from self._window(self._at_max_clocks(), "measuring at max clocks")
-            self._beliefs.refer_to_latest()
+
+    def _turns(self, *, for_energy: bool) -> tuple[int, ...]:
+        """Which ranks follow a plan that is measured, by step; empty where default clocks are lower than max clocks."""
+        block = self._beliefs.block(for_energy=for_energy)
+        return tuple(turn for turn in ROUND for _ in range(block)) if self._takes_turns else ()
 
     def _at_max_clocks(self) -> list[FrequencySchedule]:
         """The schedules with all instructions at max clocks."""
@@ -175,13 +157,22 @@ class ParetoScheduler(FrequencyScheduler):
             if info.available_frequencies
         ]
 
-    def _window(self, schedules: list[FrequencySchedule], message: str) -> Windows[list[ProfilingResult]]:
-        results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
-        self._take(results, schedules)
+    def _window(
+        self, schedules: list[FrequencySchedule], message: str, turns: tuple[int, ...] = ()
+    ) -> Windows[list[ProfilingResult]]:
+        steps = self._beliefs.trial_steps() if turns else 0
+        request = ScheduleRequest(schedules, "measure", message, turns=turns, steps=steps)
+        results = measured_results((yield request))
+        self._take(results, schedules, turns)
         return results
 
-    def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Window | None:
-        window = self._beliefs.take(results, schedules)
+    def _take(
+        self,
+        results: Sequence[ProfilingResult],
+        schedules: Sequence[FrequencySchedule],
+        turns: Sequence[int],
+    ) -> Window | None:
+        window = self._beliefs.take(results, schedules, turns)
         if window is not None:
             self._iterations = max(self._iterations, window.steps[-1])
             self._seen = self._measured_at = max(self._seen, self._iterations)
@@ -190,18 +181,23 @@ class ParetoScheduler(FrequencyScheduler):
         return window
 
     def _use(self, results: Sequence[ProfilingResult]) -> None:
-        """Uses what was measured under the plan in force."""
+        """Uses what was measured under the plan that runs or is tried."""
         assert self._choice is not None
-        plan = self._choice.plan
+        assert self._yielded is not None
+        assert self._answer is not None
+        plan, self._measured = self._choice.plan, self._answer.revision
         self._tried.pop(plan.key, None)
         self._tried[plan.key] = plan
-        window = self._take(results, self._schedules)
-        if window is not None and not self._goal.slowdowns:
-            self._beliefs.add_trial(plan.key, trial_of(self._new_model(), self._beliefs, plan, window))
-            self._beliefs.refuted //= 2
+        window = self._take(results, self._schedules, self._yielded.turns)
+        told = self._yielded.turns != _ALL_FOLLOW or not self._takes_turns
+        if window is not None and told and not self._goal.slowdowns and plan.key != self._new_model().max_clocks.key:
+            self._beliefs.add_trial(
+                plan.key,
+                trial_of(self._new_model(), self._beliefs, plan, window, len(self._yielded.turns) // len(ROUND)),
+            )
             if self._choice.trial:  # what it has taken is known better now than before
-                took = TRIAL_ITERATIONS * self._new_model().judge(plan).late
-                self._lost += max(0.0, took) - trial_time(self._choice.judgement)
+                took = (window.iterations // 2) * self._new_model().judge(plan).late
+                self._lost += max(0.0, took) - self._expected_loss
 
     def _decide(self) -> None:
         """Applies the rule to what is believed now."""
@@ -209,9 +205,15 @@ class ParetoScheduler(FrequencyScheduler):
         before = self._choice
         epoch = self.plan_inputs.remeasure_epoch
         is_regular, self._epoch = epoch != self._epoch and before is not None and before.converged, epoch
-        choice = choose(model, before, self._iterations, self._tried, self._refuted, self._lost, is_regular)
+        choice = choose(model, before, self._iterations, self._tried, self._lost, is_regular)
+        stays = choice.stays
+        if choice.trial and stays is not None and stays.key != (self._running or model.max_clocks.key):
+            choice = replace(choice, plan=stays, judgement=model.judge(stays), trial=False, windows=0)
+        if not choice.trial:  # what ranks go back to after a trial
+            self._running = choice.plan.key
         if choice.trial:
-            self._lost += trial_time(choice.judgement)
+            self._expected_loss = trial_time(choice.judgement, model.trial_iterations << choice.windows)
+            self._lost += self._expected_loss
         if before is None or choice.plan is not before.plan:
             self._schedules = model.schedules(choice.plan)
         self._choice = choice
@@ -220,7 +222,9 @@ class ParetoScheduler(FrequencyScheduler):
     def _new_model(self) -> JobModel:
         answers = self._model.answers if self._model is not None else None
         waiting_w = self._blocking_power_w or self._beliefs.blocking_power_w()
-        return JobModel(self._beliefs, self._goal, waiting_w, answers)
+        plans = () if self._choice is None else (self._choice.plan, self._choice.stays)
+        keep = {pipeline: None for plan in plans if plan is not None for pipeline in plan.group_of}
+        return JobModel(self._beliefs, self._goal, waiting_w, answers, list(keep))
 
     def _plan_request(self) -> ScheduleRequest:
         assert self._choice is not None
@@ -230,7 +234,25 @@ class ParetoScheduler(FrequencyScheduler):
         changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         message = "; ".join(filter(None, [about, believed, how_often, self._choice.note]))
-        return ScheduleRequest(self._schedules, "run", message, self._choice.converged)
+        choice, steps = self._choice, self._beliefs.trial_steps() << self._choice.windows
+        trial = self._beliefs.trials.get(choice.plan.key)
+        is_told = choice.plan == self._model.max_clocks or (trial is not None and trial.saved_error < math.inf)
+        if choice.trial or not (choice.converged or is_told):
+            turns = self._turns(for_energy=not choice.trial)
+        elif choice.converged and choice.plan != self._model.max_clocks:
+            turns = self._turns(for_energy=True)
+            rounds = min(round(_DEFAULT_SHARE * self._iterations / max(1, len(turns) // 2)), _MOST_ROUNDS)
+            steps = max(steps, rounds * len(turns))
+        else:
+            turns = _ALL_FOLLOW
+        steps = -(-steps // max(1, len(turns))) * len(turns)
+        purpose: Literal["run", "measure"] = "measure" if choice.trial else "run"
+        return ScheduleRequest(self._schedules, purpose, message, choice.converged, turns, steps)
+
+    @property
+    def _is_measuring(self) -> bool:
+        """Whether ranks still measure what was asked for last."""
+        return self._answer is not None and self._answer.revision != self._measured
 
     def _impossibility(self) -> str:
         """Why no plan keeps to the target, for the status; empty if one does."""
@@ -253,15 +275,13 @@ class ParetoScheduler(FrequencyScheduler):
     def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
         """In a replay: goes on with the plan that ran in place of the one that was planned anew."""
         super().was_published(schedules, stays)
-        is_plan = self._yielded is not None and self._yielded.purpose == "run"
-        if is_plan and self._choice is not None and self._model is not None:
+        if self._choice is not None and self._model is not None:
             plan = self._model.plan_of(schedules)
             stays_plan = plan if self._choice.stays is self._choice.plan else self._choice.stays
             self._choice = replace(self._choice, plan=plan, stays=stays_plan, judgement=self._model.judge(plan))
 
     def react(self, plan_inputs: PlanInputs) -> None:
         """Uses other plan inputs from now on."""
-        late = plan_inputs.late_trial is not None and plan_inputs.late_trial != self.plan_inputs.late_trial
         before = self.plan_inputs.slow_pipelines
         self._taken -= {each for each, slowdown in plan_inputs.slow_pipelines.items() if before.get(each) != slowdown}
         super().react(plan_inputs)
@@ -273,54 +293,34 @@ class ParetoScheduler(FrequencyScheduler):
             return
         if changed:  # what was tried for another pace tells nothing of this one
             self._choice = replace(self._choice, in_vain=0)
-        if late:
-            self._refuted.add(self._choice.plan.key)
-            self._beliefs.refuted += 1
-            if self._choice.trial and plan_inputs.late_trial is not None:
-                took = plan_inputs.late_trial * (_LATE_IN_A_ROW + 1)
-                self._lost += took - trial_time(self._choice.judgement)
-        if changed or late:
+        if changed:
             self._decide()
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        return self._plan_request() if yielded.purpose == "run" and self._choice is not None else yielded
+        return self._plan_request() if self._choice is not None else yielded
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
         """Finds stragglers and other changes, and says when the plan in force is to be measured again."""
         self._backoff.note(iteration_times)
         choice = self._choice
-        if choice is None or not iteration_times or self._yielded is None or self._yielded.purpose != "run":
+        # In turns, pipelines differ by more than stragglers do; a trial ends by itself.
+        iteration_times = [one for one in iteration_times if one.step > self._iterations]
+        if choice is None or not iteration_times or self._is_measuring:
             return self.plan_inputs
         self._seen = max(self._seen, iteration_times[-1].step)
         told = self.plan_inputs.straggler
         announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
         known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
-        alarm = self._monitor.add(iteration_times, known, MOST_LATE_TRIAL, announced)
-        is_trial = (
-            choice.plan.key not in self._tried and self._model is not None and choice.plan != self._model.max_clocks
-        )
-        if is_trial and self._monitor.late_in_a_row >= _LATE_IN_A_ROW and self._may_be_late(self._monitor.late):
-            return self.plan_inputs.model_copy(update={"late_trial": self._monitor.late})
+        alarm = self._monitor.add(iteration_times, known, announced)
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
         since = self._seen - self._measured_at
         is_due = choice.converged and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
-        goes_on = choice.windows > 0 and self.plan_inputs.remeasure_epoch == self._epoch
-        if is_due or goes_on or (alarm is not None and self._backoff.take_turn()):
+        if is_due or (alarm is not None and self._backoff.take_turn()):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
         return self.plan_inputs
-
-    def _may_be_late(self, late: float) -> bool:
-        """Whether the plan in force can make iterations so late, relative.
-
-        It can if all instructions follow their clocks fully, and changes of clocks take as long again. Later iterations
-        have another cause, such as a checkpoint: then the trial goes on.
-        """
-        assert self._choice is not None
-        assert self._model is not None
-        return late <= 2 * self._model.latest(self._choice.plan) + MOST_LATE_TRIAL
 
     @classmethod
     def check_args(cls, **args: Any) -> None:

@@ -27,8 +27,6 @@ _MOST_TRIALS = 12
 _LEAST_ERROR = 1e-4
 """Relative: no plan's lateness is known more exactly. It is the last digit that people see; iterations that come differ
 from the measured ones in ways that no window shows."""
-_AGREE = 3.0
-"""Two figures agree if they differ by fewer standard errors than this."""
 
 
 class _ByModel(NamedTuple):
@@ -37,7 +35,6 @@ class _ByModel(NamedTuple):
     Attributes:
         late, slower, saved: As in `Judgement`.
         sampling: Standard error of `late` since iterations differ.
-        level: Standard error of it since the level of max clocks is uncertain.
         times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
             clock.
     """
@@ -46,7 +43,6 @@ class _ByModel(NamedTuple):
     slower: float
     saved: float
     sampling: float
-    level: float
     times: dict[tuple[Kind, int], float]
     powers: dict[tuple[Kind, int], float]
 
@@ -61,7 +57,6 @@ class PlanJudge:
 
     def __init__(self, model: JobModel, beliefs: Beliefs) -> None:
         self._model, self._beliefs = model, beliefs
-        self._level_error = beliefs.level_error()
         self._judgements: dict[object, Judgement] = {}
         self._by_model: dict[object, _ByModel] = {}
 
@@ -98,13 +93,11 @@ class PlanJudge:
                     for at, sign in ((mhz, 1), (top_mhz, -1)):
                         shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
                         power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
-        low = sum(share for share in shares.values() if share > 0)
         found = _ByModel(
             late=played.mean_s / model.target_s - 1,
             slower=float(np.sum(times_s) / np.sum(model.full_times_s)) - 1,
             saved=1 - (played.energy_j + model.tail_j) / model.full_j,
             sampling=sampling,
-            level=low * self._level_error,
             times=shares,
             powers=power_shares,
         )
@@ -120,61 +113,28 @@ class PlanJudge:
         others = [each for each in trials if each.plan.key != plan.key]
         mine = self._beliefs.trials.get(plan.key)
         plans = [*(self._alone(each.plan) for each in others), own]
-        levels = [each.level for each in plans]
-        of_times = model.curves.covariance_of([each.times for each in plans]) + np.outer(levels, levels)
+        of_times = model.curves.covariance_of([each.times for each in plans])
         of_times[-1, -1] += own.sampling**2
         of_powers = model.curves.covariance_of([each.powers for each in plans], powers=True)
         measured = [*others, mine]
-        later = [self._later(*each) for each in zip(measured, plans, np.diag(of_times).tolist(), strict=True)]
+        later = [self._later(*each) for each in zip(measured, plans, strict=True)]
         saved = [
             None if each is None else Offset(each.saved - alone.saved, each.saved_error)
             for each, alone in zip(measured, plans, strict=True)
         ]
         late, late_error = expected_offset(later, of_times, *ERROR_OF_TIME)
-        if mine is None:  # the model is more uncertain than it says
-            more = (1 + self._beliefs.refuted) ** 2 - 1
-            known = float(of_times[-1, -1]) + sum(each**2 for each in ERROR_OF_TIME)
-            late_error = math.sqrt(late_error**2 + more * known)
         more_saved, saved_error = expected_offset(saved, of_powers, *ERROR_OF_SAVING)
         late_error = math.hypot(late_error, _LEAST_ERROR)
-        saved_error = math.hypot(saved_error, trials[-1].saved_of_all if trials else 0.0)
         # No plan is faster than max clocks: where it looks so, those were measured with more work.
         late = max(late, -own.slower)
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
-    def is_contradicted(self, plan: ClockPlan) -> bool:
-        """Returns whether iterations of a measured plan took another time than the model makes of them."""
-        trial = self._beliefs.trials.get(plan.key)
-        if trial is None or plan.key == self._model.max_clocks.key:
-            return False
-        alone = self._alone(plan)
-        shares = alone.times
-        variance = float(self._model.curves.covariance_of([shares])[0, 0]) + alone.level**2 + alone.sampling**2
-        return self._disagrees(trial, self._plainly_later(trial, alone), variance)
-
-    def _plainly_later(self, trial: Trial, alone: _ByModel) -> float:
-        """By how much iterations of a plan simply took longer than its model says."""
-        return (1 + trial.slower) * self._model.full_s / self._model.target_s - 1 - alone.late
-
-    def _disagrees(self, trial: Trial, plain: float, variance: float) -> bool:
-        error2 = variance + trial.later_error**2 + trial.slower_error**2 + trial.slower_of_all**2
-        return abs(plain - trial.later) > _AGREE * math.sqrt(error2)
-
-    def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
-        """By how much iterations of a plan were later than its model says.
-
-        Two figures tell it: the time of the iterations, and their time relative to the model.
-        If the two do not agree, the first one counts alone if max clocks were measured afterwards. Else it does
-        not count, as the job may have changed since they were.
-        """
+    def _later(self, trial: Trial | None, alone: _ByModel) -> Offset | None:
+        """By how much iterations of a plan were later than its model says: in all, and beside the same iterations."""
         if trial is None:
             return None
-        plain = self._plainly_later(trial, alone)
-        if not self._disagrees(trial, plain, variance):
-            return Offset(plain, trial.slower_error, trial.later, trial.later_error, trial.slower_of_all)
-        if trial.is_checked:
-            return Offset(plain, trial.slower_error, of_all=trial.slower_of_all)
-        return Offset(plain, math.inf, trial.later, trial.later_error)
+        plain = (1 + trial.slower) * self._model.full_s / self._model.target_s - 1 - alone.late
+        return Offset(plain, trial.slower_error, trial.later, trial.later_error)
 
     @cached_property
     def _powers_w(self) -> dict[tuple[Kind, int], float]:

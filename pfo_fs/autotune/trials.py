@@ -1,12 +1,12 @@
-"""What a window tells of the plan that was in force, relative to the model of the same iterations."""
+"""What a window in turns tells of its plan: each rank's steps with it beside its own steps at default clocks."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pfo_fs.arrays import Array
-from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.arrays import Array, np
+from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, Beliefs, Trial
 from pfo_fs.autotune.judgements import ClockPlan, error_of_mean
 from pfo_fs.autotune.windows import Window
 from pfo_fs.planner.scenarios import Scenarios
@@ -14,71 +14,94 @@ from pfo_fs.planner.scenarios import Scenarios
 if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel
 
-_WALK = 1e-4
-"""Relative: the level of durations drifts by about this much from one iteration to the next, by 0.1 % in a hundred, as
-a random walk. It is assumed, not measured: with it, an old window of max clocks counts for little."""
-_DRIFT_ERROR = 0.0035
-"""Relative: the power of one window is off by about this much, as power drifts by 0.5 % from one to the next."""
+_MODEL_ERROR = 0.0005
+"""Relative: without turns, iterations are compared with the model alone, whose times are off by about this much."""
+
+_MIXED = 0.02
+"""Of the saving: ticks of an energy counter mix so much of the energies of two turns."""
 
 
-def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window) -> Trial:
-    """Returns what a window tells of the plan that was in force, relative to the model of its iterations.
+class _Slope(NamedTuple):
+    """By how much a figure of an iteration changes if all ranks follow the plan, and the standard error of that."""
 
-    The window of max clocks is told relative to the same model, so errors in modelled power do not count as savings.
-    """
-    assert beliefs.reference is not None
-    own = _beside_the_model(model, beliefs, plan, window, beliefs.power_drift_factor)
-    reference = _beside_the_model(model, beliefs, model.max_clocks, beliefs.reference, beliefs.reference_drift)
-    scale = 1 - reference.saved
-    return Trial(
-        plan,
-        1 - (1 - own.saved) / scale,
-        math.hypot(own.saved_error / scale, _DRIFT_ERROR),
-        own.later - reference.later,
-        math.hypot(own.later_error, reference.later_error),
-        *_slower(window, beliefs.reference),
-        saved_of_all=math.hypot(reference.saved_error / scale, _DRIFT_ERROR),
-        slower_of_all=_error_of_span(beliefs.reference),
-        is_checked=beliefs.reference.steps[-1] > window.steps[-1],
-    )
+    value: float
+    error: float
 
 
-def _slower(window: Window, reference: Window) -> tuple[float, float]:
-    """By how much the iterations of a window took longer than those of another one, relative.
-
-    Then the error of that, without the other window's.
-    """
-    if window.pipelines != reference.pipelines:
-        return 0.0, math.inf
-    now, before = window.spans_s.max(axis=1), reference.spans_s.max(axis=1)
-    apart = abs(window.steps[-1] - reference.steps[-1])
-    return float(now.mean() / before.mean()) - 1, math.hypot(_error_of_span(window), _WALK * math.sqrt(apart))
-
-
-def _error_of_span(window: Window) -> float:
-    """The standard error of the mean duration of a window's iterations, relative."""
-    spans_s = window.spans_s.max(axis=1)
-    return error_of_mean(spans_s) / float(spans_s.mean())
-
-
-def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, drift: float) -> Trial:
-    """What was measured under a plan, against what the model makes of the same iterations at max clocks.
+def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, block: int) -> Trial:
+    """Returns what a window tells of its plan.
 
     Args:
-        model, beliefs, plan, window: As for `trial_of`.
-        drift: Power at the time of the window, as a multiple of that of the first measurements.
+        block: For how many steps each turn lasted; 0: there were no turns.
     """
-
     assert beliefs.loads is not None
     full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
-    groups = sorted({model.group_of.get(pipeline, 0) for pipeline in window.pipelines})
-    columns = [groups.index(model.group_of.get(pipeline, 0)) for pipeline in window.pipelines]
-    scenarios = Scenarios(model.everything, full_s, columns)
-    clocks = [model.known(plan.of(window.pipelines[columns.index(number)])) for number in range(len(groups))]
-    off: Array = (window.spans_s.max(axis=1) - scenarios.iteration_times_s(clocks)) / model.full_s
+    shares = window.follows.mean(axis=(1, 2))
+    spans_s: Array = window.spans_s.max(axis=1)
+    off = (spans_s - _as_modelled(model, window, full_s)) / model.full_s
+    later, slower = _slope(off, shares), _slope(np.log(spans_s), shares)
+    if math.isinf(later.error):
+        later = _Slope(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
     saved, saved_error = 0.0, math.inf
-    if window.energies_j.all():
-        tail_j = window.tail_s * model.problem.waiting_power_w * len(window.pipelines)
-        ratio = window.energies_j / drift / (scenarios.energy_j(None) + tail_j)
-        saved, saved_error = 1 - float(ratio.mean()), error_of_mean(ratio)
-    return Trial(plan, saved, saved_error, float(off.mean()), error_of_mean(off))
+    if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
+        saved, saved_error = _saved(model, window, full_s)
+    default_steps = int((shares == 0).sum())
+    return Trial(plan, saved, saved_error, later.value, later.error, slower.value, slower.error, default_steps)
+
+
+def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:
+    """The time that each iteration takes by the model, at the clocks at which it ran, in s."""
+    found: Array = np.zeros(window.iterations)
+    pipelines = range(len(window.pipelines))
+    for turn in np.unique(window.follows, axis=0):
+        ran = np.flatnonzero((window.follows == turn).all(axis=(1, 2)))
+        clocks = [model.known(window.clocks_mhz[ran[0], :, pipeline].astype(int)) for pipeline in pipelines]
+        found[ran] = Scenarios(model.everything, full_s[ran], list(pipelines)).iteration_times_s(clocks)
+    return found
+
+
+def _slope(values: Array, shares: Array) -> _Slope:
+    """The slope of values over the share of ranks that followed the plan; its error is infinite without turns.
+
+    Neighbouring iterations are alike, and turns are spread evenly, so the error is rather less than stated.
+    """
+    around: Array = shares - shares.mean()
+    squares = float((around**2).sum())
+    if squares == 0 or len(values) < 3:
+        return _Slope(0.0, math.inf)
+    slope = float((around * values).sum()) / squares
+    rest = values - values.mean() - slope * around
+    return _Slope(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
+
+
+def _saved(model: JobModel, window: Window, full_s: Array) -> tuple[float, float]:
+    """The share of energy that the plan saves, and its standard error; infinite where energies are not known.
+
+    Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
+    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it.
+    """
+    with_plan = window.follows.sum(axis=0)
+    if (window.energies_j <= 0).any() or (with_plan == 0).any() or (with_plan == window.iterations).any():
+        return 0.0, math.inf
+    ranks = np.array([rank for rank, order in enumerate(model.problem.pipeline.orders) for _ in order])
+    powers_w = model.top_powers_w
+    busy_s, busy_j = (
+        np.stack([(full_s * each)[:, ranks == rank].sum(axis=1) for rank in range(ranks.max() + 1)], axis=1)
+        for each in (1.0, powers_w[:, None])
+    )
+    waiting_s = np.maximum(window.step_s[:, None, :] - busy_s, 0.0)
+    usual_j = (busy_j + model.problem.blocking_power_w * waiting_s) * model.problem.gpus_per_rank
+    logs: Array = np.log(window.energies_j / usual_j)
+    shares = with_plan / window.iterations
+    around = window.follows - shares
+    squares = (around**2).sum(axis=0)
+    slopes = (around * logs).sum(axis=0) / squares
+    default_j = np.exp(np.where(window.follows, 0.0, logs).sum(axis=0) / (window.iterations - with_plan))
+    weights = default_j * usual_j.mean(axis=0)
+    weights = weights / weights.sum()
+    left = (weights * np.exp(slopes)).sum()
+    rest = logs - logs.mean(axis=0) - slopes * around
+    of_step = (weights * np.exp(slopes) * around * rest / squares).sum(axis=(1, 2))
+    free = max(1, window.iterations - 2) / window.iterations
+    saved = 1 - float(left)
+    return saved, math.hypot(math.sqrt(float((of_step**2).sum()) / free), _MIXED * saved)

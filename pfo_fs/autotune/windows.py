@@ -11,6 +11,7 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.job_layout import JobLayout, RunInstruction, RunSample, numbered_iterations, steps_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Pipeline
+from pfo_fs.turns import follows, half_of
 
 MOST_PIPELINES = 32
 """At most 32 pipelines of a window are kept: their iterations show how the slowest of them varies."""
@@ -37,7 +38,9 @@ class Window:
         pipelines: The data-parallel rank of each pipeline.
         steps: The step of each iteration.
         times_s: Duration of each instruction, shape (iterations, nodes, pipelines).
-        clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
+        follows: Whether each rank followed the schedule, shape (iterations, ranks of a pipeline, pipelines); if not, it
+            ran at default clocks, which count as the highest ones.
+        clocks_mhz: The clock that was wanted, shape as `times_s`; the highest clock where none was set.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         at_clock: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
         or_mhz: Where no clock process has learned yet when the clock acts, or the next one: the clock before, which
@@ -47,12 +50,13 @@ class Window:
         step_s: Time of the whole iteration, shape (iterations, pipelines).
         first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations; shape
             (pipelines,). In zero-bubble schedules another rank may end later.
-        energies_j: Energy of all GPUs of these pipelines in each iteration, in J; 0 where it is not known.
+        energies_j: Energy of each rank's GPUs in each iteration, in J, shape as `follows`; 0 where it is not known.
     """
 
     pipelines: tuple[int, ...]
     steps: tuple[int, ...]
     times_s: Array
+    follows: Array
     clocks_mhz: Array
     ran_mhz: Array
     at_clock: Array
@@ -93,6 +97,7 @@ def window_of(
     results: Sequence[ProfilingResult],
     schedules: Sequence[FrequencySchedule],
     is_taken: Callable[[int], bool],
+    turns: Sequence[int] = (),
 ) -> Window | None:
     """Returns a window of the pipelines that were measured on all stages; None if there is none.
 
@@ -102,6 +107,7 @@ def window_of(
         results: The results of all ranks.
         schedules: The schedules in force; a rank without one ran at its default clock, which counts as the highest one.
         is_taken: Whether the results of a rank are used.
+        turns: Which ranks followed the schedules in which step, as in `Term`.
     """
     in_force = {schedule.rank: schedule for schedule in schedules}
     by_place: dict[int, dict[int, list[ProfilingResult]]] = {}
@@ -130,26 +136,30 @@ def window_of(
     shape = len(steps), nodes, len(columns)
     times, ran_mhz, or_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     at_clock: Array = np.zeros(shape, bool)
-    clocks = np.zeros(shape[1:])
+    clocks = np.zeros(shape)
     spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
-    first_rank_s, energies_j = np.zeros(shape[2]), np.zeros(shape[0])
-    knows_energy = True
+    first_rank_s, energies_j = np.zeros(shape[2]), np.zeros((shape[0], stages, shape[2]))
+    follow: Array = np.zeros(energies_j.shape, bool)
     for column, (dp, rows, ran_by_stage) in enumerate(columns):
         for pp, (of_rank, own) in enumerate(zip(rows, ran_by_stage, strict=True)):
             first, last = pipeline.first_nodes[pp], pipeline.first_nodes[pp + 1]
             top_mhz = layout.clocks_of_stage[pp][0]
-            mhz = np.array([clock or top_mhz for _, _, clock in own], float)
-            clocks[first:last, column] = mhz
+            planned = np.array([clock or top_mhz for _, _, clock in own], float)
+            wanted_mhz = {True: planned, False: np.full(len(own), float(top_mhz))}
             sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
-            begins_at = _begins_at(mhz, top_mhz, sees_clocks)
-            before = np.array(_before_change(mhz, begins_at))
-            learned, next_mhz = _learned(by_place[dp][pp], mhz) & sees_clocks, np.roll(mhz, -1)
-            learned_next = np.roll(learned, -1) | (next_mhz == mhz)
             unknown_s = LATENCY_UNKNOWN_S if sees_clocks else CLOCK_UNKNOWN_S
             ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
+            half = half_of(pp, dp)
             for number, step in enumerate(steps):
-                energies_j[number] += sum(one.energies_j.get(step, 0.0) for one in of_rank)
-                knows_energy &= all(one.energies_j.get(step, 0.0) > 0 for one in of_rank)
+                follow[number, pp, column] = has_turn = follows(turns, step, half)
+                mhz, last_mhz = wanted_mhz[has_turn], wanted_mhz[follows(turns, step - 1, half)][-1]
+                clocks[number, first:last, column] = mhz
+                begins_at = _begins_at(mhz, last_mhz, top_mhz, sees_clocks)
+                before = np.array(_before_change(mhz, begins_at))
+                learned, next_mhz = _learned(by_place[dp][pp], mhz) & sees_clocks, np.roll(mhz, -1)
+                learned_next = np.roll(learned, -1) | (next_mhz == mhz)
+                if all(one.energies_j.get(step, 0.0) > 0 for one in of_rank):
+                    energies_j[number, pp, column] = sum(one.energies_j[step] for one in of_rank)
                 each = [one.runs[step] for one in of_rank]
                 seconds = np.array([[run.time_s for run in runs] for runs in each])
                 seen = np.array([[run.clock_mhz or top_mhz for run in runs] for runs in each], float)
@@ -174,6 +184,7 @@ def window_of(
         pipelines,
         tuple(steps),
         times,
+        follow,
         clocks,
         ran_mhz,
         at_clock,
@@ -181,7 +192,7 @@ def window_of(
         spans,
         step_s,
         first_rank_s,
-        energies_j * knows_energy,
+        energies_j,
     )
 
 
@@ -218,13 +229,13 @@ def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
     return np.array([all(clock in each for each in known) for clock in mhz.tolist()])
 
 
-def _begins_at(mhz: Array, top_mhz: float, sees_clocks: bool) -> float:
+def _begins_at(mhz: Array, last_mhz: float, top_mhz: float, sees_clocks: bool) -> float:
     """The clock before the first change of an iteration, in MHz.
 
     Between iterations, the highest clock is requested. Where its first instruction follows at once, it may still run at
-    the clock of the last one.
+    the clock of the last one, `last_mhz`.
     """
-    return float(mhz[-1]) if sees_clocks and mhz[0] == top_mhz else top_mhz
+    return float(last_mhz) if sees_clocks and mhz[0] == top_mhz else top_mhz
 
 
 def _before_change(mhz: Array, begins_at: float) -> list[float]:

@@ -322,7 +322,9 @@ class DirectoryOperations:
         return ScheduleFound(current, new_schedule(index.number, index.start_step, schedules, index.term))
 
 
-def new_schedule(number: int, start_step: int, schedules: Sequence[FrequencySchedule], term: Term = Term()) -> NewSchedule:
+def new_schedule(
+    number: int, start_step: int, schedules: Sequence[FrequencySchedule], term: Term = Term()
+) -> NewSchedule:
     """Returns the message to ranks about a new schedule, with each different plan once."""
     plans: list[RankPlan] = []
     places: dict[str, int] = {}

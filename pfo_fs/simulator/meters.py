@@ -57,25 +57,26 @@ class SimulatedMeters:
         """Adds an iteration; returns (rank, result) of the results that are complete."""
         last, self._last = self._last, None
         is_over = new.until and new.step >= new.until
-        wanted = new.measured_number >= 0 and not is_over and any(
-            meter.done_number != new.measured_number for meter in self._meters.values()
+        wanted = (
+            new.measured_number >= 0
+            and not is_over
+            and any(meter.done_number != new.measured_number for meter in self._meters.values())
         )
         if wanted:
             self._last = new
         for info in self._infos:
             self._tick(info, self._meters[info.rank], new)
-        if last is None and not wanted:
+        if last is None and not wanted and not any(meter.waits for meter in self._meters.values()):
             return []
         reports = []
         for info in self._infos:
             meter = self._meters[info.rank]
             if wanted and info.available_frequencies:
                 self._set_clocks(info, meter, new)
-            if last is not None:
-                for measured in meter.take(self._marks(info, last)):
-                    if measured is not None:
-                        switching = self._cluster.switching(info.dp_rank, info.pp_rank)
-                        reports.append((info.rank, measured.report(info.rank, switching)))
+            for measured in meter.take([] if last is None else self._marks(info, last)):
+                if measured is not None:
+                    switching = self._cluster.switching(info.dp_rank, info.pp_rank)
+                    reports.append((info.rank, measured.report(info.rank, switching)))
         return reports
 
     def _rows(self, info: RankInfo) -> slice:

@@ -95,9 +95,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     indexes = {number: index for number, index in _indexes(play) if number in numbers}
     # A schedule for measuring is limited to some steps.
     under_plan = [
-        i
-        for i in played
-        if play.first_plan is not None and i.number >= play.first_plan and indexes[i.number].stays
+        i for i in played if play.first_plan is not None and i.number >= play.first_plan and indexes[i.number].stays
     ]
     of_healthy = (i.number for i in reversed(under_plan) if not indexes[i.number].source.plan_inputs.slow_pipelines)
     last = next(of_healthy, None)

@@ -19,7 +19,7 @@ from pfo_fs.models import Count, ShortText, Text
 from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 
-SCHEMA = "pfo-fs/4"
+SCHEMA = "pfo-fs/5"
 """A record with another schema is not read."""
 _BODY = b',"body":'
 _MAX_HEADER_BYTES = 8192

@@ -27,7 +27,7 @@ def test_ranks_of_the_next_release_keep_default_clocks_and_the_status_names_the_
     poll(coordinator, clock, 5)
     assert (coordinator.state, folder.schedule_numbers()) == ("broken", [])
     assert "ranks/1.json" in coordinator.message
-    assert "'pfo-fs/3', and this release reads 'pfo-fs/4'" in coordinator.message
+    assert "'pfo-fs/3', and this release reads 'pfo-fs/5'" in coordinator.message
 
 
 def test_rank_0_schedules_itself_where_the_daemon_is_of_the_next_release_and_says_why(tmp_path: Path) -> None:

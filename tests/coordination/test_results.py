@@ -79,7 +79,7 @@ def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_t
     poll(coordinate(folder, clock), clock, 10)
     index = index_of(folder, 0)
     another = coordinate(folder, clock)
-    for step in range(0, index.start_step + index.steps + 200, 10):
+    for step in range(0, index.until + 200, 10):
         write_step(folder, step, number=-1)  # the window is over, and ranks say so
         poll(another, clock, 2)
     assert folder.schedule_numbers()[:2] == [0, 1]

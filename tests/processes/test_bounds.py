@@ -43,7 +43,7 @@ def memory_mb(process: subprocess.Popen[str]) -> float:
 
 
 def record_of(body: bytes, kind: str = "results", attempt: str = "a") -> bytes:
-    head = {"schema": "pfo-fs/4", "kind": kind, "attempt": attempt, "writer": "w"}
+    head = {"schema": "pfo-fs/5", "kind": kind, "attempt": attempt, "writer": "w"}
     head |= {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + body + b"}\n"
 

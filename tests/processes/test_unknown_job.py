@@ -57,7 +57,7 @@ def converged(folder: JobFolder) -> bool:
 def plans_of(folder: JobFolder) -> list[int]:
     """The numbers of the schedules that hold for ever: not those that only measure."""
     indexes = [folder.read(bodies.IndexBody, number=number) for number in folder.schedule_numbers()]
-    return [index.number for index in indexes if index is not None and not index.steps]
+    return [index.number for index in indexes if index is not None and index.stays]
 
 
 def mean_clock_mhz(folder: JobFolder, number: int) -> float:

@@ -64,13 +64,13 @@ def test_another_attempt_kind_or_release_is_refused() -> None:
     with pytest.raises(RecordError, match="kind"):
         decode(record, "job", EndBody)
     with pytest.raises(RecordError, match=r"pfo-fs/9.*this release reads"):
-        decode(record.replace(b"pfo-fs/4", b"pfo-fs/9"), "end", EndBody)
+        decode(record.replace(b"pfo-fs/5", b"pfo-fs/9"), "end", EndBody)
 
 
 def test_a_record_is_plain_json_for_other_tools() -> None:
     record = json.loads(encode(Header("end", "a", 'w","body":{}'), EndBody(reason="idle", message="x")))
     assert record["body"] == {"reason": "idle", "message": "x"}
-    assert record["schema"] == "pfo-fs/4"
+    assert record["schema"] == "pfo-fs/5"
 
 
 def test_unknown_keys_of_a_newer_release_are_ignored() -> None:

@@ -16,6 +16,7 @@ from running import Gluster
 from pfo_fs.errors import RecordError
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.turns import Term
 
 SOURCE = bodies.Source(kind="scheduler", index=0)
 
@@ -25,7 +26,7 @@ def write(folder: JobFolder, infos: list[RankInfo], clocks: dict[int, int] | Non
         FrequencySchedule(rank=info.rank, frequencies=[("forward", (clocks or {}).get(info.rank, 1200))])
         for info in infos
     ]
-    assert folder.write_schedule(number, 1, 40, SOURCE, schedules, infos, steps=9)
+    assert folder.write_schedule(number, 1, 40, SOURCE, schedules, infos, Term(until=49))
 
 
 def rank_file(root: Path, folder: JobFolder, rank: int, number: int = 0) -> dict[str, Any]:

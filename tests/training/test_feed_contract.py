@@ -39,7 +39,11 @@ def new_schedule(number: int, start_step: int = 0, steps: int = 0) -> NewSchedul
     """A schedule whose clock says its number."""
     plan = RankPlan([("forward", 100 + number)])
     return NewSchedule(
-        number=number, start_step=start_step, steps=steps, plans=[plan], ranks=dict.fromkeys(range(RANKS), 0)
+        number=number,
+        start_step=start_step,
+        until=start_step + steps if steps else 0,
+        plans=[plan],
+        ranks=dict.fromkeys(range(RANKS), 0),
     )
 
 

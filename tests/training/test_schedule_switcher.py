@@ -21,7 +21,8 @@ class Rank:
         self.runs = None if schedule is None else f"schedule {schedule.number}"
 
     def expect(self, number: int, start_step: int = 0, steps: int = 0) -> None:
-        self.switcher.expect(NewSchedule(number=number, start_step=start_step, steps=steps))
+        until = start_step + steps if steps else 0
+        self.switcher.expect(NewSchedule(number=number, start_step=start_step, until=until))
 
     def steps(self, count: int) -> list[str | None]:
         seen = []
@@ -62,7 +63,7 @@ def test_a_schedule_that_holds_for_some_steps_ends_by_itself_and_is_not_measured
     assert rank.steps(6) == [None] + ["schedule 0"] * 3 + [None] * 2
     assert (rank.switcher.number, rank.switcher.measured_number) == (0, -1)
     (text,) = rank.said
-    assert "no new schedule has come for 3 steps" in text
+    assert "schedule 0 has ended, and no other one has come; default clocks" in text
     rank.expect(1, start_step=7)
     assert rank.steps(3) == [None, "schedule 1", "schedule 1"]
     assert rank.switcher.measured_number == 1

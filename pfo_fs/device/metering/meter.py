@@ -211,6 +211,11 @@ class StepMeter:
         self._collected: list[Step] = []
         self._ticks = WindowTicks(self._powers)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a step has ended whose energy is not known yet."""
+        return bool(self._marked.ended)
+
     def clock_acts(self, t_ns: int, mhz: int) -> None:
         """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
         self._powers.clock_acts(t_ns, mhz)
