@@ -363,12 +363,9 @@ class PlanInputs(_Model):
         straggler: The straggler that a user announces.
         slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
         remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
-        late_trial: By how much iterations of the plan that was tried last missed the target, relative; its trial has
-            ended at once. None if there was no such trial.
     """
 
     target: Target | None = None
     straggler: Straggler | None = None
     slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
     remeasure_epoch: ScheduleNumber = 0
-    late_trial: float | None = Field(default=None, gt=0, le=1e6)

@@ -10,6 +10,8 @@ from pfo_fs.autotune.windows import Window
 
 _SAME_CLOCK = 0.999
 """A run tells of the highest clock if its mean clock was at least this share of it."""
+TOP_RUNS_WANTED = 3
+"""From this many settled runs at the highest clock on, only these tell an instruction's base."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,11 @@ class Rows:
         self.windows = np.concatenate(parts["windows"])
         self.latest = self.windows == len(windows) - 1
         # A pipeline has a base of its own in each window: what all instructions take drifts from one to the next.
-        pipelines = np.concatenate(parts["pipelines"])
-        lanes, self.lanes = np.unique(np.stack([self.windows, pipelines]), axis=1, return_inverse=True)
+        self.pipeline_of_row = np.concatenate(parts["pipelines"])
+        of_lanes = np.stack([self.windows, self.pipeline_of_row])
+        lanes, self.lanes = np.unique(of_lanes, axis=1, return_inverse=True)
         self.pipeline_of_lane: list[int] = lanes[1].tolist()
+        self.tells_base = (self.at_top & self.seen & self.latest[:, None]).sum(axis=0) >= TOP_RUNS_WANTED
 
 
 class Effect:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.load_rows import Effect, Ratios, Rows, ratio_of
+from pfo_fs.autotune.load_rows import TOP_RUNS_WANTED, Effect, Ratios, Rows, ratio_of
 from pfo_fs.autotune.windows import Window, kinds_of
 from pfo_fs.planner import Pipeline
 
@@ -40,8 +40,8 @@ _UNSURE_SHIFT = 0.5
 """Relative: how far the difference between two neighbouring clocks may be from what is believed of it."""
 _NOTHING_KNOWN = 1.0
 """Weight of a ratio before it is measured, 1 / variance of its logarithm: it is between 1/3 and 3."""
-_TOP_RUNS_WANTED = 3
-"""From this many settled runs at the highest clock on, only these tell an instruction's base."""
+_LEVEL_DRIFT = 0.003
+"""Relative: all durations of a kind drift by about this from one window to the next, where only others tell its base."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,11 @@ class LoadModel:
         for lane, pipeline in enumerate(rows.pipeline_of_lane):
             mine = (rows.lanes == lane)[:, None] & rows.seen
             top = mine & rows.at_top
-            use = np.where(top.sum(axis=0) >= _TOP_RUNS_WANTED, top, mine)
+            # Without turns, all runs of a window may be at low clocks: then those of other windows tell the base.
+            others = (rows.pipeline_of_row == pipeline)[:, None] & rows.seen & rows.at_top
+            use = mine
+            for better in (others, top):
+                use = np.where(better.sum(axis=0) >= TOP_RUNS_WANTED, better, use)
             weights = use * robust / (1e-6 + rows.ratio_errors**2)
             total = weights.sum(axis=0)
             mean = (weights * np.where(use, full, 0.0)).sum(axis=0) / np.maximum(total, 1e-30)
@@ -303,7 +307,7 @@ class _Cells:
                 np.full(cells, _NOTHING_KNOWN),
                 np.tile(1 / of_step.real, len(steps)),
                 np.full(len(steps), 1 / max(shared, 1e-9)),
-                np.full(kinds, _NOTHING_KNOWN),
+                np.where(rows.tells_base, _NOTHING_KNOWN, 1 / _LEVEL_DRIFT**2),
             ]
         )
         matrix[np.arange(size), np.arange(size)] += prior

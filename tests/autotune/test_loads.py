@@ -74,14 +74,15 @@ def window_of(times_s: Array, mhz: Array) -> Window:
         tuple(range(pipelines)),
         tuple(range(iterations)),
         times_s,
-        mhz,
+        np.ones((iterations, 2, pipelines), bool),
+        np.broadcast_to(mhz, times_s.shape).copy(),
         np.broadcast_to(mhz, times_s.shape).copy(),
         np.ones(times_s.shape, bool),
         np.zeros(times_s.shape),
         spans_s,
         spans_s,
         spans_s.mean(axis=0),
-        np.zeros(iterations),
+        np.zeros((iterations, 2, pipelines)),
     )
 
 
@@ -210,7 +211,7 @@ def test_a_run_that_did_not_settle_tells_nothing_of_its_clock() -> None:
     model, job = LoadModel(PIPELINE), Job()
     first, window = job.window(rng, highest()), job.window(rng, mixed(rng))
     model.fit([first], unsure())
-    window.at_clock[:, window.clocks_mhz < TOP_MHZ] = False
+    window.at_clock[window.clocks_mhz < TOP_MHZ] = False
     assert of_low_clocks(model.fit([first, window], unsure())) == []
 
 
@@ -232,7 +233,7 @@ def test_runs_of_which_the_clock_is_unknown_leave_the_ratios_of_others_alone() -
     low_mhz[kind == KIND_OF_NODE] = 900.0
     first, latest = Job().window(rng, highest()), Job().window(rng, low_mhz)
     unknown = np.flatnonzero(kind == KIND_OF_NODE)[::2]
-    latest.clocks_mhz[unknown] = latest.ran_mhz[:, unknown] = 1350.0
+    latest.clocks_mhz[:, unknown] = latest.ran_mhz[:, unknown] = 1350.0
     latest.or_mhz[:, unknown], latest.at_clock[:, unknown] = TOP_MHZ, False
     model = LoadModel(PIPELINE)
     model.fit([first], unsure())

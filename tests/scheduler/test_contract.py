@@ -238,7 +238,6 @@ plan_inputs = st.builds(
     straggler=st.none() | st.builds(Straggler, slowdown=st.just(1.2), pipeline=st.sampled_from([None, 0, 1, 7])),
     slow_pipelines=st.sampled_from([{}, {}, {1: 1.2}, {0: 1.1, 1: 1.2}]),
     remeasure_epoch=st.integers(0, 2),
-    late_trial=st.sampled_from([None, None, 0.02]),
 )
 spans = st.sampled_from([1.0, 1.2, 2.0, 100.0, 0.0, -1.0, math.nan, math.inf, 1e300])
 iteration_times = st.lists(

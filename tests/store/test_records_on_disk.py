@@ -57,7 +57,7 @@ def test_a_record_of_another_schema_or_without_a_field_is_refused_with_its_file(
 ) -> None:
     place = one_of_each_kind(folder)[kind]
     document = load(tmp_path, place)
-    bad = [({**document, "schema": schema}, f"'{schema}'.*reads 'pfo-fs/5'") for schema in ("pfo-fs/3", "pfo-fs/5")]
+    bad = [({**document, "schema": schema}, f"'{schema}'.*reads 'pfo-fs/5'") for schema in ("pfo-fs/4", "pfo-fs/6")]
     for field in required(place.model):
         body = {name: value for name, value in document["body"].items() if name != field}
         bad.append(({**document, "body": body}, f"{field} is missing"))
