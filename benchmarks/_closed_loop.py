@@ -166,7 +166,9 @@ def _alarms(play: Play, settled: int) -> int:
         for number in play.folder.schedule_numbers()
         if number > settled
     ]
-    return sum(bool(not index.stays or index.source.plan_inputs.slow_pipelines) for index in indexes if index is not None)
+    return sum(
+        bool(not index.stays or index.source.plan_inputs.slow_pipelines) for index in indexes if index is not None
+    )
 
 
 def _tried(play: Play) -> dict[int, Known]:

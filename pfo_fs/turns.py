@@ -37,6 +37,9 @@ class Term(NamedTuple):
         return not self.until or self.after == number
 
 
+FOR_EVER = Term()
+
+
 def half_of(pp_rank: int, dp_rank: int) -> int:
     """Returns the half of a rank, 0 or 1: over two steps each stage and each pipeline has both."""
     return (pp_rank + dp_rank) % 2

@@ -21,6 +21,7 @@ VOCABULARY = {
     "models",
     "settings",
     "switching_file",
+    "turns",
     "user_files",
 }
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.

@@ -21,7 +21,7 @@ from pfo_fs.helper.power_limit_files import Asked, carry_out
 from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
-from pfo_fs.turns import Term
+from pfo_fs.turns import FOR_EVER, Term
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class DirectoryOperations:
 
 
 def new_schedule(
-    number: int, start_step: int, schedules: Sequence[FrequencySchedule], term: Term = Term()
+    number: int, start_step: int, schedules: Sequence[FrequencySchedule], term: Term = FOR_EVER
 ) -> NewSchedule:
     """Returns the message to ranks about a new schedule, with each different plan once."""
     plans: list[RankPlan] = []

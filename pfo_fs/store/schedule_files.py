@@ -18,7 +18,7 @@ from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, RankInfo
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.records import RecordFolder
-from pfo_fs.turns import Term
+from pfo_fs.turns import FOR_EVER, Term
 
 _RANK_FILES_AT_ONCE = 64
 _MOST_RANKS_WITH_FILES = 1024
@@ -40,7 +40,7 @@ class ScheduleFiles(RecordFolder):
         source: b.Source,
         schedules: Sequence[FrequencySchedule],
         rank_infos: Sequence[RankInfo],
-        term: Term = Term(),
+        term: Term = FOR_EVER,
     ) -> bool:
         """Writes schedule `number` and commits it with its index; False if another process committed that number.
 

@@ -183,19 +183,14 @@ class InstructionTracker:
             number: The number of the schedule in force, under which measurements are reported.
             clock_mhz: Where there is no schedule: the clock of the whole step, in MHz; 0 for the default clock. None:
                 clocks are left alone.
-            until: The step before which the result under this number ends; 0: after as many steps as are measured
-                usually; -1: there is none.
+            until: The step before which the result under this number ends; 0: after the usual number; -1: no result.
             has_turn: Whether the step follows the schedule; if not, it runs at default clocks.
         """
         words = self._words
         if self._mark_check is not None:
             self._mark_check.step_begins(left_open=self._in_step)
-        self._position = self._last_end_ns = 0
-        self._in_step, self._strayed = True, False
-        if self._schedule is None:
-            self._plan = _NOTHING
-        else:
-            self._plan = self._schedule if has_turn else self._default
+        self._position, self._last_end_ns, self._in_step, self._strayed = 0, 0, True, False
+        self._plan = (self._schedule if has_turn else self._default) if self._schedule is not None else _NOTHING
         step = min(max(step, 0), MAX_STEP)
         self._begun = step, monotonic_ns()
         one_clock = clock_mhz is not None and self._schedule is None
@@ -304,8 +299,7 @@ class InstructionTracker:
         expected, stage, _, _ = self._plan[position]
         left_over = expected is not _END and not self._strayed
         strayed = self._strayed or left_over
-        self._in_step = False
-        self._plan = _NOTHING
+        self._in_step, self._plan = False, _NOTHING
         self._time_step()
         self._release(strayed=strayed)
         self._check_marks()
@@ -344,10 +338,9 @@ class InstructionTracker:
             self._mark(self._begin_codes.get(name) or self._codes(name))
         if self._schedule is None or self._strayed:
             return
-        expected, its_stage, _, _ = self._plan[self._position]
-        self._strayed = True
-        self._plan = _NOTHING
         position, self._position = self._position, 0
+        expected, its_stage, _, _ = self._plan[position]
+        self._strayed, self._plan = True, _NOTHING
         self._release(strayed=True)
         if expected is _END:
             self._tell("ran out", position, "the end of the step", _shown(name, stage))

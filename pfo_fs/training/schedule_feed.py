@@ -3,8 +3,8 @@
 The **rule** (`ScheduleSwitcher`) is one for training and for the simulator. Ranks receive schedules at different times.
 For all of them to run the same schedule at the same step, it depends only on which schedules were received, and not on
 when: at each step, the schedule in force is the one with the highest number among those whose start step has come. So a
-schedule is not dropped because a newer one was published before it started; it is in force until the newer one starts. A schedule
-with an end (`Term`) names the one that follows it, so that no rank waits for a message at its end.
+schedule is not dropped because a newer one was published before it started; it is in force until the newer one starts.
+A schedule with an end (`Term`) names the one that follows it, so that no rank waits for a message at its end.
 
 From the **helper** of its host, a rank receives a schedule well before its start step; one that receives it later
 follows it at once. A rank that sees from the numbers that it has missed a schedule goes to default clocks until the

@@ -140,7 +140,7 @@ def test_results_lead_to_a_new_schedule_number_if_the_policy_asks_for_one(
 
 @pytest.mark.parametrize("yielded", [AT_1200, ScheduleRequest(AT_1200, revision=7)])
 def test_a_plain_list_is_a_request_to_run_and_the_revision_is_not_the_policys(yielded: Any) -> None:
-    assert make(Asking, yields=[yielded]).request() == ScheduleRequest(AT_1200, "run", "", False, 0)
+    assert make(Asking, yields=[yielded]).request() == ScheduleRequest(AT_1200, "run", "", False, revision=0)
 
 
 def test_a_policy_that_is_done_asks_for_no_more_windows() -> None:
