@@ -53,6 +53,7 @@ TOP = {
     "loads_known": {"models"},
     "models": {"errors"},
     "settings": {"errors"},
+    "turns": set(),
     "switching_file": {"errors", "models", "user_files"},
     "user_files": {"errors"},
     "__main__": {"cli"},

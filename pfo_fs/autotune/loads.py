@@ -41,7 +41,8 @@ _UNSURE_SHIFT = 0.5
 _NOTHING_KNOWN = 1.0
 """Weight of a ratio before it is measured, 1 / variance of its logarithm: it is between 1/3 and 3."""
 _LEVEL_DRIFT = 0.003
-"""Relative: all durations of a kind drift by about this from one window to the next, where only others tell its base."""
+"""Relative: all durations of a kind drift by about this from one window to the next; where only others tell its base,
+that is the error of it."""
 
 
 @dataclass(frozen=True)

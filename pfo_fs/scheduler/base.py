@@ -23,9 +23,9 @@ class ScheduleRequest:
             follows in time, the ranks go back to default clocks.
         message: What the policy is doing, as one line for the status.
         converged: Whether the policy has measured this schedule under load and keeps it.
-        turns: Which ranks follow the schedules in which step (`Term.turns`), for `steps` steps: what they do is measured
-            against default clocks. Then ranks follow the schedule that was to run before; or, with purpose `run`, these.
-            Empty: all ranks follow them in all steps.
+        turns: Which ranks follow the schedules in which step (`Term.turns`), for `steps` steps, which measures them
+            beside default clocks. Then ranks follow the schedule that ran before; or these, with purpose `run`. Empty:
+            all ranks follow them in all steps.
         steps: For how many steps there are turns.
         revision: Another number means another request: the coordinator publishes a new schedule. 0 is the first one.
             `FrequencyScheduler.request` fills it in; what a policy writes here is not used.

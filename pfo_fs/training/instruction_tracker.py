@@ -167,8 +167,7 @@ class InstructionTracker:
         self._words = memoryview(bytearray(WORDS * 8)).cast("q")
         self._schedule = None
         self._marker = None
-        self._plan = _NOTHING
-        self._mark_check = self._on_mismatch = self._order = None
+        self._plan, self._mark_check, self._on_mismatch, self._order = _NOTHING, None, None, None
         self._in_step = self._measuring = False
         self._position = self._target_mhz = 0
 
@@ -186,10 +185,9 @@ class InstructionTracker:
             until: The step before which the result under this number ends; 0: after the usual number; -1: no result.
             has_turn: Whether the step follows the schedule; if not, it runs at default clocks.
         """
-        words = self._words
         if self._mark_check is not None:
             self._mark_check.step_begins(left_open=self._in_step)
-        self._position, self._last_end_ns, self._in_step, self._strayed = 0, 0, True, False
+        words, self._position, self._last_end_ns, self._in_step, self._strayed = self._words, 0, 0, True, False
         self._plan = (self._schedule if has_turn else self._default) if self._schedule is not None else _NOTHING
         step = min(max(step, 0), MAX_STEP)
         self._begun = step, monotonic_ns()

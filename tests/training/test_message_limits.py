@@ -16,7 +16,9 @@ GOOD: dict[str, Any] = {
     "type": "NewSchedule",
     "number": 1,
     "start_step": 5,
-    "steps": 0,
+    "until": 0,
+    "after": -1,
+    "turns": [],
     "plans": [{"frequencies": [["forward", 900]]}],
     "ranks": {0: 0},
 }
@@ -24,8 +26,11 @@ GOOD: dict[str, Any] = {
 
 def wrong_schedules() -> list[dict[str, Any]]:
     wrong: list[dict[str, Any]] = [
-        {**GOOD, field: value} for field in ("number", "start_step", "steps") for value in (2**63, 2**64 - 1, -2, 1.5)
+        {**GOOD, field: value}
+        for field in ("number", "start_step", "until", "after")
+        for value in (2**63, 2**64 - 1, -2, 1.5)
     ]
+    wrong += [{**GOOD, "turns": turns} for turns in ([4], [-1], [1.5], [1] * 1025)]
     plans: list[dict[str, Any]] = [
         {"frequencies": [["forward", 2**63]]},
         {"frequencies": [["forward", -1]]},
