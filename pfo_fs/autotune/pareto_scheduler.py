@@ -79,6 +79,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._beliefs = Beliefs(self._layout)
         self._goal = self._present_goal()
         self._model: JobModel | None = None
+        self._learned: JobModel | None = None  # made with the latest window, for the next decision
         self._choice: Choice | None = None
         self._tried: dict[object, ClockPlan] = {}  # plans that were measured
         self._schedules: list[FrequencySchedule] = []
@@ -189,20 +190,21 @@ class ParetoScheduler(FrequencyScheduler):
         self._tried.pop(plan.key, None)
         self._tried[plan.key] = plan
         window = self._take(results, self._schedules, self._yielded.turns)
+        if window is None:
+            return
+        model = self._learned = self._new_model()
         told = self._yielded.turns != _ALL_FOLLOW or not self._takes_turns
-        if window is not None and told and not self._goal.slowdowns and plan.key != self._new_model().max_clocks.key:
-            self._beliefs.add_trial(
-                plan.key,
-                trial_of(self._new_model(), self._beliefs, plan, window, len(self._yielded.turns) // len(ROUND)),
-            )
+        if told and not self._goal.slowdowns and plan.key != model.max_clocks.key:
+            block = len(self._yielded.turns) // len(ROUND)
+            self._beliefs.add_trial(plan.key, trial_of(model, self._beliefs, plan, window, block))
             if self._choice.trial:  # what it has taken is known better now than before
-                took = (window.iterations // 2) * self._new_model().judge(plan).late
+                took = (window.iterations // 2) * model.judge(plan).late
                 self._lost += max(0.0, took) - self._expected_loss
 
     def _decide(self) -> None:
         """Applies the rule to what is believed now."""
-        model = self._model = self._new_model()
-        before = self._choice
+        model = self._model = self._learned or self._new_model()
+        self._learned, before = None, self._choice
         epoch = self.plan_inputs.remeasure_epoch
         is_regular, self._epoch = epoch != self._epoch and before is not None and before.converged, epoch
         choice = choose(model, before, self._iterations, self._tried, self._lost, is_regular)
@@ -292,8 +294,7 @@ class ParetoScheduler(FrequencyScheduler):
         if self._choice is None:
             return
         if changed:  # what was tried for another pace tells nothing of this one
-            self._choice = replace(self._choice, in_vain=0)
-        if changed:
+            self._choice, self._learned = replace(self._choice, in_vain=0), None
             self._decide()
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
