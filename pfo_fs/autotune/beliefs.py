@@ -55,7 +55,7 @@ class Trial(NamedTuple):
         saved, saved_error: Energy that it saves.
         later, later_error: By how much longer its iterations are than the model makes of the same iterations.
         slower, slower_error: By how much longer they are than those at default clocks.
-        default_steps: Number of steps at default clocks that tell it.
+        default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
     """
 
     plan: ClockPlan

@@ -24,7 +24,7 @@ from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
 from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
 from pfo_fs.autotune.probe import probe_plan
-from pfo_fs.autotune.status_text import believed_text, figures_of, goal_text
+from pfo_fs.autotune.status_text import figures_of, goal_text, measured_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.errors import PlanError
@@ -232,12 +232,12 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._choice is not None
         assert self._model is not None
         about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
-        believed = believed_text(self._choice.judgement, self._model.iterations)
+        trial = self._beliefs.trials.get(self._choice.plan.key)
+        measured = measured_text(self._choice.judgement, trial)
         changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
-        message = "; ".join(filter(None, [about, believed, how_often, self._choice.note]))
+        message = "; ".join(filter(None, [about, measured, how_often, self._choice.note]))
         choice, steps = self._choice, self._beliefs.trial_steps() << self._choice.windows
-        trial = self._beliefs.trials.get(choice.plan.key)
         is_told = choice.plan == self._model.max_clocks or (trial is not None and trial.saved_error < math.inf)
         if choice.trial or not (choice.converged or is_told):
             turns = self._turns(for_energy=not choice.trial)
@@ -340,4 +340,5 @@ class ParetoScheduler(FrequencyScheduler):
         if self._model is None or self._choice is None:
             return {}
         drift = self._beliefs.power_drift_factor
-        return figures_of(self._model, self._choice.judgement) | {"power_drift_factor": drift}
+        trial = self._beliefs.trials.get(self._choice.plan.key)
+        return figures_of(self._model, self._choice.judgement, trial) | {"power_drift_factor": drift}

@@ -1,10 +1,12 @@
-"""What the default policy reports: a line of what it plans for and believes, and its figures. Pure functions."""
+"""What the default policy reports: a line of what it plans for and has measured, and its figures. Pure functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pfo_fs.autotune.beliefs import Trial
 from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.plan_schedules import OUTSIDE_THE_JOB, PlanGoal
 
@@ -37,34 +39,38 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
     return text
 
 
-def believed_text(found: Judgement, iterations: int) -> str:
-    """Returns what is believed of the plan in force, each figure with its error.
-
-    A figure that is smaller than its error is no fact: then only the error is said.
+def measured_text(found: Judgement, trial: Trial | None) -> str:
+    """Returns what was measured of a plan beside default clocks, each figure with its error.
 
     Args:
-        found: What is believed.
-        iterations: Number of iterations that it is based on.
+        found: What is believed of it.
+        trial: What was measured; None: nothing yet. Nothing that is only modelled is said.
     """
     if not found.saved and not found.saved_error:
         return "all at max clocks"
-    saved, saved_error = found.saved, TIMES_THE_ERROR * found.saved_error
-    slower, slower_error = found.slower, TIMES_THE_ERROR * found.late_error
-    if saved > saved_error:
-        energy = f"{saved:.1%} less energy (± {100 * saved_error:.1f})"
-    else:
-        energy = f"energy saved not known yet (within {max(saved_error, abs(saved)):.1%})"
-    if slower > slower_error:
-        time = f"{slower:.2%} slower (± {100 * slower_error:.2f})"
-    elif slower < -slower_error:
-        time = f"{-slower:.2%} faster (± {100 * slower_error:.2f})"
-    else:
-        time = f"no slower within {max(slower_error, 0.0001):.2%}"
-    return f"{energy}, {time} than at max clocks, over {iterations:,} iterations"
+    if trial is None:
+        return "not measured yet"
+    energy = "energy not measured yet"
+    if trial.saved_error < math.inf:
+        verb = "saves" if found.saved >= 0 else "takes more energy, by"
+        energy = f"{verb} {_with_error(abs(found.saved), found.saved_error, 1)}"
+    time = f"{_with_error(abs(found.slower), found.late_error, 2)} {'slower' if found.slower >= 0 else 'faster'}"
+    steps = f"against {trial.default_steps:,} steps at default clocks" if trial.default_steps else "beside the model"
+    return f"{energy}, {time}, {steps}"
 
 
-def figures_of(model: JobModel, found: Judgement) -> dict[str, float]:
-    """Returns the figures of a model, by the names in `model.json`, and what is believed of the plan in force."""
+def _with_error(value: float, error: float, digits: int) -> str:
+    return f"{100 * value:.{digits}f} ± {100 * TIMES_THE_ERROR * error:.{digits}f} %"
+
+
+def figures_of(model: JobModel, found: Judgement, trial: Trial | None) -> dict[str, float]:
+    """Returns the figures of a model, by the names in `model.json`, and what was measured of the plan in force."""
+    measured: dict[str, float] = {}
+    if trial is not None:
+        measured = {"more_time": found.slower, "off_target": found.late, "more_time_error": found.late_error}
+        measured["default_steps"] = trial.default_steps
+        if trial.saved_error < math.inf:
+            measured |= {"energy_saved": found.saved, "energy_saved_error": found.saved_error}
     costs = model.problem.switch_costs
     return {
         "blocking_power_w": model.problem.blocking_power_w,
@@ -80,9 +86,5 @@ def figures_of(model: JobModel, found: Judgement) -> dict[str, float]:
         "full_energy_j": model.full_j,
         "time_margin": 0.0,
         "gpus_per_rank": model.problem.gpus_per_rank,
-        "energy_saved": found.saved,
-        "more_time": found.slower,
-        "off_target": found.late,
-        "energy_saved_error": found.saved_error,
-        "more_time_error": found.late_error,
+        **measured,
     }

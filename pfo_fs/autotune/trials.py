@@ -45,7 +45,7 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     saved, saved_error = 0.0, math.inf
     if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
         saved, saved_error = _saved(model, window, full_s)
-    default_steps = int((shares == 0).sum())
+    default_steps = round(float((1 - shares).sum()))
     return Trial(plan, saved, saved_error, later.value, later.error, slower.value, slower.error, default_steps)
 
 

@@ -305,9 +305,9 @@ class ModelBody(_Body):
     What a clock change costs: its `switch_calls` calls keep the host's driver busy for `driver_time_s`; the clock acts
     `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s` is 0 where there is no limit.
 
-    `energy_saved` and `more_time` are relative to max clocks; `off_target` says by how much time (or power, if
-    that is the target) is above the target, relative. All as believed of the plan in force after the latest window,
-    with the standard errors `energy_saved_error` and `more_time_error`. None: not known.
+    `energy_saved` and `more_time` are relative to default clocks; `off_target` says by how much time (or power, if
+    that is the target) is above the target, relative. All as measured of the plan in force beside `default_steps` steps
+    at default clocks, with the standard errors `energy_saved_error` and `more_time_error`. None: not measured yet.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
@@ -328,6 +328,7 @@ class ModelBody(_Body):
     off_target: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     energy_saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     more_time_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    default_steps: Count = 0
     ranks_per_host: Degree = 1
 
 
