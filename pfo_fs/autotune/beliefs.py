@@ -38,7 +38,7 @@ _HALF_LIFE = 1000
 """What was measured 1,000 iterations before counts for half: hardware, clocks and code change over days."""
 LEAST_BLOCK_S = 2.0
 """Between two ticks of an energy counter, up to 0.1 s apart, energy is divided in proportion to time: that mixes 2 % of
-the energies of two turns if each lasts for 2 s."""
+the energies of two turns if each lasts for 2 s, after a first step that does not count."""
 _ROUNDS = 2
 """Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
 _LATE = 0.05
@@ -122,11 +122,11 @@ class Beliefs:
         self._curves: Curves | None = None
 
     def block(self, *, for_energy: bool) -> int:
-        """For how many steps each turn lasts: long enough for clocks that act late, or for energy counters, too."""
+        """For how many steps each turn lasts: for two where clocks act late; energies need a step that counts, too."""
         step_s = float(self.windows[-1].step_s.mean())
         costs = self.switching
         late_s = 0.0 if costs is None else costs.latency_s + costs.driver_time_s
-        least = math.ceil(LEAST_BLOCK_S / step_s) if for_energy else 1
+        least = 1 + math.ceil(LEAST_BLOCK_S / step_s) if for_energy else 1
         return min(max(least, 2 if late_s > _LATE * step_s else 1), MOST_TURNS // len(ROUND))
 
     def trial_steps(self) -> int:

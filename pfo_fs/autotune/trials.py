@@ -78,30 +78,33 @@ def _saved(model: JobModel, window: Window, full_s: Array) -> tuple[float, float
     """The share of energy that the plan saves, and its standard error; infinite where energies are not known.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
-    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it.
+    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it. The
+    first step after a change does not count: the plan's clocks act late there.
     """
-    with_plan = window.follows.sum(axis=0)
-    if (window.energies_j <= 0).any() or (with_plan == 0).any() or (with_plan == window.iterations).any():
+    follows = window.follows
+    counts: Array = np.zeros(follows.shape, bool)
+    counts[1:] = (follows[1:] == follows[:-1]) & (np.diff(window.steps) == 1)[:, None, None]
+    with_plan, without = (counts & follows).sum(axis=0), (counts & ~follows).sum(axis=0)
+    if (window.energies_j <= 0).any() or (with_plan == 0).any() or (without == 0).any():
         return 0.0, math.inf
     ranks = np.array([rank for rank, order in enumerate(model.problem.pipeline.orders) for _ in order])
-    powers_w = model.top_powers_w
     busy_s, busy_j = (
         np.stack([(full_s * each)[:, ranks == rank].sum(axis=1) for rank in range(ranks.max() + 1)], axis=1)
-        for each in (1.0, powers_w[:, None])
+        for each in (1.0, model.top_powers_w[:, None])
     )
     waiting_s = np.maximum(window.step_s[:, None, :] - busy_s, 0.0)
     usual_j = (busy_j + model.problem.blocking_power_w * waiting_s) * model.problem.gpus_per_rank
     logs: Array = np.log(window.energies_j / usual_j)
-    shares = with_plan / window.iterations
-    around = window.follows - shares
+    around = np.where(counts, follows - with_plan / (with_plan + without), 0.0)
     squares = (around**2).sum(axis=0)
     slopes = (around * logs).sum(axis=0) / squares
-    default_j = np.exp(np.where(window.follows, 0.0, logs).sum(axis=0) / (window.iterations - with_plan))
-    weights = default_j * usual_j.mean(axis=0)
+    default_logs = np.where(counts & ~follows, logs, 0.0).sum(axis=0) / without
+    weights = np.exp(default_logs) * usual_j.mean(axis=0)
     weights = weights / weights.sum()
-    left = (weights * np.exp(slopes)).sum()
-    rest = logs - logs.mean(axis=0) - slopes * around
-    of_step = (weights * np.exp(slopes) * around * rest / squares).sum(axis=(1, 2))
-    free = max(1, window.iterations - 2) / window.iterations
-    saved = 1 - float(left)
-    return saved, math.hypot(math.sqrt(float((of_step**2).sum()) / free), _MIXED * saved)
+    left = weights * np.exp(slopes)
+    rest = logs - default_logs - slopes * follows
+    of_step = (left * around * rest / squares).sum(axis=(1, 2))
+    free = max(1.0, float(counts.mean()) * window.iterations - 2)
+    error = math.sqrt(float((of_step**2).sum()) * float(counts.mean()) * window.iterations / free)
+    saved = 1 - float(left.sum())
+    return saved, math.hypot(error, _MIXED * saved)
