@@ -90,8 +90,8 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
     cluster = job.cluster(seed)
     cluster.iteration = iterations
     problems = list(_problems(job))
-    truth = _PlayedScenarios(job, cluster, problems[-1 if job.nodes is None else -2], slowdown + MOST_LATE)
-    descent = ScenarioDescent(truth, whole_ranks=job.nodes is None)
+    truth = _PlayedScenarios(job, cluster, problems[-2], slowdown + MOST_LATE)
+    descent = ScenarioDescent(truth)
 
     def descend(clocks: Any) -> None:
         truth.plays_left = truth.plays_each
@@ -127,7 +127,7 @@ def _ways(
     """Yields functions that make plans for a longest mean time, in s: for each group, clocks of the nodes in MHz."""
     groups = truth.groups.tolist()
     yield ScenarioPlanner(Scenarios(problems[-1], truth.full_s, groups)).one_clock_per_rank
-    for problem in problems if job.nodes is not None else ():
+    for problem in problems:
         if all(len(rows) == 1 for rows in problem.profile.measurements.values()):
             continue  # no clock acts soon
         if job.variation is None:
@@ -214,7 +214,9 @@ class _PlayedScenarios(Scenarios):
 
 
 def _problems(job: SimulatedJob) -> Iterator[Problem]:
-    """The job's problem; on nodes first with quick clocks, then with the quicker half of the others, and with all."""
+    """The job's problem, with the true costs of changes and with none: on nodes first with quick clocks, then with the
+    quicker half of the others, and with all. The last two have all clocks.
+    """
     kinds = sorted({(one.stage, one.name) for one in job.pipeline.instructions})
     table = {kind: [job.truth.measurement(*kind, mhz) for mhz in job.truth.clocks_mhz] for kind in kinds}
     gpus = 1 if job.nodes is None else job.nodes.gpus_per_rank
@@ -226,6 +228,8 @@ def _problems(job: SimulatedJob) -> Iterator[Problem]:
         gpus_per_rank=gpus,
     )
     if job.nodes is None:
+        late_s = job.nuisances.switch_s
+        yield problem_of(Profile(table), switch_costs=SwitchCosts(latency_s=late_s, timing_error_s=late_s / 2))
         yield problem_of(Profile(table))
         return
     costs = _true_costs(job)
