@@ -6,8 +6,8 @@ simulated from its first iteration, without any knowledge. Columns, `late` being
     pipelines   number of pipelines; "slow": with those that are slow for good (left out otherwise)
     plan        the plan in force at the end: saved and late over all iterations by which plans are judged (all steps of
                 a trace), without noise and with all latencies known; "worst" is the latest of these steps
-    known       the same for the best plan that is at most 0.1 % late: of one who knows them all (`_known_plans.py`), or
-                of all that the run has tried
+    known       the same for the best plan that is at most 0.1 % late: of one who knows them all (`_known_plans.py`;
+                alone `by_planner_saved` in JSON), or of all that the run has tried (`best_tried_saved`)
     ratio       plan / known, where the latter saves at least 0.5 %
     run         saved and late over the whole run, profiling and plans that were tried included
     first       iteration of the first plan
@@ -42,7 +42,7 @@ from rich.table import Table
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Play, SimulatedJob, summarize
+from pfo_fs.simulator import Play, SimulatedJob, read_step_factors, summarize
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.simulator.summary import judged_iterations
 from pfo_fs.store import bodies
@@ -124,12 +124,13 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
                     if current is not None and current.converged and current.number == iteration.number:
                         settled_number = iteration.number
         summary = summarize(play, played)
+        by_planner = best_tried = None
         alarms = None if settled_number is None else _alarms(play, settled_number)
         tried = _tried(play)
         late, saved = _off(tried, statements)
         if known is not None:  # a reference that the loop could beat would be none
-            in_time = (plan for plan in tried.values() if plan.late <= args.slowdown - 1 + MOST_LATE)
-            known = max(known, *in_time, key=lambda plan: plan.saved)
+            best_tried = max(plan for plan in tried.values() if plan.late <= args.slowdown - 1 + MOST_LATE)
+            by_planner, known = known, max(known, best_tried)
     stated = [each for each in (*late, *saved) if each.error is not None]
     return {
         "job": case.name,
@@ -144,6 +145,8 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
         "worst_step_late": summary.worst_step_late,
         "known_saved": known.saved if known else None,
         "known_late": known.late if known else None,
+        "by_planner_saved": by_planner.saved if by_planner else None,
+        "best_tried_saved": best_tried.saved if best_tried else None,
         "ratio": summary.energy_saved / known.saved if known and known.saved >= LEAST_SAVED else None,
         "first": summary.deployed_at,
         "settled": summary.settled_at if summary.settled else None,
@@ -204,6 +207,9 @@ def add_options(parser: argparse.ArgumentParser, *, iterations: int, seconds: fl
         "--seconds", type=float, default=seconds, help="jobs with short iterations run at least so long"
     )
     parser.add_argument("--slowdown", type=float, default=1.0)
+    parser.add_argument(
+        "--step-factors", metavar="FILE:RUN", help="multiply all durations of a step by that of a real run's step"
+    )
     parser.add_argument("--only", help="only jobs whose name contains this")
     parser.add_argument("--no-known", action="store_true", help="leave out the plan with full knowledge")
     parser.add_argument("--status", action="store_true", help="print the policy's last status of each job")
@@ -215,6 +221,10 @@ def add_options(parser: argparse.ArgumentParser, *, iterations: int, seconds: fl
 def play_all(cases: Sequence[Case], seeds: Sequence[int], args: argparse.Namespace) -> None:
     """Plays each job with each seed, and prints rows and totals."""
     todo = [case for case in cases if not args.only or args.only in case.name]
+    if args.step_factors:
+        path, _, run = args.step_factors.partition(":")
+        of_steps, _ = read_step_factors(Path(path), run or None)
+        todo = [case._replace(make=partial(_with_step_factors, case.make, of_steps)) for case in todo]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers) as pool:
         running = {pool.submit(partial(_rows_of, seeds=seeds, args=args), case): case for case in todo}
@@ -239,6 +249,10 @@ def play_all(cases: Sequence[Case], seeds: Sequence[int], args: argparse.Namespa
     console = Console(width=None if sys.stdout.isatty() else 190)
     console.print(table_of(rows))
     console.print(totals_table(totals))
+
+
+def _with_step_factors(make: Callable[[], SimulatedJob], of_steps: Sequence[float]) -> SimulatedJob:
+    return make().with_step_factors(of_steps)
 
 
 def _rows_of(case: Case, seeds: Sequence[int], args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +25,12 @@ from pfo_fs.planner import (
     make_pipeline,
     read_profile,
 )
-from pfo_fs.simulator import ProfileTruth, SimulatedJob
-from pfo_fs.simulator.cluster import Played
+from pfo_fs.planner.scenario_descent import ScenarioDescent
+from pfo_fs.planner.scenario_model import Played
+from pfo_fs.planner.switch_costs import SwitchLoad
+from pfo_fs.simulator import Cluster, ProfileTruth, SimulatedJob
+from pfo_fs.simulator import Played as PlayedIteration
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.simulator.summary import judged_iterations
 from pfo_fs.simulator.traces import SLOW_WORKER
 
@@ -38,8 +41,12 @@ PROFILES = {
 }
 MOST_LATE = 0.001
 """Relative: plans that end later than all at max clocks by more than this do not count."""
-_ROUNDS = 6
-"""Plans are made so often, each for the time that makes up for the lateness of the one before when it was played."""
+_ROUNDS = 2
+"""Plans are made so often in each way, each for the time that makes up for what the one before was off when played."""
+_WALKS = 300
+"""Of a planner's descent through its model: the descent through what is played goes on from there."""
+_LEAST_PLAYS, _MOST_PLAYS, _INSTRUCTIONS = 2, 25, 200_000
+"""A descent plays so many plans, or so many instructions in all: on nodes, a second has about 10,000 of them."""
 _ROOM = 0.0002
 """A plan that leaves less of the allowed time is good enough: it would save about as little more."""
 _QUICK_S, _LATE_SHARE = 0.005, 0.25
@@ -67,10 +74,12 @@ def nodes_of(node: str) -> NodeSettings | None:
 
 
 def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -> Known:
-    """The best plan for the iterations by which plans are judged, made from true times, powers and costs of changes.
+    """The best plan found for the iterations by which plans are judged, with true times, powers and costs of changes.
 
-    A job that varies gets a plan for its scenarios. For others, several are tried: with all clocks or only those that
-    act soon, and with changes at their true costs or at none; the one that saves most when it is played wins.
+    Plans are made in several ways: with clocks that act soon, or more of them, or all; with changes at their true
+    costs, at none, or without changes. Each is played, and made again for the time that it was off. Then a descent that
+    is judged by what plans do when they are played repairs it if it is late, and makes it better: what a planner's
+    model misses counts, such as clocks that act late where durations vary.
 
     Args:
         job: The job.
@@ -80,59 +89,56 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
     """
     cluster = job.cluster(seed)
     cluster.iteration = iterations
-    full_s = fmean(each.full_time_s for each in judged_iterations(cluster, [{}] * job.pipelines))
-    best, most = Known(0.0, 0.0), slowdown + MOST_LATE
     problems = list(_problems(job))
-    planners = [_for_scenarios(job, problems[0], seed, iterations)] if job.variation else map(_for_one, problems)
-    if job.nodes is None and not job.variation:
-        planners = [_with_one_clock_per_rank(job, problems[0])]
-    for plan in planners:
-        allowed_s = most * full_s
+    truth = _PlayedScenarios(job, cluster, problems[-2], slowdown + MOST_LATE)
+    descent = ScenarioDescent(truth)
+
+    def descend(clocks: Any) -> None:
+        truth.plays_left = truth.plays_each
+        with suppress(_NoPlaysLeft):
+            descent.improve(clocks, truth.most_s)
+
+    for plan in _ways(job, problems, truth):
+        allowed_s = truth.most_s
         for _ in range(_ROUNDS):
-            known = judged(judged_iterations(cluster, plan(allowed_s)))
-            if known.late <= most - 1:
-                best = max(best, known)
-                if known.late >= most - 1 - _ROOM:
-                    break
-            allowed_s *= most / (1 + known.late)
-    return best
+            truth.plays_left = 1
+            made = truth.play(truth.numbers(plan(allowed_s)))
+            left_s = truth.most_s - made.mean_s
+            allowed_s += left_s
+            if 0 <= left_s <= _ROOM * truth.most_s or allowed_s < truth.most_s / truth.most_late:
+                break  # it is good, or no plan is so short in the planner's model
+        descend(made.clocks)
+    descend(truth.best_clocks)
+    return truth.best
 
 
-def judged(iterations: Sequence[Played]) -> Known:
+def judged(iterations: Sequence[PlayedIteration]) -> Known:
     """Returns what a plan has done in all of these iterations."""
     saved = 1 - sum(each.energy_j for each in iterations) / sum(each.full_energy_j for each in iterations)
     return Known(saved, sum(each.time_s for each in iterations) / sum(each.full_time_s for each in iterations) - 1)
 
 
-def _for_one(problem: Problem) -> Callable[[float], RankSchedules]:
-    planner = Planner(problem)
-
-    def plan(allowed_s: float) -> RankSchedules:
-        found = planner.at(deadline=max(allowed_s, planner.fastest_s))
-        return [{rank: list(one.frequencies) for rank, one in enumerate(found.schedules())}]
-
-    return plan
+# ---- how plans are made
 
 
-def _with_one_clock_per_rank(job: SimulatedJob, problem: Problem) -> Callable[[float], RankSchedules]:
-    """Where clocks do not follow the device."""
-    planner = ScenarioPlanner(problem.alike)
-    return lambda allowed_s: [_by_rank(job, planner.one_clock_per_rank(allowed_s)[0])]
+def _ways(
+    job: SimulatedJob, problems: Sequence[Problem], truth: Scenarios
+) -> Iterator[Callable[[float], list[list[int]]]]:
+    """Yields functions that make plans for a longest mean time, in s: for each group, clocks of the nodes in MHz."""
+    groups = truth.groups.tolist()
+    yield ScenarioPlanner(Scenarios(problems[-1], truth.full_s, groups)).one_clock_per_rank
+    for problem in problems:
+        if all(len(rows) == 1 for rows in problem.profile.measurements.values()):
+            continue  # no clock acts soon
+        if job.variation is None:
+            yield partial(_for_one, Planner(problem))
+        else:
+            yield ScenarioPlanner(Scenarios(problem, truth.full_s, groups), most_walks=_WALKS).at
 
 
-def _for_scenarios(job: SimulatedJob, problem: Problem, seed: int, iterations: int) -> Callable[[float], RankSchedules]:
-    assert job.variation is not None
-    factors = np.array(job.variation.judged(iterations, seed))
-    nodes = job.pipeline.instructions
-    highest_s = [job.truth.measurement(one.stage, one.name, job.truth.clocks_mhz[0]).time_s for one in nodes]
-    groups = _groups(job, factors)
-    planner = ScenarioPlanner(Scenarios(problem, factors * np.array(highest_s)[:, None], groups))
-
-    def plan(allowed_s: float) -> RankSchedules:
-        clocks = planner.at(allowed_s) if job.nodes is not None else planner.one_clock_per_rank(allowed_s)
-        return [_by_rank(job, clocks[group]) for group in groups]
-
-    return plan
+def _for_one(planner: Planner, allowed_s: float) -> list[list[int]]:
+    found = planner.at(deadline=max(allowed_s, planner.fastest_s))
+    return [[mhz for one in found.schedules() for _, mhz in one.frequencies]]
 
 
 def _groups(job: SimulatedJob, factors: Any) -> list[int]:
@@ -144,16 +150,73 @@ def _groups(job: SimulatedJob, factors: Any) -> list[int]:
     return [int(slow[:pipeline].sum()) + 1 if slow[pipeline] else 0 for pipeline in range(job.pipelines)]
 
 
-def _by_rank(job: SimulatedJob, clocks_mhz: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
-    mhz = iter(clocks_mhz)
-    return {rank: [(one.name, next(mhz)) for one in order] for rank, order in enumerate(job.pipeline.orders)}
+class _NoPlaysLeft(Exception):
+    """A descent has played as many plans as it may."""
+
+
+class _PlayedScenarios(Scenarios):
+    """The iterations by which plans are judged; `play` plays them on the cluster, in place of a planner's model.
+
+    Attributes:
+        most_late: The longest mean time, as a multiple of that at max clocks.
+        most_s: The same in s.
+        best, best_clocks: The best plan of all that were played, its clocks as positions.
+        plays_each: How many plans a descent may play.
+        plays_left: How many further plans may be played.
+    """
+
+    def __init__(self, job: SimulatedJob, cluster: Cluster, problem: Problem, most_late: float) -> None:
+        nodes = job.pipeline.instructions
+        shape = 1, len(nodes), job.pipelines
+        varies = job.variation
+        factors = np.ones(shape) if varies is None else np.array(varies.judged(cluster.iteration, cluster.seed))
+        highest = job.truth.clocks_mhz[0]
+        highest_s = [job.truth.measurement(one.stage, one.name, highest).time_s for one in nodes]
+        super().__init__(problem, factors * np.array(highest_s)[:, None], _groups(job, factors))
+        self._job, self._cluster, self.most_late = job, cluster, most_late
+        self._known: dict[bytes, Played] = {}
+        self.best, self.best_clocks = Known(0.0, 0.0), self.max_clocks
+        self.plays_each = min(_MOST_PLAYS, max(_LEAST_PLAYS, _INSTRUCTIONS // factors.size))
+        self.plays_left = 0
+        full = judged_iterations(cluster, [{}] * job.pipelines)
+        self.most_s = most_late * fmean(each.time_s for each in full)
+
+    def play(self, numbers: Any) -> Played:
+        """Returns what clocks, given as positions, do on the cluster."""
+        key = numbers.tobytes()
+        if key not in self._known:
+            if self.plays_left <= 0:
+                raise _NoPlaysLeft
+            self.plays_left -= 1
+            self._known[key] = self._played(numbers)
+        return self._known[key]
+
+    def _played(self, numbers: Any) -> Played:
+        clocks = self.mhz(numbers)
+        played = judged_iterations(self._cluster, [self._by_rank(clocks[group]) for group in self.groups])
+        known = judged(played)
+        if known.late <= self.most_late - 1 and known > self.best:
+            self.best, self.best_clocks = known, numbers
+        ends_s = np.stack([each.ends_s for each in played], axis=1).reshape(self.nodes, -1)
+        starts_s = np.stack([each.starts_s for each in played], axis=1).reshape(self.nodes, -1)
+        spans_s = np.stack([each.spans_s for each in played])
+        mean_s, energy_j = fmean(each.time_s for each in played), fmean(each.energy_j for each in played)
+        effective_j = energy_j - self.waiting_power_w * mean_s
+        load = SwitchLoad(int(self.changed(numbers).sum()))
+        return Played(numbers, ends_s - starts_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
+
+    def _by_rank(self, clocks_mhz: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
+        mhz = iter(clocks_mhz)
+        return {rank: [(one.name, next(mhz)) for one in order] for rank, order in enumerate(self._job.pipeline.orders)}
 
 
 # ---- true times, powers and costs
 
 
 def _problems(job: SimulatedJob) -> Iterator[Problem]:
-    """The job's problem; on nodes first with quick clocks, then with the quicker half of the others, and with all."""
+    """The job's problem, with the true costs of changes and with none: on nodes first with quick clocks, then with the
+    quicker half of the others, and with all. The last two have all clocks.
+    """
     kinds = sorted({(one.stage, one.name) for one in job.pipeline.instructions})
     table = {kind: [job.truth.measurement(*kind, mhz) for mhz in job.truth.clocks_mhz] for kind in kinds}
     gpus = 1 if job.nodes is None else job.nodes.gpus_per_rank
@@ -165,6 +228,8 @@ def _problems(job: SimulatedJob) -> Iterator[Problem]:
         gpus_per_rank=gpus,
     )
     if job.nodes is None:
+        late_s = job.nuisances.switch_s
+        yield problem_of(Profile(table), switch_costs=SwitchCosts(latency_s=late_s, timing_error_s=late_s / 2))
         yield problem_of(Profile(table))
         return
     costs = _true_costs(job)

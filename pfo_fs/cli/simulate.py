@@ -49,6 +49,10 @@ _NODE = (
     "What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only requested when "
     "its instruction begins, as where clocks cannot follow the device."
 )
+_STEP_FACTORS = (
+    "CSV file of a real run: all durations of each step are multiplied by its factor (column factor; or "
+    "iteration_time_s, relative to the median and without the 10 steps of warm-up)."
+)
 _LENGTHS = "CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."
 _TOKENS = 16_777_216
 _STEP_S = 2.0
@@ -73,6 +77,8 @@ def simulate(
     slowdown: SlowdownOption = None,
     power: PowerOption = None,
     node: Annotated[Node, Option(help=_NODE)] = "kind",
+    step_factors: Annotated[Path | None, Option(help=_STEP_FACTORS)] = None,
+    step_factors_run: Annotated[str | None, Option(help="Which run of that file (column run); else the first.")] = None,
     gpus_per_stage: Annotated[int, Option(help="GPUs of a stage (tensor parallelism).", min=1, max=64)] = 1,
     seed: Annotated[int, Option(help="Seed of the noise.", min=0)] = 0,
     shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
@@ -93,6 +99,7 @@ def simulate(
         Play,
         SimulatedJob,
         generated_job,
+        read_step_factors,
         read_trace,
         summarize,
         varied_job,
@@ -114,6 +121,8 @@ def simulate(
         wrong_usage("--varied needs --generated")
     if without_slow_workers and trace is None:
         wrong_usage("--without-slow-workers needs --trace")
+    if step_factors_run is not None and step_factors is None:
+        wrong_usage("--step-factors-run needs --step-factors")
     kind: str = gpu
     if generated is not None:
         job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
@@ -123,20 +132,22 @@ def simulate(
             trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
         )
         say(_about(traced), to=err)
-        nodes = _nodes(node, gpus_per_stage)
-        calm = Nuisances(time_jitter=0.0)
-        if loads is not None:
-            traced = last_stage(traced) if no_pipeline else traced
-            cluster = traced.job(gpu_model(gpu), nodes, calm).cluster(seed)
-            _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
-            return
-        job, kind = traced.job(gpu_model(gpu), nodes, calm), trace.name.split(".")[0]
+        traced = last_stage(traced) if no_pipeline else traced
+        job = traced.job(gpu_model(gpu), _nodes(node, gpus_per_stage), Nuisances(time_jitter=0.0))
+        kind = trace.name.split(".")[0]
     else:
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
         nodes = _nodes(node, gpus_per_stage)
         job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
+    if step_factors is not None:
+        of_steps, run = read_step_factors(step_factors, step_factors_run)
+        say(f"step factors of {len(of_steps)} steps{run and f', run {run}'}", to=err)
+        job = job.with_step_factors(of_steps)
     cluster = job.cluster(seed)
+    if loads is not None:
+        _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
+        return
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
         settings = load_settings(of_job=True, scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=5)

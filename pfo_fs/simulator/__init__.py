@@ -6,7 +6,7 @@ from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import Summary, summarize
 from pfo_fs.simulator.traces import Trace, read_trace
 from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
-from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
+from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation, read_step_factors
 
 __all__ = [
     "QUIET",
@@ -26,6 +26,7 @@ __all__ = [
     "Truth",
     "Variation",
     "generated_job",
+    "read_step_factors",
     "read_trace",
     "summarize",
     "varied_job",

@@ -21,7 +21,7 @@ from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import OfModel, Truth
-from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
+from pfo_fs.simulator.variation import DrawnVariation, Mixture, StepFactors, Variation
 
 _GPUS_PER_NODE = 8
 _MOST_INSTRUCTIONS = 8192
@@ -58,6 +58,11 @@ class SimulatedJob:
             nodes=self.nodes,
             variation=self.variation,
         )
+
+    def with_step_factors(self, of_steps: Sequence[float]) -> SimulatedJob:
+        """Returns the job with a further factor of all durations in each step (`read_step_factors`)."""
+        within = self.variation or DrawnVariation(self.pipeline, self.pipelines, seed=0)
+        return replace(self, variation=StepFactors(of_steps, within))
 
 
 @dataclass(frozen=True)

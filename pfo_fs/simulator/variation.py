@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from statistics import median
 from typing import NamedTuple, Protocol
 
 from pfo_fs.arrays import Array, np
+from pfo_fs.errors import PlanError
 from pfo_fs.planner import Pipeline
+from pfo_fs.user_files import csv_table
 
 _JUDGED = 64
 """A plan for a job whose variation is drawn is judged by 64 further iterations; traces have 32 to 44 steps."""
@@ -16,6 +20,12 @@ _DRIFT_STEPS = 100
 """Iterations between two random values of the drift."""
 _BURST_STEPS = 60
 """At most one burst begins in 60 iterations."""
+_WARM_UP = 10
+"""The first iterations of a run compile and allocate: those of published runs take up to ten times as long."""
+_FACTORS = 0.01, 100.0
+"""Steps of published runs take 0.95 to 15 times as long as their median; beyond these limits is another unit."""
+_TIMES_S = 1e-6, 1e6
+"""No iteration is shorter or longer."""
 
 
 class Variation(Protocol):
@@ -134,3 +144,66 @@ class DrawnVariation:
         if drawn.random() < self.bursts and begin <= at < begin + length:
             additional[place] = self.burst
         return additional
+
+
+@dataclass(frozen=True)
+class StepFactors:
+    """Variation of whole steps, as that of a real run, beside what varies within steps.
+
+    A job that is longer than the run reads it forwards, then backwards, and so on: neighbours stay neighbours.
+
+    Attributes:
+        of_steps: A factor of each step, common to all ranks.
+    """
+
+    of_steps: Sequence[float]
+    within: Variation
+
+    def factors(self, iteration: int, seed: int) -> Array:
+        """Factors of an iteration: (nodes, pipelines)."""
+        return self.within.factors(iteration, seed) * self._factor(iteration)
+
+    def judged(self, iterations: int, seed: int) -> Sequence[Array]:
+        """Factors of the iterations that judge a plan without step factors, times those of the steps that follow."""
+        within = self.within.judged(iterations, seed)
+        return [factors * self._factor(iterations + place) for place, factors in enumerate(within)]
+
+    def _factor(self, iteration: int) -> float:
+        place = iteration % (2 * len(self.of_steps))
+        return self.of_steps[min(place, 2 * len(self.of_steps) - 1 - place)]
+
+
+def read_step_factors(path: Path, run: str | None = None) -> tuple[list[float], str]:
+    """Reads factors of steps: a column `factor`, or `iteration_time_s`, which is divided by the run's median.
+
+    Args:
+        run: The name in the column `run`; where there is a column `file` too, `run/file`, or `run` for its first file.
+            None: the first run of the file.
+
+    Returns:
+        The factors, of times without those of the warm-up; and the run's name, which is empty without such columns.
+
+    Raises:
+        PlanError: The file cannot be read, has no such run, or a step that cannot be true; the message names the row.
+    """
+    rows: dict[str, list[tuple[int, float]]] = {}
+    with csv_table(path, (), "a table of factors", optional=("run", "file", "factor", "iteration_time_s")) as table:
+        if ("factor" in table.names) == ("iteration_time_s" in table.names):
+            raise PlanError(f"{path}: needs one of the columns factor and iteration_time_s", line=1)
+        *_, column = table.names
+        for *names, cell in table:
+            value = table.number(column, cell, *(_FACTORS if column == "factor" else _TIMES_S))
+            rows.setdefault("/".join(names), []).append((table.line, value))
+    name = next((name for name in rows if run is None or name == run or name.startswith(f"{run}/")), None)
+    if name is None:
+        raise PlanError(f"{path}: has no rows{f' of run {run}' if run else ''}; runs: {', '.join(rows)[:2000] or '-'}")
+    if column == "factor":
+        return [factor for _, factor in rows[name]], name
+    if len(rows[name]) <= _WARM_UP:
+        raise PlanError(f"{path}: run {name!r} has {len(rows[name])} rows, and the first {_WARM_UP} are its warm-up")
+    usual_s = median(time_s for _, time_s in rows[name][_WARM_UP:])
+    for line, time_s in rows[name][_WARM_UP:]:
+        if not _FACTORS[0] <= time_s / usual_s <= _FACTORS[1]:
+            text = f"{time_s:g} s is not from {_FACTORS[0]:g} to {_FACTORS[1]:g} times the median of {usual_s:g} s"
+            raise PlanError(f"{path}: row {line}: {text}", line=line)
+    return [time_s / usual_s for _, time_s in rows[name][_WARM_UP:]], name

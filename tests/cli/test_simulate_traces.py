@@ -35,6 +35,21 @@ def test_clocks_from_loads_are_simulated_with_the_same_figures_in_json_and_a_tab
     assert "Batches of equal work would make steps" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "job", [["--generated", "7"], ["--generated", "7", "--varied"], ["--num-microbatches", "4"], []]
+)
+def test_any_job_is_simulated_with_the_step_factors_of_a_run(tmp_path: Path, job: list[str]) -> None:
+    trace = write_trace(tmp_path / "job.csv", trace_rows(pipelines=4))
+    steps = tmp_path / "steps.csv"
+    steps.write_text("run,factor\nslow,9\nfast,1\nfast,3\n")
+    arguments = [*(job or ["--trace", trace]), "--iterations", 2, "--json"]
+    done = simulate(*arguments, "--step-factors", steps, "--step-factors-run", "fast")
+    assert "step factors of 2 steps, run fast" in done.stderr
+    plain, with_factors = (json.loads(each.stdout)["iterations"] for each in (simulate(*arguments), done))
+    ratios = [new["full_time_s"] / old["full_time_s"] for old, new in zip(plain, with_factors, strict=True)]
+    assert ratios == [pytest.approx(1.0, rel=0.02), pytest.approx(3.0, rel=0.15)]
+
+
 def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "job.csv", [(0, 0, 0, "forward", 0, -1.0)])
     done = simulate("--trace", path)
@@ -47,6 +62,7 @@ def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path)
     [
         (["--trace", "job.csv", "--generated", "3"], "give --num-microbatches"),
         (["--num-microbatches", "4", "--loads", "trace"], "--loads needs --trace"),
+        (["--num-microbatches", "4", "--step-factors-run", "a"], "--step-factors-run needs --step-factors"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], words: str) -> None:
