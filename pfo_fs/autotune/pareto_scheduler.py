@@ -35,8 +35,8 @@ from pfo_fs.turns import ALL, ROUND
 
 log = logging.getLogger(__name__)
 
-_MOST_ROUNDS = 12
-"""The plan in force is measured again in up to twelve rounds of turns, so that its errors fall with the time."""
+_ROUNDS, _MOST_ROUNDS = 2, 12
+"""The plan that runs is measured in two rounds of turns; later in up to twelve, so that its errors fall with the time."""
 _DEFAULT_SHARE = 0.01
 """So many of the plan's steps run at default clocks, where they are not more than twelve rounds have."""
 _ALL_FOLLOW = (ALL,)
@@ -247,6 +247,8 @@ class ParetoScheduler(FrequencyScheduler):
             steps = max(steps, rounds * len(turns))
         else:
             turns = _ALL_FOLLOW
+        if turns != _ALL_FOLLOW:
+            steps = max(steps, _ROUNDS * len(turns))
         steps = -(-steps // max(1, len(turns))) * len(turns)
         purpose: Literal["run", "measure"] = "measure" if choice.trial else "run"
         return ScheduleRequest(self._schedules, purpose, message, choice.converged, turns, steps)

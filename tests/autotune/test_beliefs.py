@@ -322,18 +322,19 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
     assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)
 
 
-def measured_in_turns(factors: Sequence[float], noise: float = 0.002) -> tuple[JobModel, ClockPlan, Trial]:
-    """A plan that lowers the second stage, and what a window of eight iterations in turns tells of it."""
+def measured_in_turns(factors: Sequence[float], block: int = 1) -> tuple[JobModel, ClockPlan, Trial]:
+    """A plan that lowers the second stage, and what a window of two rounds of turns tells of it."""
     beliefs = probed()
     model = model_of(beliefs)
     second = model.problem.pipeline.first_nodes[1]
     lower = [1110 if node >= second else mhz for node, mhz in enumerate(model.max_clocks.of(0))]
     plan = ClockPlan((tuple(lower),), {})
     schedules = model.schedules(plan)
-    results = results_of(beliefs, schedules, noise=noise, turns=ROUND, count=8, factors=factors)
-    window = beliefs.take(results, schedules, ROUND)
+    turns, count = tuple(turn for turn in ROUND for _ in range(block)), 8 * block
+    results = results_of(beliefs, schedules, turns=turns, count=count, factors=[*factors, *factors][:count])
+    window = beliefs.take(results, schedules, turns)
     assert window is not None
-    return model_of(beliefs), plan, trial_of(model_of(beliefs), beliefs, plan, window, 1)
+    return model_of(beliefs), plan, trial_of(model_of(beliefs), beliefs, plan, window, block)
 
 
 STEP_FACTORS = [1.0, 1.3, 0.8, 1.1, 0.9, 1.25, 0.75, 1.05]
@@ -346,7 +347,7 @@ def test_the_energy_that_a_plan_saves_is_told_by_each_ranks_own_steps_with_and_w
     first_j = 2 * busy_s[TOP_MHZ] * power_w(TOP_MHZ) + 70 * (step_s - 2 * busy_s[TOP_MHZ])
     saved = (of_second[TOP_MHZ] - of_second[1110]) / (first_j + of_second[TOP_MHZ])
     for factors in ((), STEP_FACTORS):
-        _, _, trial = measured_in_turns(factors)
+        _, _, trial = measured_in_turns(factors, block=2)
         assert trial.saved == pytest.approx(saved, abs=3 * trial.saved_error + 0.003)
         assert trial.saved_error < 0.01
 
