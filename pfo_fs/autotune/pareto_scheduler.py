@@ -36,7 +36,7 @@ from pfo_fs.turns import ALL, ROUND
 log = logging.getLogger(__name__)
 
 _ROUNDS, _MOST_ROUNDS = 2, 12
-"""The plan that runs is measured in two rounds of turns; later in up to twelve, so that its errors fall with the time."""
+"""The plan that runs is measured in two rounds of turns, later in up to twelve: its errors fall with the time."""
 _DEFAULT_SHARE = 0.01
 """So many of the plan's steps run at default clocks, where they are not more than twelve rounds have."""
 _ALL_FOLLOW = (ALL,)

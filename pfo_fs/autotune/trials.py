@@ -83,8 +83,8 @@ def _saved(model: JobModel, window: Window, full_s: Array) -> tuple[float, float
     """
     follows = window.follows
     counts: Array = np.zeros(follows.shape, bool)
-    one_later: Array = np.diff(window.steps) == 1
-    counts[1:] = (follows[1:] == follows[:-1]) & one_later[:, None, None]
+    steps: Array = np.array(window.steps)
+    counts[1:] = (follows[1:] == follows[:-1]) & (steps[1:] == steps[:-1] + 1)[:, None, None]
     with_plan, without = (counts & follows).sum(axis=0), (counts & ~follows).sum(axis=0)
     if (window.energies_j <= 0).any() or (with_plan == 0).any() or (without == 0).any():
         return 0.0, math.inf
