@@ -60,7 +60,9 @@ def test_a_person_finds_the_schedule_of_a_rank_under_its_number(tmp_path: Path) 
     assert rank_file(tmp_path, folder, 5)["body"] == {
         "number": 0,
         "start_step": 40,
-        "steps": 9,
+        "until": 49,
+        "after": -1,
+        "turns": [],
         "ranks": [5],
         "frequencies": [["forward", 900]],
         "stages": None,
