@@ -72,7 +72,7 @@ class LoadChoice:
         self.margin = 0.0
         self.steps = 0
         self.clocks, self._lost_time = clocks, lost_time
-        self._time_s = self._lost_s = self._squares = 0.0  # of all steps, what they lost, and the sum of its squares
+        self._time_s = self._lost_s = 0.0  # of all steps, and what they lost
 
     @property
     def explains(self) -> bool:
@@ -87,29 +87,26 @@ class LoadChoice:
     def add_lost(self, lost_s: float) -> None:
         """Adds time, in s, by which clocks have made steps longer beyond what `learn` was told."""
         self._lost_s += lost_s
-        self._squares += lost_s**2
 
     @property
-    def late(self) -> tuple[float, float]:
-        """By how much longer steps were for their clocks, as ranks measured it: relative, and its standard error."""
-        if not self._time_s:
-            return 0.0, 0.0
-        mean_s = self._lost_s / self.steps
-        scatter_s = math.sqrt(max(0.0, self._squares / self.steps - mean_s * mean_s))
-        return self._lost_s / self._time_s, scatter_s * math.sqrt(self.steps) / self._time_s
+    def late(self) -> float:
+        """By how much longer steps were for their clocks, relative: not measured, but what the model makes of the ends
+        of the ranks' work.
+        """
+        return self._lost_s / self._time_s if self._time_s else 0.0
 
     @property
     def has_lost_too_much(self) -> bool:
         """Whether twice what may be lost was lost, or more: all clocks stay the highest until it has evened out."""
-        return self.late[0] > _MOST_LOST * self._lost_time
+        return self.late > _MOST_LOST * self._lost_time
 
     @property
     def lowers(self) -> bool:
         """Whether loads explain enough, and not too much time was lost, to lower clocks."""
         return self.explains and not self.has_lost_too_much
 
-    def status_text(self, saved: str = "") -> str:
-        """Returns what is known, for people; `saved` is what is known of the energy."""
+    def status_text(self, found: str = "") -> str:
+        """Returns what is known, for people; `found` is what was measured of energy and time."""
         if self.durations.count < _FIRST_STEPS and (self.durations.count or self.steps < _FIRST_STEPS):
             return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
@@ -119,15 +116,14 @@ class LoadChoice:
                 f"loads leave {100 * self.durations.residual:.1f} % of the ranks' times unexplained, more than "
                 f"{100 * _EXPLAINS:.0f} %: all clocks stay the highest"
             )
-        late, error = self.late
         if self.has_lost_too_much:
             return (
-                f"clocks cost {100 * late:.3f} % of the time, as measured, over {self.steps} steps, more than twice "
-                "what is allowed: all clocks stay the highest until it has evened out"
+                f"ranks with lower clocks seem to have held up the others for {100 * self.late:.3f} % of the time, "
+                f"more than twice what is allowed: all clocks stay the highest until it has evened out. {found}"
             )
         return (
-            f"loads explain {math.floor(100 * self.durations.explained)} % of what varies; {saved}{100 * late:.2f} % ± "
-            f"{100 * error:.2f} slower, over {self.steps} steps; margin {100 * self.margin:.1f} %"
+            f"loads explain {math.floor(100 * self.durations.explained)} % of what varies; {found}, over {self.steps} "
+            f"steps; margin {100 * self.margin:.1f} %"
         )
 
     def choose(self, loads: Array, late_s: Any = 0.0) -> list[int]:

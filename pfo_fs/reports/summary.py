@@ -125,13 +125,16 @@ def _plus_minus(error: float | None) -> str:
 
 
 def _load_cards(known: LoadsKnown) -> list[dict[str, object]]:
-    saved, over = "not known yet", f"over {known.steps} steps"
+    against = f"against {known.controls:,} control steps"
+    saved, saved_note = late, late_note = "not known yet", against
     if known.saved is not None:
-        saved, over = signed_percent(-known.saved), f"± {100 * (known.saved_error or 0.0):.1f} %, {over}"
+        saved, saved_note = signed_percent(-known.saved), f"± {100 * (known.saved_error or 0.0):.1f} %, {against}"
+    if known.late is not None:
+        late, late_note = signed_percent(known.late, 2), f"± {100 * (known.late_error or 0.0):.2f} %, {against}"
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
-        _card("energy", saved, over),
-        _card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
+        _card("energy", saved, saved_note),
+        _card("time", late, late_note),
         _card("loads explain", explained, "of what varies between ranks"),
         _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
     ]

@@ -223,15 +223,17 @@ class LoadClocks(InTraining):
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/reports.md).
 
-        On rank 0 also what is known of loads: `pfo_fs/loads_explain`, `pfo_fs/loads_saving`, `pfo_fs/loads_late`.
+        On rank 0 also what is known of loads: `pfo_fs/loads_explain`, and, measured against `pfo_fs/loads_controls`
+        control steps, `pfo_fs/loads_saving` and `pfo_fs/loads_late`, with `..._error`.
         """
         averages = self.optimizer.metrics()
         averages.pop("pfo_fs/saving", None)  # against steps with other loads it says nothing
         state = self._loads.state if self._loads is not None else None
-        if state is not None and state.explained is not None:
-            averages |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
-            if state.saved is not None:
-                averages["pfo_fs/loads_saving"] = state.saved
+        if state is not None:
+            known = {"explain": state.explained, "controls": state.controls or None}
+            known |= {"saving": state.saved, "saving_error": state.saved_error}
+            known |= {"late": state.late, "late_error": state.late_error}
+            averages |= {f"pfo_fs/loads_{name}": value for name, value in known.items() if value is not None}
         return averages
 
     @property

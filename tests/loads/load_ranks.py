@@ -122,7 +122,7 @@ class Ranks:
 
     @property
     def choice(self) -> LoadChoice:
-        return self.coordinator._choice
+        return self.coordinator.choice
 
     @property
     def late(self) -> float:
