@@ -72,8 +72,9 @@ class Figure:
     controls: int
 
 
-_LEAST_PERIODS = 4
-"""The scatter of fewer periods is no error: of n, the variance of Student's distribution is (n - 1) / (n - 3)."""
+_LEAST_PERIODS = 3.5
+"""The scatter of fewer periods, as many of equal size as say that much, is no error: of n, the variance of Student's
+distribution is (n - 1) / (n - 3)."""
 _SURE, _LEAST_SURE = 0.5, 0.01
 """A figure is told once its error is below half of it, or below one percent."""
 _PAUSED_ERROR = 0.2
@@ -145,13 +146,14 @@ class Compared:
             total: What all steps have taken, whether they were compared or not.
             step_s: How long a step takes, if the values are those of a counter that ticks.
         """
-        if self._periods < _LEAST_PERIODS:
-            return None
         value, expected, at_top, at_top_expected = map(float, self._totals)
+        periods = expected**2 / float(self._products[2, 2]) if expected else 0.0
+        if periods < _LEAST_PERIODS:
+            return None
         ratio = at_top / at_top_expected
         mean = value / expected - ratio
         weights: Array = np.array([1.0, -ratio, -mean])
-        variance = float(weights @ self._products @ weights) * self._periods / (self._periods - 3)
+        variance = float(weights @ self._products @ weights) * periods / (periods - 3)
         # The steps of the period that goes on count against all control steps.
         off, known, often = map(float, self._scatter + self._scatter_of_steps(self.controls))
         if self._alike and known:
