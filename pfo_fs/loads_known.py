@@ -61,6 +61,7 @@ class LoadsKnown(BaseModel):
         balanced: By how much shorter steps would be with batches of equal work.
         time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
         last: The last step of which all ranks have told the end.
+        learned: What makes durations of loads, for the next start of the job; see `LoadDurations.learned`.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -79,3 +80,4 @@ class LoadsKnown(BaseModel):
     time_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     energy_j: Annotated[float, Field(ge=0, le=1e18)] = 0.0
     last: LastLoadStep | None = None
+    learned: dict[str, list[float]] = {}

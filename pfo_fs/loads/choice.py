@@ -8,7 +8,7 @@ time, which the ranks see after each step: up at once, down slowly.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,12 @@ class LoadChoice:
         self.durations.forget()
         self.margin = 0.0
 
+    def begin_from(self, learned: Mapping[str, Sequence[float]], pipelines: int) -> None:
+        """Begins from what an earlier start of the job has learned, until a step belies it."""
+        self.durations.begin_from(learned, pipelines)
+        if self.explains:
+            self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
+
     def add_lost(self, lost_s: float) -> None:
         """Adds time, in s, by which clocks have made steps longer beyond what `learn` was told."""
         self._lost_s += lost_s
@@ -107,7 +113,11 @@ class LoadChoice:
 
     def status_text(self, found: str = "") -> str:
         """Returns what is known, for people; `found` is what was measured of energy and time."""
-        if self.durations.count < _FIRST_STEPS and (self.durations.count or self.steps < _FIRST_STEPS):
+        if (
+            not self.explains
+            and self.durations.count < _FIRST_STEPS
+            and (self.durations.count or self.steps < _FIRST_STEPS)
+        ):
             return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
             return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
@@ -152,7 +162,7 @@ class LoadChoice:
             )
         return [int(clock) for clock in mhz[first]]
 
-    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float | None = None) -> None:
+    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float) -> None:
         """Learns from a step.
 
         Args:
@@ -160,19 +170,20 @@ class LoadChoice:
             ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
                 is not known.
             mhz: The clock of each pipeline: its mean while the pipeline worked.
-            lost_s: By how much longer clocks have made training in this step; None: all pipelines waited for the one
-                that ended last.
+            lost_s: By how much longer clocks have made training in this step.
         """
         slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         is_known = bool(np.isfinite(ends_s).all())
         if is_known:
             self._time_s += float(ends_s.max())
+        if math.isfinite(self.durations.residual) and self.durations.count < _FIRST_STEPS and is_known:
+            off = np.abs(ends_s / self.durations.ends_s(loads, slower) - 1)
+            if not np.median(off) < _EXPLAINS:
+                self.forget()  # what an earlier start of the job has learned is not true now
         if np.isfinite(loads).all():
             self.durations.add(loads, ends_s, slower)
         if slower.any() and is_known:
             time_s = float(ends_s.max())
-            if lost_s is None:
-                lost_s = max(0.0, time_s - float(self.at_top_s(loads, ends_s, mhz).max()))
             lost = lost_s / max(time_s - lost_s, time_s / 2)
             self.add_lost(lost_s)
             if lost > self._lost_time:

@@ -7,7 +7,7 @@ micro-batches and get the same clock. Of the ranks that share a stage, the last 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -66,6 +66,7 @@ class LoadCoordinator:
         change_s: How long a change of the clock takes until it acts, in s.
         lost_time: Relative: steps may take longer by this share on average.
         shape: What the ranks of a pipeline run in a step; without a pipeline, None.
+        learned: What an earlier start of the job has learned (`LoadsKnown.learned`).
 
     Attributes:
         choice: What is known of durations, and which clocks follow from it.
@@ -78,8 +79,8 @@ class LoadCoordinator:
         change_s: float,
         lost_time: float,
         shape: StepShape | None = None,
+        learned: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-
         top = offered_mhz[0]
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
         self._shape = shape or StepShape.alone()
@@ -87,6 +88,8 @@ class LoadCoordinator:
         self._num_lanes = int(self._lanes.max()) + 1
         clocks = Clocks(self._offered, self._offered[-1], change_s)
         self.choice = LoadChoice(self._shape, clocks, lost_time)
+        if learned and learned.get("clocks_mhz") == self._offered:
+            self.choice.begin_from(learned, self._num_lanes)
         self._powers, self._turns, self._pace = StepPowers(top), Turns(), Pace()
         self._times, self._energies = Compared(alike=True), Compared(alike=False)
         self._waits = Waits(self._lanes, self._stages)
@@ -239,6 +242,7 @@ class LoadCoordinator:
         longest, mean = (sum(column) for column in zip(*self._varied, strict=True)) if self._varied else (0.0, 0.0)
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
+        learned = choice.durations.learned
         energy, time = self._saved, self._times.figure(self._time_s)
         if self._lowered:
             found = _found(energy, time)
@@ -278,6 +282,7 @@ class LoadCoordinator:
             time_s=self._time_s,
             energy_j=self._energy_j,
             last=self._last,
+            learned=learned and {"clocks_mhz": self._offered, **learned},
         )
 
 

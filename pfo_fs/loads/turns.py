@@ -19,7 +19,7 @@ from copy import copy
 from dataclasses import dataclass
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations
@@ -61,8 +61,7 @@ class Turns:
         return [top_mhz] * len(mhz) if self._left // self._block == self._at else list(mhz), self._period
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """By how much more all steps took than at the highest clocks: relative, its standard error, and the number of
     control steps.
     """

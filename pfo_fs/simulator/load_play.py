@@ -17,7 +17,6 @@ from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.traces import Trace
-from pfo_fs.simulator.truth import KernelTables
 from pfo_fs.user_files import csv_table
 
 _SHOWN = 10
@@ -194,7 +193,6 @@ class LoadPlay:
         self._trace, self._cluster, self._loads, self._seed = trace, cluster, loads, seed
         pipeline = trace.pipeline
         self._shape = StepShape.of(pipeline)
-        self._tables = KernelTables(pipeline, cluster.truth, cluster.nuisances.delay_s)
         places = [(lane, rank) for rank in range(self._shape.ranks) for lane in range(len(trace.dp_ranks))]
         self.decisions = Decisions(places, cluster.truth.clocks_mhz, 0.0, self._shape)
         self._orders = [[i.name for i in order] for order in pipeline.orders]
@@ -218,7 +216,7 @@ class LoadPlay:
             energies_j = self._shape.busy_s(times_s * (step.powers_w - waiting_w)) + waiting_w * step.time_s
             ends_s = self._shape.last_ends_s(step.ends_s)
             self.decisions.add(iteration, step.time_s, ends_s.ravel(), mhz, energies_j.ravel())
-        run = Totals(played)
+        run, state = Totals(played), self.decisions.coordinator.state
         plan = Totals(
             [
                 _figures(self._cluster.steady(self._clocks(choice.choose(loads)), [factors])[0])
@@ -232,26 +230,11 @@ class LoadPlay:
             plan.saved,
             plan.late,
             plan.worst_late,
-            self._balanced(),
+            state.balanced,
             self.decisions.begins_at,
-            choice.margin,
-            self.decisions.coordinator.state.text,
+            state.margin,
+            state.text,
         )
-
-    def _spans_s(self, times_s: Array) -> Array:
-        """The time at which each pipeline ends, in s."""
-        return self._tables.ends(times_s).max(axis=0) + self._cluster.nuisances.overhead_s
-
-    def _balanced(self) -> float:
-        """By how much shorter steps would be if all pipelines had the mean of their work, relative."""
-        lengths: Array = self._lengths_s()
-        spans_s: Array = np.array([self._spans_s(factors * lengths[:, None]) for factors in self._trace.table])
-        pace = spans_s.mean(axis=0) / spans_s.mean()
-        equal_s = (spans_s / pace).mean(axis=1) * pace.max()
-        return max(0.0, 1 - float(equal_s.sum() / spans_s.max(axis=1).sum()))
-
-    def _lengths_s(self) -> Array:
-        return np.array([self._trace.lengths_s[i.stage, i.name] for i in self._trace.pipeline.instructions])
 
     def _clocks(self, mhz: Sequence[int]) -> Array:
         return self._cluster.clocks_of(

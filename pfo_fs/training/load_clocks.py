@@ -57,6 +57,7 @@ class LoadClocks(InTraining):
             ranks of a pipeline get one clock, and one that knows the loads is enough: others give None. Call
             `work_ended` after a rank's last instruction.
         lost_time: Relative: clocks may make training longer by this share on average.
+        profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
         strict: Raise errors in place of a warning.
         options: Other arguments of `PFOFileOptimizer`, such as `model_key`, `device`, `clock_backend`.
 
@@ -82,6 +83,7 @@ class LoadClocks(InTraining):
         model: Any = None,
         orders: Orders = (),
         lost_time: float = LOST_TIME,
+        profile_path: str | os.PathLike[str] | None = None,
         strict: bool = False,
         **options: Any,
     ) -> None:
@@ -94,7 +96,8 @@ class LoadClocks(InTraining):
             if not self.optimizer.follows:
                 return  # it has said why
             try:
-                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders)
+                path = None if profile_path is None else os.path.abspath(os.fspath(profile_path))
+                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders, path)
                 self._loads = self.optimizer.follow_loads(join)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))

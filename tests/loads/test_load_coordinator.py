@@ -256,6 +256,39 @@ def test_loads_of_another_form_are_learned_anew() -> None:
     assert "explain" not in job.coordinator.state.text or "unexplained" in job.coordinator.state.text
 
 
+@pytest.mark.parametrize("pipeline", [None, make_pipeline("1f1b", 2, 6)])
+def test_the_next_start_of_a_job_begins_from_what_was_learned_before(pipeline: Any) -> None:
+    before = Ranks(range(6), pipeline=pipeline)
+    before.run(60)
+    job = Ranks(range(6), pipeline=pipeline, seed=2, learned=before.coordinator.state.learned)
+    assert min(job.run()) < TOP_MHZ
+    assert job.steps_with_lower_clocks(12) > 8
+    assert job.late < 1e-3
+
+
+def test_what_was_learned_before_and_is_not_true_now_is_dropped_after_one_step() -> None:
+    before = Ranks(range(6))
+    before.run(60)
+    learned = before.coordinator.state.learned
+    job = Ranks(range(6), seed=2, learned={**learned, "_mean_s": [2 * learned["_mean_s"][0]]})
+    assert min(job.run()) < TOP_MHZ
+    job.run()  # the end of a step is known when the next one has begun
+    assert not job.steps_with_lower_clocks(6)
+    assert "learning" in job.coordinator.state.text
+    job.run(4)
+    assert job.steps_with_lower_clocks(10) > 4
+
+
+def test_what_a_job_of_other_ranks_clocks_or_features_has_learned_is_not_used() -> None:
+    before = Ranks(range(6))
+    before.run(60)
+    learned = before.coordinator.state.learned
+    others = [({**learned, "clocks_mhz": [1980.0, 1000.0]}, 6), (learned, 4), ({**learned, "_scale": [1.0]}, 6)]
+    others += [({**learned, "pace": [0.0] * 6}, 6), ({"pace": []}, 6), ({}, 6)]
+    for odd, ranks in others:
+        assert not Ranks(range(ranks), learned=odd).steps_with_lower_clocks(9)
+
+
 def test_ranks_at_different_steps_are_an_error() -> None:
     rows = [step_rows.make_row(step, (1.0, 1.0, 1.0), step_rows.Reading(step), []) for step in (3, 4)]
     with pytest.raises(ValueError, match="step 4"):
