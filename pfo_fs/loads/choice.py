@@ -113,12 +113,9 @@ class LoadChoice:
 
     def status_text(self, found: str = "") -> str:
         """Returns what is known, for people; `found` is what was measured of energy and time."""
-        if (
-            not self.explains
-            and self.durations.count < _FIRST_STEPS
-            and (self.durations.count or self.steps < _FIRST_STEPS)
-        ):
-            return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
+        count = self.durations.count
+        if not self.explains and count < _FIRST_STEPS and (count or self.steps < _FIRST_STEPS):
+            return f"learning what loads make of durations: {count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
             return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
         if not self.explains:
@@ -176,11 +173,11 @@ class LoadChoice:
         is_known = bool(np.isfinite(ends_s).all())
         if is_known:
             self._time_s += float(ends_s.max())
-        if math.isfinite(self.durations.residual) and self.durations.count < _FIRST_STEPS and is_known:
-            off = np.abs(ends_s / self.durations.ends_s(loads, slower) - 1)
-            if not np.median(off) < _EXPLAINS:
-                self.forget()  # what an earlier start of the job has learned is not true now
         if np.isfinite(loads).all():
+            if math.isfinite(self.durations.residual) and self.durations.count < _FIRST_STEPS and is_known:
+                off = np.abs(ends_s / self.durations.ends_s(loads, slower) - 1)
+                if not np.median(off) < _EXPLAINS:
+                    self.forget()  # what an earlier start of the job has learned is not true now
             self.durations.add(loads, ends_s, slower)
         if slower.any() and is_known:
             time_s = float(ends_s.max())

@@ -6,6 +6,7 @@ micro-batches and get the same clock. Of the ranks that share a stage, the last 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ class LoadCoordinator:
         self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._silent: deque[int] = deque(maxlen=_KEPT)  # a lane without loads in each of the last steps, or -1
         self._lowered = 0
-        self._time_s = self._energy_j = 0.0
+        self._time_s, self._energy_j, self._step_s = 0.0, 0.0, 1.0  # of all steps; the mean step
         self._last: LastLoadStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
@@ -135,15 +136,6 @@ class LoadCoordinator:
         self._open.append(_Open(int(steps[0]), loads, *clocks, *(unknown.copy() for _ in range(4))))
         self._lowered += min(mhz) < top
         return [0 if mhz[lane] == top else mhz[lane] for lane in self._lanes]
-
-    @property
-    def _step_s(self) -> float:
-        """The mean time of a step; 1 s before it is known."""
-        return self._time_s / self.choice.steps if self._time_s else 1.0
-
-    @property
-    def _saved(self) -> Figure | None:
-        return self._energies.figure(self._energy_j, self._step_s)
 
     def _same_features(self, loads: Array) -> bool:
         return bool(loads.shape[-1] == self.choice.durations.features)
@@ -188,11 +180,12 @@ class LoadCoordinator:
         if step_s > 0 and after is not None:
             energies_j = after.energies_j - done.energies_j
             self._time_s += step_s
+            self._step_s = self._time_s / (choice.steps + 1)
             self._energy_j += float(np.nansum(energies_j))
             if is_known:
                 self._compare(done, step_s, energies_j, mhz)
         choice.learn(done.loads, ends_s, mhz, lost_s)
-        if self._saved is not None:
+        if self._energies.controls:
             least = self._powers.least_mhz(self._offered, choice.durations.slope)
             choice.clocks = replace(choice.clocks, least_mhz=least)
         if choice.explains and is_known:
@@ -225,15 +218,13 @@ class LoadCoordinator:
         low = known & (done.allowed_mhz < top)[self._lanes]
         busy_s = model.ends_s(done.loads) * model.busy(done.loads)
         expected = self._powers.expected(due_s, busy_s[in_order][low])
-        if done.period:
-            self._times.add(min(step_s, whole_s), due_s, done.period, not is_lowered)
+        energy_j = math.nan
         if step_s <= whole_s:
+            energy_j = float(energies_j[low].sum())
             worked_s = done.work_s * model.busy(done.loads, top / mhz - 1)[in_order]
             self._powers.add(energies_j, step_s, worked_s, mhz[self._lanes])
-            if done.period:
-                self._energies.add(float(energies_j[low].sum()), expected, done.period, not is_lowered)
-        elif is_lowered:
-            self._energies.add_paused(expected)
+        self._times.add(min(step_s, whole_s), due_s, done.period, not is_lowered)
+        self._energies.add(energy_j, expected, done.period, not is_lowered)
 
     @property
     def state(self) -> LoadsKnown:
@@ -243,9 +234,10 @@ class LoadCoordinator:
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
         learned = choice.durations.learned
-        energy, time = self._saved, self._times.figure(self._time_s)
+        energy = self._energies.figure(self._energy_j, self._step_s)
+        time = self._times.figure(self._time_s)
         if self._lowered:
-            found = _found(energy, time)
+            found = _found(energy, time, self._times.controls)
         else:
             change = f"the {1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
             found = f"no clock could be lowered: less work saves no more than the margin and {change}"
@@ -286,14 +278,14 @@ class LoadCoordinator:
         )
 
 
-def _found(energy: Figure | None, time: Figure | None) -> str:
+def _found(energy: Figure | None, time: Figure | None, controls: int) -> str:
     """Returns what was measured against control steps, in words."""
     saved = "energy not known yet" if energy is None else f"saves {-100 * energy.more:.1f} ± {100 * energy.error:.1f} %"
-    if time is None:
-        return f"{saved}, time not known yet"
-    word = "slower" if time.more >= 0 else "faster"
-    steps = f"against {time.controls:,} control step{'s' if time.controls > 1 else ''}"
-    return f"{saved}, {100 * abs(time.more):.2f} ± {100 * time.error:.2f} % {word}, {steps}"
+    late = "time not known yet"
+    if time is not None:
+        word = "slower" if time.more >= 0 else "faster"
+        late = f"{100 * abs(time.more):.2f} ± {100 * time.error:.2f} % {word}"
+    return f"{saved}, {late}, against {controls:,} control steps"
 
 
 def last_step(step: int, mhz: Array, work_s: Array, full_s: Array) -> LastLoadStep | None:

@@ -43,9 +43,7 @@ _STALLED = 2.0
 """Slow workers of measured jobs take up to 1.4 times as long; what takes more than twice as long has stalled."""
 _LEAST = 1e-3
 """Of the mean duration, no instruction is taken to last for less than this share."""
-
-
-_LEARNED = ("_coefficients", "pace", "_scale", "_mean_s", "residual", "explained")
+_LEARNED = "_coefficients", "pace", "_scale", "_mean_s", "residual", "explained"
 
 
 class LoadDurations:
@@ -96,9 +94,12 @@ class LoadDurations:
         coefficients, pace, scale, *numbers = (np.array(learned.get(name, ())) for name in _LEARNED)
         size = self._shape.ranks * (len(scale) + 1 + (len(scale) == 1)) + len(self._shape.names)
         given = len(coefficients), len(pace), *map(len, numbers)
-        if len(scale) and given == (size, pipelines, 1, 1, 1) and min(pace.min(), scale.min()) > 0:
+        if not len(scale) or given != (size, pipelines, 1, 1, 1):
+            return
+        mean_s, residual, explained = (float(number[0]) for number in numbers)
+        if min(mean_s, residual, pace.min(), scale.min()) > 0 and 0 <= explained <= 1:
             self._coefficients, self.pace, self._scale = coefficients, pace, scale
-            self._mean_s, self.residual, self.explained = (float(number[0]) for number in numbers)
+            self._mean_s, self.residual, self.explained = mean_s, residual, explained
 
     def add(self, loads: Array, ends_s: Array, slower: Array) -> None:
         """Adds a step.

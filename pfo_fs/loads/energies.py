@@ -43,7 +43,7 @@ class StepPowers:
         self._squares += float(powers_w @ powers_w)
         self._rows += len(powers_w)
 
-    def _solve(self) -> tuple[float, float, float, float]:
+    def _solve(self) -> list[float]:
         """Returns the coefficients, in W."""
         coefficients: Array = np.zeros(len(self._sums))
         variance = 1.0
@@ -51,8 +51,7 @@ class StepPowers:
             coefficients = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
             left = self._squares - 2 * coefficients @ self._sums + coefficients @ self._products @ coefficients
             variance = max(1.0, float(left) / max(1, self._rows))
-        waiting_w, fixed_w, linear_w, steep_w = map(float, coefficients)
-        return waiting_w, fixed_w, linear_w, steep_w
+        return [float(power_w) for power_w in coefficients]
 
     def expected(self, step_s: float, full_s: Array) -> float:
         """Returns what ranks are expected to take together at the highest clock, relative to the power of one at work.

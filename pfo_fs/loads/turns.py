@@ -16,7 +16,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from random import Random
 from statistics import median
 from typing import Any, NamedTuple
@@ -40,8 +39,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._drawn = Random(0)
-        self._period = self._at = self._left = 0  # of the period's steps that are left, and its control block
-        self._block = 1
+        self._period = self._at = self._left = self._block = 0  # steps of the period that are left, its control block
 
     def take(self, mhz: Sequence[int], top_mhz: int, step_s: float = 1.0) -> tuple[list[int], int]:
         """Returns the clocks of a step, and the number of its period; each period has one block of control steps.
@@ -62,13 +60,10 @@ class Turns:
 
 
 class Figure(NamedTuple):
-    """By how much more all steps took than at the highest clocks: relative, its standard error, and the number of
-    control steps.
-    """
+    """By how much more all steps took than at the highest clocks, relative, and its standard error."""
 
     more: float
     error: float
-    controls: int
 
 
 _LEAST_PERIODS = 3.5
@@ -84,12 +79,11 @@ class Compared:
     """Compares what steps with lower clocks took, in s or J, with the control steps of the same period.
 
     What is expected of each step's loads, which clocks do not change, is taken off on both sides, so that the steps'
-    data cancels; and so does what drifts over tens of steps. The error follows from the scatter of these differences of
-    periods.
+    data cancels; and so does what drifts over tens of steps. The error follows from the scatter of these differences.
 
     Args:
-        alike: Whether steps scatter alike with lower clocks and without: then the error is at least that of control
-            steps which scatter like the many others, since rare events may be in none of the few.
+        alike: Whether all steps scatter alike. Then the error is at least that of control steps which scatter like the
+            many others, since rare events may be in none of the few.
 
     Attributes:
         controls: Number of control steps of periods that are over.
@@ -104,18 +98,17 @@ class Compared:
         self._paused = 0.0
 
     def add(self, value: float, expected: float, period: int, is_control: bool) -> None:
-        """Adds a step; no period comes back."""
-        if not expected > 0:
+        """Adds a step; no period comes back. If there was a pause in it, its value is unknown, NaN."""
+        if not expected > 0 or not period:
+            return
+        if math.isnan(value):
+            self._paused += 0.0 if is_control else expected
             return
         if period != self._period and self._low[0] and self._control[0]:
             self._end()  # else both go into the next period
         self._period = period
         of = self._control if is_control else self._low
         of += 1.0, value, expected, value**2, value * expected, expected**2
-
-    def add_paused(self, expected: float) -> None:
-        """Adds a step with lower clocks whose value is unknown, since there was a pause in it."""
-        self._paused += expected
 
     def _end(self) -> None:
         at_top, at_top_expected = self._control[1:3] * self._low[0] / self._control[0]  # of as many steps
@@ -132,18 +125,16 @@ class Compared:
         known, and how often that variance is in the difference to this number of control steps.
         """
         count, value, expected, squares, product, expected_squares = self._low
-        if not count:
-            return np.zeros(3)
-        ratio = value / expected
+        ratio = value / expected if count else 0.0
         off = squares - 2 * ratio * product + ratio**2 * expected_squares
-        return np.array([max(0.0, off), count - 1, count**2 / controls + count])
+        return np.array([max(0.0, off), max(0.0, count - 1), count**2 / controls + count])
 
     def figure(self, total: float, step_s: float = math.inf) -> Figure | None:
         """Returns by how much more was taken; None while that is not known.
 
         Args:
             total: What all steps have taken, whether they were compared or not.
-            step_s: How long a step takes, if the values are those of a counter that ticks.
+            step_s: The mean time of a step, if the values are those of a counter that ticks.
         """
         value, expected, at_top, at_top_expected = map(float, self._totals)
         periods = expected**2 / float(self._products[2, 2]) if expected else 0.0
@@ -165,7 +156,7 @@ class Compared:
             return None
         share, error = more / (total - more), error * total / (total - more) ** 2
         error = math.hypot(error, share * _TICKS_S * self._periods / (step_s * self.controls))
-        return Figure(share, error, self.controls) if error <= max(_SURE * abs(share), _LEAST_SURE) else None
+        return Figure(share, error) if error <= max(_SURE * abs(share), _LEAST_SURE) else None
 
 
 RECENT = 8
@@ -178,8 +169,7 @@ _NORMAL = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""
 
 
-@dataclass(frozen=True)
-class Took:
+class Took(NamedTuple):
     """How long a step took, and what it is compared with.
 
     Attributes:

@@ -149,25 +149,15 @@ def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
 class Decisions:
     """What rank 0's coordinator decides in virtual time, from what real ranks would tell it.
 
-    Args:
-        places, clocks_mhz, change_s, shape: See `LoadCoordinator`.
-
     Attributes:
         begins_at: The first step with a lower clock; None: there was none.
     """
 
-    def __init__(
-        self,
-        places: Sequence[tuple[int, int]],
-        clocks_mhz: Sequence[int],
-        change_s: float,
-        shape: StepShape | None = None,
-    ) -> None:
-        self.coordinator = LoadCoordinator(places, clocks_mhz, change_s, LOST_TIME, shape)
+    def __init__(self, coordinator: LoadCoordinator, ranks: int, top_mhz: int) -> None:
+        self.coordinator, self._top_mhz, self._now_s = coordinator, top_mhz, 0.0
         self.begins_at: int | None = None
-        self._top_mhz, self._now_s = clocks_mhz[0], 0.0
-        self._energies_j: Array = np.zeros(len(places))
-        self._ended: list[list[EndedStep]] = [[] for _ in places]
+        self._energies_j: Array = np.zeros(ranks)
+        self._ended: list[list[EndedStep]] = [[] for _ in range(ranks)]
 
     def clocks(self, step: int, loads: Sequence[Sequence[float]]) -> list[int]:
         """Returns the clock of each rank, in MHz, from their loads (`load_of_step`)."""
@@ -194,7 +184,9 @@ class LoadPlay:
         pipeline = trace.pipeline
         self._shape = StepShape.of(pipeline)
         places = [(lane, rank) for rank in range(self._shape.ranks) for lane in range(len(trace.dp_ranks))]
-        self.decisions = Decisions(places, cluster.truth.clocks_mhz, 0.0, self._shape)
+        clocks_mhz = cluster.truth.clocks_mhz
+        coordinator = LoadCoordinator(places, clocks_mhz, 0.0, LOST_TIME, self._shape)
+        self.decisions = Decisions(coordinator, len(places), clocks_mhz[0])
         self._orders = [[i.name for i in order] for order in pipeline.orders]
 
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:

@@ -14,7 +14,8 @@ from random import Random
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.errors import PlanError
-from pfo_fs.loads.choice import CHANGE_S
+from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
+from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.loads_known import LoadsKnown
@@ -109,7 +110,8 @@ def play(
     top, curve = gpu.clocks_mhz[0], gpu.coefficients("backward")
     slower = {mhz: curve.time_s(mhz) / curve.time_s(top) for mhz in gpu.clocks_mhz}
     ranks = len(first[0])
-    decisions = Decisions([(rank, 0) for rank in range(ranks)], gpu.clocks_mhz, CHANGE_S)
+    coordinator = LoadCoordinator([(rank, 0) for rank in range(ranks)], gpu.clocks_mhz, CHANGE_S, LOST_TIME)
+    decisions = Decisions(coordinator, ranks, top)
     history = []
     for number in steps:
         step = step_of(number)
@@ -122,7 +124,7 @@ def play(
         full_j = full_s * curve.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
         history.append((time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
         decisions.add(number, time_s, work_s, mhz, step_j)
-    state = decisions.coordinator.state
+    state = coordinator.state
     run, plan = Totals(history), Totals(history[len(history) // 2 :])
     summary = LoadSummary(
         len(history),

@@ -35,8 +35,7 @@ _TOLD_BYTES = 4096
 _MOST_GIVEN = RECENT_TURNS - 2
 """The page has room for the clocks of this number of steps."""
 _SAVE_EVERY = 1.5
-"""What was learned is saved after 1.5 times as many steps: rarely in long jobs, and in their end."""
-_READS_WITHIN_S = 15.0
+"""What was learned is saved after 1.5 times as many steps: rarely in long jobs."""
 _TELL_EVERY_S = 2.0
 """The state of the loads is told to the helper this often: people read it."""
 
@@ -166,8 +165,6 @@ class StepLoads:
         """Ends the processes."""
         self._link.close()
         if self._decider is not None:
-            if (state := self._decider.state) is not None:
-                self._tell(state)
             self._decider.close()
 
 
@@ -251,7 +248,7 @@ def _learned(path: str, link: HelperLink, problem: Callable[[str], None]) -> dic
     """Returns what a profile holds; empty if there is none; None, after a warning, if the file is something else."""
     try:
         assert link.client is not None
-        read = link.client.request(messages.ReadProfile(path=path), messages.ProfileRead, _READS_WITHIN_S)
+        read = link.client.request(messages.ReadProfile(path=path), messages.ProfileRead, timeout_s=15.0)
         learned = LoadsKnown.model_validate_json(read.content).learned if read.profile == "read" else {}
         if read.profile == "none" or learned:
             return learned

@@ -284,7 +284,7 @@ def test_what_a_job_of_other_ranks_clocks_or_features_has_learned_is_not_used() 
     before.run(60)
     learned = before.coordinator.state.learned
     others = [({**learned, "clocks_mhz": [1980.0, 1000.0]}, 6), (learned, 4), ({**learned, "_scale": [1.0]}, 6)]
-    others += [({**learned, "pace": [0.0] * 6}, 6), ({"pace": []}, 6), ({}, 6)]
+    others += [({**learned, "pace": [0.0] * 6}, 6), ({**learned, "explained": [7.0]}, 6), ({"pace": []}, 6), ({}, 6)]
     for odd, ranks in others:
         assert not Ranks(range(ranks), learned=odd).steps_with_lower_clocks(9)
 
