@@ -92,7 +92,7 @@ class LoadCoordinator:
         if learned and learned.get("clocks_mhz") == self._offered:
             self.choice.begin_from(learned, self._num_lanes)
         self._powers, self._turns, self._pace = StepPowers(top), Turns(), Pace()
-        self._times, self._energies = Compared(alike=True), Compared(alike=False)
+        self._times, self._energies = Compared(), Compared()
         self._waits = Waits(self._lanes, self._stages)
         self._rests_s: deque[float] = deque(maxlen=_RESTS)
         self._open: deque[_Open] = deque(maxlen=_KEPT)

@@ -69,8 +69,8 @@ class Figure(NamedTuple):
 _LEAST_PERIODS = 3.5
 """The scatter of fewer periods, as many of equal size as say that much, is no error: of n, the variance of Student's
 distribution is (n - 1) / (n - 3)."""
-_SURE, _LEAST_SURE = 0.5, 0.01
-"""A figure is told once its error is below half of it, or below one percent."""
+_SURE, _LEAST_SURE = 0.5, 0.02
+"""A figure is told once its error is below half of it, or below 2 %."""
 _PAUSED_ERROR = 0.2
 """What is saved in steps with a pause is taken from others, and so known to a fifth."""
 
@@ -79,18 +79,14 @@ class Compared:
     """Compares what steps with lower clocks took, in s or J, with the control steps of the same period.
 
     What is expected of each step's loads, which clocks do not change, is taken off on both sides, so that the steps'
-    data cancels; and so does what drifts over tens of steps. The error follows from the scatter of these differences.
-
-    Args:
-        alike: Whether all steps scatter alike. Then the error is at least that of control steps which scatter like the
-            many others, since rare events may be in none of the few.
+    data cancels; and so does what drifts over tens of steps. The error follows from the scatter of these differences;
+    it is at least that of control steps which scatter like the many others: rare events may be in none of the few.
 
     Attributes:
         controls: Number of control steps of periods that are over.
     """
 
-    def __init__(self, *, alike: bool) -> None:
-        self._alike = alike
+    def __init__(self) -> None:
         self._period = self._periods = self.controls = 0
         self._low, self._control = np.zeros(6), np.zeros(6)  # of this period: see `add`
         self._totals, self._products = np.zeros(4), np.zeros((3, 3))  # of those that are over: see `_end`
@@ -146,7 +142,7 @@ class Compared:
         variance = float(weights @ self._products @ weights) * periods / (periods - 3)
         # The steps of the period that goes on count against all control steps.
         off, known, often = map(float, self._scatter + self._scatter_of_steps(self.controls))
-        if self._alike and known:
+        if known:
             variance = max(variance, often * off / known)
         open_value, open_expected = map(float, self._low[1:3])
         more = mean * (expected + self._paused) + open_value - open_expected * ratio
