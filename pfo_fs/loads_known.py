@@ -55,11 +55,13 @@ class LoadsKnown(BaseModel):
         steps: Number of steps that were learned from.
         explained: The share of the variance of the ranks' times that loads explain.
         margin: By how much before the last rank the others end.
-        saved, saved_error: Energy saved, and its standard error.
-        late, late_error: Time that the clocks cost, and its standard error.
+        saved, saved_error: Energy saved, measured against control steps, and its standard error.
+        late, late_error: The same of the time that clocks cost.
+        controls: Number of control steps.
         balanced: By how much shorter steps would be with batches of equal work.
         time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
         last: The last step of which all ranks have told the end.
+        learned: What makes durations of loads, for the next start of the job; see `LoadDurations.learned`.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -71,9 +73,11 @@ class LoadsKnown(BaseModel):
     margin: Annotated[float, Field(ge=-1, le=1e6)] = 0.0
     saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
     saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    late: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    late_error: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    late: Annotated[float, Field(gt=-1, le=1e6)] | None = None
+    late_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    controls: Count = 0
     balanced: Annotated[float, Field(ge=0, le=1)] = 0.0
     time_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     energy_j: Annotated[float, Field(ge=0, le=1e18)] = 0.0
     last: LastLoadStep | None = None
+    learned: dict[str, list[float]] = {}

@@ -187,9 +187,11 @@ def _show_loads(loads: LoadsKnown) -> None:
 
     saved, saved_error = signed_percent(-(loads.saved or 0.0)), f"{100 * (loads.saved_error or 0):.1f} %"
     explained = "too little" if loads.explained is None else f"{math.floor(100 * loads.explained)} %"
-    shown = table("against max clocks", "", "± error", title=f"Clocks from loads, {loads.steps} steps")
+    against = f"against {loads.controls} steps at max clocks"
+    shown = table(against, "", "± error", title=f"Clocks from loads, {loads.steps} steps")
     shown.add_row("energy", f"[bold green]{saved}[/]", saved_error)
-    shown.add_row("time", f"[bold]{signed_percent(loads.late, 2)}[/]", f"{100 * loads.late_error:.2f} %")
+    if loads.late is not None:
+        shown.add_row("time", f"[bold]{signed_percent(loads.late, 2)}[/]", f"{100 * (loads.late_error or 0):.2f} %")
     shown.add_section()
     shown.add_row("loads explain, of what varies between ranks", explained)
     shown.add_row("time, with batches of equal work", signed_percent(-loads.balanced, 0))

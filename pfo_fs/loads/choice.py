@@ -8,7 +8,7 @@ time, which the ranks see after each step: up at once, down slowly.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ class LoadChoice:
         self.margin = 0.0
         self.steps = 0
         self.clocks, self._lost_time = clocks, lost_time
-        self._time_s = self._lost_s = self._squares = 0.0  # of all steps, what they lost, and the sum of its squares
+        self._time_s = self._lost_s = 0.0  # of all steps, and what they lost
 
     @property
     def explains(self) -> bool:
@@ -84,34 +84,38 @@ class LoadChoice:
         self.durations.forget()
         self.margin = 0.0
 
+    def begin_from(self, learned: Mapping[str, Sequence[float]], pipelines: int) -> None:
+        """Begins from what an earlier start of the job has learned, until a step belies it."""
+        self.durations.begin_from(learned, pipelines)
+        if self.explains:
+            self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
+
     def add_lost(self, lost_s: float) -> None:
         """Adds time, in s, by which clocks have made steps longer beyond what `learn` was told."""
         self._lost_s += lost_s
-        self._squares += lost_s**2
 
     @property
-    def late(self) -> tuple[float, float]:
-        """By how much longer steps were for their clocks, as ranks measured it: relative, and its standard error."""
-        if not self._time_s:
-            return 0.0, 0.0
-        mean_s = self._lost_s / self.steps
-        scatter_s = math.sqrt(max(0.0, self._squares / self.steps - mean_s * mean_s))
-        return self._lost_s / self._time_s, scatter_s * math.sqrt(self.steps) / self._time_s
+    def late(self) -> float:
+        """By how much longer steps were for their clocks, relative: not measured, but what the model makes of the ends
+        of the ranks' work.
+        """
+        return self._lost_s / self._time_s if self._time_s else 0.0
 
     @property
     def has_lost_too_much(self) -> bool:
         """Whether twice what may be lost was lost, or more: all clocks stay the highest until it has evened out."""
-        return self.late[0] > _MOST_LOST * self._lost_time
+        return self.late > _MOST_LOST * self._lost_time
 
     @property
     def lowers(self) -> bool:
         """Whether loads explain enough, and not too much time was lost, to lower clocks."""
         return self.explains and not self.has_lost_too_much
 
-    def status_text(self, saved: str = "") -> str:
-        """Returns what is known, for people; `saved` is what is known of the energy."""
-        if self.durations.count < _FIRST_STEPS and (self.durations.count or self.steps < _FIRST_STEPS):
-            return f"learning what loads make of durations: {self.durations.count} of {_FIRST_STEPS} steps"
+    def status_text(self, found: str = "") -> str:
+        """Returns what is known, for people; `found` is what was measured of energy and time."""
+        count = self.durations.count
+        if not self.explains and count < _FIRST_STEPS and (count or self.steps < _FIRST_STEPS):
+            return f"learning what loads make of durations: {count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
             return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
         if not self.explains:
@@ -119,15 +123,14 @@ class LoadChoice:
                 f"loads leave {100 * self.durations.residual:.1f} % of the ranks' times unexplained, more than "
                 f"{100 * _EXPLAINS:.0f} %: all clocks stay the highest"
             )
-        late, error = self.late
         if self.has_lost_too_much:
             return (
-                f"clocks cost {100 * late:.3f} % of the time, as measured, over {self.steps} steps, more than twice "
-                "what is allowed: all clocks stay the highest until it has evened out"
+                f"ranks with lower clocks seem to have held up the others for {100 * self.late:.3f} % of the time, "
+                f"more than twice what is allowed: all clocks stay the highest until it has evened out. {found}"
             )
         return (
-            f"loads explain {math.floor(100 * self.durations.explained)} % of what varies; {saved}{100 * late:.2f} % ± "
-            f"{100 * error:.2f} slower, over {self.steps} steps; margin {100 * self.margin:.1f} %"
+            f"loads explain {math.floor(100 * self.durations.explained)} % of what varies; {found}, over {self.steps} "
+            f"steps; margin {100 * self.margin:.1f} %"
         )
 
     def choose(self, loads: Array, late_s: Any = 0.0) -> list[int]:
@@ -156,7 +159,7 @@ class LoadChoice:
             )
         return [int(clock) for clock in mhz[first]]
 
-    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float | None = None) -> None:
+    def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float) -> None:
         """Learns from a step.
 
         Args:
@@ -164,19 +167,20 @@ class LoadChoice:
             ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
                 is not known.
             mhz: The clock of each pipeline: its mean while the pipeline worked.
-            lost_s: By how much longer clocks have made training in this step; None: all pipelines waited for the one
-                that ended last.
+            lost_s: By how much longer clocks have made training in this step.
         """
         slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
         is_known = bool(np.isfinite(ends_s).all())
         if is_known:
             self._time_s += float(ends_s.max())
         if np.isfinite(loads).all():
+            if math.isfinite(self.durations.residual) and self.durations.count < _FIRST_STEPS and is_known:
+                off = np.abs(ends_s / self.durations.ends_s(loads, slower) - 1)
+                if not np.median(off) < _EXPLAINS:
+                    self.forget()  # what an earlier start of the job has learned is not true now
             self.durations.add(loads, ends_s, slower)
         if slower.any() and is_known:
             time_s = float(ends_s.max())
-            if lost_s is None:
-                lost_s = max(0.0, time_s - float(self.at_top_s(loads, ends_s, mhz).max()))
             lost = lost_s / max(time_s - lost_s, time_s / 2)
             self.add_lost(lost_s)
             if lost > self._lost_time:

@@ -6,17 +6,18 @@ micro-batches and get the same clock. Of the ranks that share a stage, the last 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.choice import Clocks, LoadChoice
-from pfo_fs.loads.energies import StepEnergies
+from pfo_fs.loads.energies import StepPowers
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
-from pfo_fs.loads.turns import RECENT, Pace, Took, Turns, Waits
+from pfo_fs.loads.turns import RECENT, Compared, Figure, Pace, Took, Turns, Waits
 from pfo_fs.loads_known import LEAST_BALANCED, LastLoadStep, LoadsKnown
 
 _LOWEST = 0.6
@@ -24,8 +25,8 @@ _LOWEST = 0.6
 it, and the ranks' own measurements may raise it."""
 _KEPT = 64
 """A step whose end has not come from all ranks after 64 others is forgotten."""
-_SURE = 0.01
-"""Times of steps are told beside those at default clocks once they are known to 1 %."""
+_PAUSED = 0.1
+"""A step with a pause in it, such as an evaluation, takes a tenth longer beside the ranks' work than usual ones."""
 _RESTS = 16
 """What comes in a step beside the ranks' work is the median of the last 16 steps at the highest clocks."""
 
@@ -40,8 +41,8 @@ class _Open:
     Attributes:
         loads: As `StepRows.loads_of` returns them.
         allowed_mhz: The clock of each lane that its loads allow.
-        asked_mhz: The same, but for a turn.
-        likely: How likely a lane with a lower clock was to get the highest one.
+        asked_mhz: The same, but for a control step.
+        period: Which of `Turns` it is in.
         work_s, mhz: Of each rank: the time of its work, the clock.
         begins_s, energies_j: When each rank has begun it, and its energy counter then.
     """
@@ -50,7 +51,7 @@ class _Open:
     loads: Array
     allowed_mhz: Array
     asked_mhz: Array
-    likely: float
+    period: int
     work_s: Array
     mhz: Array
     begins_s: Array
@@ -66,6 +67,10 @@ class LoadCoordinator:
         change_s: How long a change of the clock takes until it acts, in s.
         lost_time: Relative: steps may take longer by this share on average.
         shape: What the ranks of a pipeline run in a step; without a pipeline, None.
+        learned: What an earlier start of the job has learned (`LoadsKnown.learned`).
+
+    Attributes:
+        choice: What is known of durations, and which clocks follow from it.
     """
 
     def __init__(
@@ -75,16 +80,19 @@ class LoadCoordinator:
         change_s: float,
         lost_time: float,
         shape: StepShape | None = None,
+        learned: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-
         top = offered_mhz[0]
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
         self._shape = shape or StepShape.alone()
         self._lanes, self._stages = (np.array(column) for column in zip(*places, strict=True))
         self._num_lanes = int(self._lanes.max()) + 1
         clocks = Clocks(self._offered, self._offered[-1], change_s)
-        self._choice = LoadChoice(self._shape, clocks, lost_time)
-        self._energies, self._turns, self._pace = StepEnergies(top), Turns(), Pace()
+        self.choice = LoadChoice(self._shape, clocks, lost_time)
+        if learned and learned.get("clocks_mhz") == self._offered:
+            self.choice.begin_from(learned, self._num_lanes)
+        self._powers, self._turns, self._pace = StepPowers(top), Turns(), Pace()
+        self._times, self._energies = Compared(), Compared()
         self._waits = Waits(self._lanes, self._stages)
         self._rests_s: deque[float] = deque(maxlen=_RESTS)
         self._open: deque[_Open] = deque(maxlen=_KEPT)
@@ -92,7 +100,7 @@ class LoadCoordinator:
         self._odd: int | None = None  # a rank whose loads have another form than those of most
         self._silent: deque[int] = deque(maxlen=_KEPT)  # a lane without loads in each of the last steps, or -1
         self._lowered = 0
-        self._time_s = 0.0
+        self._time_s, self._energy_j, self._step_s = 0.0, 0.0, 1.0  # of all steps; the mean step
         self._last: LastLoadStep | None = None
         self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
@@ -121,16 +129,16 @@ class LoadCoordinator:
             begins_s = np.where(np.isfinite(told.begins_s), told.begins_s, began_s)
             if np.isfinite(begins_s).all():
                 np.maximum.at(late_s, self._lanes, begins_s - begins_s.min())
-            allowed = self._choice.choose(loads, late_s)
-        mhz, likely = self._turns.take(allowed, top)
+            allowed = self.choice.choose(loads, late_s)
+        mhz, period = self._turns.take(allowed, top, self._step_s)
         unknown: Array = np.full(len(rows), np.nan)
-        clocks = np.array(allowed), np.array(mhz), likely
+        clocks = np.array(allowed), np.array(mhz), period
         self._open.append(_Open(int(steps[0]), loads, *clocks, *(unknown.copy() for _ in range(4))))
         self._lowered += min(mhz) < top
         return [0 if mhz[lane] == top else mhz[lane] for lane in self._lanes]
 
     def _same_features(self, loads: Array) -> bool:
-        return bool(loads.shape[-1] == self._choice.durations.features)
+        return bool(loads.shape[-1] == self.choice.durations.features)
 
     def learn(self) -> None:
         """Learns from the steps that the last rows say have ended; call it after each `receive`."""
@@ -157,7 +165,7 @@ class LoadCoordinator:
         """Learns from a step that all ranks have ended, and from the begin of the one after it."""
         ends_s: Array = np.full((self._shape.ranks, self._num_lanes), -np.inf)
         np.maximum.at(ends_s, (self._stages, self._lanes), done.work_s)
-        top, choice = self._offered[0], self._choice
+        top, choice = self._offered[0], self.choice
         is_known = bool(np.isfinite(done.loads).all())
         if is_known and not self._same_features(done.loads) and choice.durations.features:
             choice.forget()
@@ -172,74 +180,75 @@ class LoadCoordinator:
         if step_s > 0 and after is not None:
             energies_j = after.energies_j - done.energies_j
             self._time_s += step_s
+            self._step_s = self._time_s / (choice.steps + 1)
+            self._energy_j += float(np.nansum(energies_j))
             if is_known:
-                rest_s = step_s - float((done.begins_s + done.work_s).max() - done.begins_s.min())
-                relative = self._compare(done, step_s, rest_s)
-            if choice.explains and is_known:
-                due_s = choice.durations.ends_s(done.loads) * choice.durations.busy(done.loads)
-                weights = (done.allowed_mhz < done.asked_mhz) / max(done.likely, 1e-9)
-                in_order = self._stages, self._lanes
-                is_low = (done.asked_mhz < top)[self._lanes]
-                self._energies.add(energies_j, step_s, relative, due_s[in_order], is_low, weights[self._lanes])
-                worked_s = done.work_s * choice.durations.busy(done.loads, top / mhz - 1)[in_order]
-                self._energies.add_clocks(energies_j, step_s, worked_s, of_ranks)
-            else:
-                self._energies.add_others(energies_j)
+                self._compare(done, step_s, energies_j, mhz)
         choice.learn(done.loads, ends_s, mhz, lost_s)
-        if self._lowered and self._energies.saving is not None:
-            least = self._energies.least_mhz(self._offered, choice.durations.slope)
+        if self._energies.controls:
+            least = self._powers.least_mhz(self._offered, choice.durations.slope)
             choice.clocks = replace(choice.clocks, least_mhz=least)
         if choice.explains and is_known:
             # Of what loads explain: neither noise nor a slow worker can be balanced.
             due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
             self._varied.append((float(due_s.max()), float(due_s.mean())))
 
-    def _compare(self, done: _Open, step_s: float, rest_s: float) -> float:
-        """Returns the time of a step relative to what was expected at the clocks that it was to have; 1 if nothing was.
+    def _compare(self, done: _Open, step_s: float, energies_j: Array, mhz: Array) -> None:
+        """Compares a step with control steps, if it is in a period of them, and with those before.
 
         Args:
-            rest_s: Of that, what came beside the ranks' work.
+            energies_j: Energy of each rank's GPU, (ranks,).
+            mhz: The clock of each lane.
         """
-        top = self._offered[0]
+        top, model = self._offered[0], self.choice.durations
         is_lowered = bool(done.asked_mhz.min() < top)
+        work_s = float(done.work_s.max())
         if not is_lowered:
-            self._rests_s.append(max(0.0, rest_s))
+            self._rests_s.append(max(0.0, step_s - work_s))
         if not self._rests_s:
-            return 1.0
-        in_turn = not is_lowered and bool(done.allowed_mhz.min() < top)
-        took = Took(step_s, median(self._rests_s), done.loads, top / done.asked_mhz - 1)
-        model = self._choice.durations if self._choice.explains else None
-        slower = self._pace.add(took, model, is_lowered, in_turn)
-        self._choice.add_lost(slower * RECENT * step_s)
-        return 1.0 if model is None else took.relative(model)
+            return
+        took = Took(step_s, median(self._rests_s), done.loads)
+        slower = self._pace.add(took, model if self.choice.explains else None, is_lowered)
+        self.choice.add_lost(slower * RECENT * step_s)
+        if not self.choice.explains:
+            return
+        due_s, in_order = took.due_s(model), (self._stages, self._lanes)
+        whole_s = work_s + took.rest_s + _PAUSED * due_s  # without a pause
+        known = np.isfinite(energies_j) & (energies_j > 0)
+        low = known & (done.allowed_mhz < top)[self._lanes]
+        busy_s = model.ends_s(done.loads) * model.busy(done.loads)
+        expected = self._powers.expected(due_s, busy_s[in_order][low])
+        energy_j = math.nan
+        if step_s <= whole_s:
+            energy_j = float(energies_j[low].sum())
+            worked_s = done.work_s * model.busy(done.loads, top / mhz - 1)[in_order]
+            self._powers.add(energies_j, step_s, worked_s, mhz[self._lanes])
+        self._times.add(min(step_s, whole_s), due_s, done.period, not is_lowered)
+        self._energies.add(energy_j, expected, done.period, not is_lowered)
 
     @property
     def state(self) -> LoadsKnown:
         """What is known now."""
-        choice = self._choice
-        late, late_error = choice.late
+        choice = self.choice
         longest, mean = (sum(column) for column in zip(*self._varied, strict=True)) if self._varied else (0.0, 0.0)
         balanced = 1 - mean / longest if longest else 0.0
         explained = choice.durations.explained if choice.explains else None
-        saving = self._energies.saving if self._lowered else None
-        if saving is not None:
-            saved = f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy"
-        elif self._lowered:
-            saved = "energy saved not known yet"
+        learned = choice.durations.learned
+        energy = self._energies.figure(self._energy_j, self._step_s)
+        time = self._times.figure(self._time_s)
+        if self._lowered:
+            found = _found(energy, time, self._times.controls)
         else:
             change = f"the {1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
-            saved = f"no clock could be lowered: less work saves no more than the margin and {change}"
-        text, problem = choice.status_text(f"{saved}, "), ""
-        if choice.lowers and (measured := self._pace.late) is not None and measured[1] < _SURE:
-            slower, error, steps = measured
-            text += f"; {100 * slower:+.1f} % ± {100 * error:.1f} of time beside {steps} steps at default clocks"
+            found = f"no clock could be lowered: less work saves no more than the margin and {change}"
+        text, problem = choice.status_text(found), ""
         silent = [lane for lane in self._silent if lane >= 0]
         if self._waits.apart:
             problem = (
                 f"ranks do not wait for each other in each step ({self._waits.seen}), so lower clocks would cost time: "
                 "default clocks. Call step() equally often on all ranks, and once for all work until ranks wait"
             )
-            text = f"{problem}. {100 * late:.2f} % ± {100 * late_error:.2f} slower, over {choice.steps} steps"
+            text = f"{problem}. {found}"
         elif self._odd is not None:
             problem = f"rank {self._odd} gives loads of another form than most ranks: default clocks in such steps"
         elif silent:
@@ -256,15 +265,27 @@ class LoadCoordinator:
             steps=choice.steps,
             explained=explained,
             margin=choice.margin,
-            saved=None if saving is None else saving.share,
-            saved_error=None if saving is None else saving.error,
-            late=late,
-            late_error=late_error,
+            saved=energy and -energy.more,
+            saved_error=energy and energy.error,
+            late=time and time.more,
+            late_error=time and time.error,
+            controls=self._times.controls,
             balanced=balanced,
             time_s=self._time_s,
-            energy_j=self._energies.drawn_j,
+            energy_j=self._energy_j,
             last=self._last,
+            learned=learned and {"clocks_mhz": self._offered, **learned},
         )
+
+
+def _found(energy: Figure | None, time: Figure | None, controls: int) -> str:
+    """Returns what was measured against control steps, in words."""
+    saved = "energy not known yet" if energy is None else f"saves {-100 * energy.more:.1f} ± {100 * energy.error:.1f} %"
+    late = "time not known yet"
+    if time is not None:
+        word = "slower" if time.more >= 0 else "faster"
+        late = f"{100 * abs(time.more):.2f} ± {100 * time.error:.2f} % {word}"
+    return f"{saved}, {late}, against {controls:,} control steps"
 
 
 def last_step(step: int, mhz: Array, work_s: Array, full_s: Array) -> LastLoadStep | None:

@@ -17,6 +17,7 @@ in turn with the rest. Without a pipeline, it is a linear fit. An end that was n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pfo_fs.arrays import Array, np
@@ -42,6 +43,7 @@ _STALLED = 2.0
 """Slow workers of measured jobs take up to 1.4 times as long; what takes more than twice as long has stalled."""
 _LEAST = 1e-3
 """Of the mean duration, no instruction is taken to last for less than this share."""
+_LEARNED = "_coefficients", "pace", "_scale", "_mean_s", "residual", "explained"
 
 
 class LoadDurations:
@@ -64,7 +66,7 @@ class LoadDurations:
     @property
     def features(self) -> int:
         """Number of numbers in a load; 0 before the first step."""
-        return int(self._steps[-1][0].shape[-1]) if self._steps else 0
+        return int(np.shape(self._steps[-1][0] if self._steps else self._scale)[-1])
 
     @property
     def slope(self) -> float:
@@ -77,9 +79,27 @@ class LoadDurations:
         self.count = 0
         self._coefficients: Array = np.zeros(0)  # weights of each rank, times of names, s
         self.pace: Array = np.ones(1)
-        self._scale: Array = 1.0
+        self._scale: Array = np.zeros(0)  # of each feature
         self._mean_s = 1.0  # of an instruction
         self.residual, self.explained = float("inf"), 0.0
+
+    @property
+    def learned(self) -> dict[str, list[float]]:
+        """What was learned, for `begin_from`; empty before the first fit."""
+        names = _LEARNED if len(self._coefficients) else ()
+        return {name: [float(f"{value:.6g}") for value in np.ravel(getattr(self, name))] for name in names}
+
+    def begin_from(self, learned: Mapping[str, Sequence[float]], pipelines: int) -> None:
+        """Begins from what an earlier start of the job has learned, unless that had other ranks or instructions."""
+        coefficients, pace, scale, *numbers = (np.array(learned.get(name, ())) for name in _LEARNED)
+        size = self._shape.ranks * (len(scale) + 1 + (len(scale) == 1)) + len(self._shape.names)
+        given = len(coefficients), len(pace), *map(len, numbers)
+        if not len(scale) or given != (size, pipelines, 1, 1, 1):
+            return
+        mean_s, residual, explained = (float(number[0]) for number in numbers)
+        if min(mean_s, residual, pace.min(), scale.min()) > 0 and 0 <= explained <= 1:
+            self._coefficients, self.pace, self._scale = coefficients, pace, scale
+            self._mean_s, self.residual, self.explained = mean_s, residual, explained
 
     def add(self, loads: Array, ends_s: Array, slower: Array) -> None:
         """Adds a step.

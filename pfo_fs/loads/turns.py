@@ -1,8 +1,8 @@
-"""What lower clocks cost: turns, which are steps at the highest clock by chance, and whether ranks wait for each other.
+"""What lower clocks save and cost, against control steps; and whether ranks wait for each other.
 
-In a turn, the even lanes, the odd lanes, or all lanes run at the highest clock, although their loads allow a lower one.
-Nothing else differs between the two kinds of steps, so evaluations, checkpoints, warmer GPUs and an error of any model
-are in both.
+In a control step, drawn by chance, all lanes run at the highest clock, although their loads allow lower ones. Nothing
+else differs between the two kinds of steps, so evaluations, checkpoints, warmer GPUs and an error of any model are in
+both.
 
 A rank with less work may run at a lower clock because it would only wait for the last one. That is so if no rank begins
 its next step before the last one has ended its work in this step. Where a rank does (gradient accumulation, local SGD,
@@ -16,48 +16,143 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations
 
-_FIRST, _RAREST = 6, 32
-"""There is a turn, at a step drawn by chance, in each 6 + n steps with lower clocks, n turns so far, so that turns
-become fewer as they tell more; but in 32 at most, which costs 2 % of the saving: a change of the job shows in tens of
-steps."""
-_OUT = 2 / 3
-"""Of the turns of a lane, two of three kinds have it at the highest clock."""
+_FIRST, _RAREST = 6, 48
+"""One of 6 + n steps with lower clocks is a control step, n of them so far, so that they become fewer as they tell
+more; but one of 48 at least, which costs 2 % of the saving: a change of the job shows in tens of steps."""
+_BLOCK_S, _MOST_BLOCK_S = 0.02, 10.0
+"""Control steps come in blocks, the n-th of 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
+counts across the begin of a block is shared by time."""
+_TICKS_S = 0.05
+"""By that, a saving is known to a share of 50 ms over the length of a block: simulated counters told 2 to 6 % of a
+second too little."""
 
 
 class Turns:
-    """Draws turns, the same ones in each run of a program."""
+    """Draws control steps, the same ones in each run of a program."""
 
     def __init__(self) -> None:
         self._drawn = Random(0)
-        self._kinds: list[int] = []
-        self._turns = self._of = self._left = self._at = 0  # there is a turn in `_of` steps: as `_at` are left of them
+        self._period = self._at = self._left = self._block = 0  # steps of the period that are left, its control block
 
-    def take(self, mhz: Sequence[int], top_mhz: int) -> tuple[list[int], float]:
-        """Returns the clocks of a step, and how likely each lane with a lower clock was to get the highest one.
+    def take(self, mhz: Sequence[int], top_mhz: int, step_s: float = 1.0) -> tuple[list[int], int]:
+        """Returns the clocks of a step, and the number of its period; each period has one block of control steps.
 
         Args:
-            mhz: The clock of each lane that its loads allow.
+            mhz: The clock of each lane that its loads allow; if none is lower, the step is in no period, 0.
+            step_s: How long a step takes.
         """
         if min(mhz) == top_mhz:
-            return list(mhz), 0.0
+            return list(mhz), 0
         if not self._left:
-            self._left = self._of = min(_FIRST + self._turns, _RAREST)
-            self._at = self._drawn.randrange(self._of)
+            blocks = min(_FIRST + self._period, _RAREST)
+            self._period, self._at = self._period + 1, self._drawn.randrange(blocks)
+            self._block = max(1, math.ceil(min(_BLOCK_S * self._period**2, _MOST_BLOCK_S) / step_s))
+            self._left = blocks * self._block
         self._left -= 1
-        if self._left != self._at:
-            return list(mhz), _OUT / self._of
-        self._turns += 1
-        self._kinds = self._kinds or self._drawn.sample(range(3), 3)
-        kind = self._kinds.pop()
-        return [top_mhz if kind in (lane % 2, 2) else each for lane, each in enumerate(mhz)], _OUT / self._of
+        return [top_mhz] * len(mhz) if self._left // self._block == self._at else list(mhz), self._period
+
+
+class Figure(NamedTuple):
+    """By how much more all steps took than at the highest clocks, relative, and its standard error."""
+
+    more: float
+    error: float
+
+
+_LEAST_PERIODS = 3.5
+"""The scatter of fewer periods, as many of equal size as say that much, is no error: of n, the variance of Student's
+distribution is (n - 1) / (n - 3)."""
+_SURE, _LEAST_SURE = 0.5, 0.02
+"""A figure is told once its error is below half of it, or below 2 %."""
+_PAUSED_ERROR = 0.2
+"""What is saved in steps with a pause is taken from others, and so known to a fifth."""
+
+
+class Compared:
+    """Compares what steps with lower clocks took, in s or J, with the control steps of the same period.
+
+    What is expected of each step's loads, which clocks do not change, is taken off on both sides, so that the steps'
+    data cancels; and so does what drifts over tens of steps. The error follows from the scatter of these differences;
+    it is at least that of control steps which scatter like the many others: rare events may be in none of the few.
+
+    Attributes:
+        controls: Number of control steps of periods that are over.
+    """
+
+    def __init__(self) -> None:
+        self._period = self._periods = self.controls = 0
+        self._low, self._control = np.zeros(6), np.zeros(6)  # of this period: see `add`
+        self._totals, self._products = np.zeros(4), np.zeros((3, 3))  # of those that are over: see `_end`
+        self._scatter: Array = np.zeros(3)
+        self._paused = 0.0
+
+    def add(self, value: float, expected: float, period: int, is_control: bool) -> None:
+        """Adds a step; no period comes back. If there was a pause in it, its value is unknown, NaN."""
+        if not expected > 0 or not period:
+            return
+        if math.isnan(value):
+            self._paused += 0.0 if is_control else expected
+            return
+        if period != self._period and self._low[0] and self._control[0]:
+            self._end()  # else both go into the next period
+        self._period = period
+        of = self._control if is_control else self._low
+        of += 1.0, value, expected, value**2, value * expected, expected**2
+
+    def _end(self) -> None:
+        at_top, at_top_expected = self._control[1:3] * self._low[0] / self._control[0]  # of as many steps
+        value, expected = self._low[1:3]
+        self._totals += value, expected, at_top, at_top_expected
+        differences: Array = np.array([value - at_top, expected - at_top_expected, expected])
+        self._products += np.outer(differences, differences)
+        self._scatter += self._scatter_of_steps(int(self._control[0]))
+        self._periods, self.controls = self._periods + 1, self.controls + int(self._control[0])
+        self._low, self._control = np.zeros(6), np.zeros(6)
+
+    def _scatter_of_steps(self, controls: int) -> Array:
+        """The squares by which this period's steps with lower clocks differ from what is expected, of how many that is
+        known, and how often that variance is in the difference to this number of control steps.
+        """
+        count, value, expected, squares, product, expected_squares = self._low
+        ratio = value / expected if count else 0.0
+        off = squares - 2 * ratio * product + ratio**2 * expected_squares
+        return np.array([max(0.0, off), max(0.0, count - 1), count**2 / controls + count])
+
+    def figure(self, total: float, step_s: float = math.inf) -> Figure | None:
+        """Returns by how much more was taken; None while that is not known.
+
+        Args:
+            total: What all steps have taken, whether they were compared or not.
+            step_s: The mean time of a step, if the values are those of a counter that ticks.
+        """
+        value, expected, at_top, at_top_expected = map(float, self._totals)
+        periods = expected**2 / float(self._products[2, 2]) if expected else 0.0
+        if periods < _LEAST_PERIODS:
+            return None
+        ratio = at_top / at_top_expected
+        mean = value / expected - ratio
+        weights: Array = np.array([1.0, -ratio, -mean])
+        variance = float(weights @ self._products @ weights) * periods / (periods - 3)
+        # The steps of the period that goes on count against all control steps.
+        off, known, often = map(float, self._scatter + self._scatter_of_steps(self.controls))
+        if known:
+            variance = max(variance, often * off / known)
+        open_value, open_expected = map(float, self._low[1:3])
+        more = mean * (expected + self._paused) + open_value - open_expected * ratio
+        error = math.sqrt(max(0.0, variance)) * (expected + open_expected + self._paused) / expected
+        error = math.hypot(error, _PAUSED_ERROR * mean * self._paused)
+        if not total > more:
+            return None
+        share, error = more / (total - more), error * total / (total - more) ** 2
+        error = math.hypot(error, share * _TICKS_S * self._periods / (step_s * self.controls))
+        return Figure(share, error) if error <= max(_SURE * abs(share), _LEAST_SURE) else None
 
 
 RECENT = 8
@@ -66,58 +161,33 @@ that has become slower owes it to its clocks."""
 _SLOWER = 0.02
 """Steps that are 2 % longer than expected have become slower, if that is beyond their scatter."""
 _ERRORS = 3.0
-_MOST = 2.0
-"""A pause, such as an evaluation, counts as a step of twice its time at most."""
 _NORMAL = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""
 
 
-@dataclass(frozen=True)
-class Took:
+class Took(NamedTuple):
     """How long a step took, and what it is compared with.
 
     Attributes:
         rest_s: How much of that is not the ranks' work in usual steps.
         loads: Load of each micro-batch, (micro-batches, lanes, features).
-        slower: Highest clock over that of each lane, less 1.
     """
 
     time_s: float
     rest_s: float
     loads: Any
-    slower: Any
 
-    def relative(self, model: LoadDurations) -> float:
-        """Returns the time relative to what was expected at these clocks."""
-        return self.time_s / (float(model.ends_s(self.loads, self.slower).max()) + self.rest_s)
-
-
-class _Mean:
-    """A running mean and its standard error."""
-
-    def __init__(self) -> None:
-        self.count, self.mean, self._squares = 0, 0.0, 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        off = value - self.mean
-        self.mean += off / self.count
-        self._squares += off * (value - self.mean)
-
-    @property
-    def error(self) -> float:
-        return math.sqrt(self._squares / (self.count - 1) / self.count)
+    def due_s(self, model: LoadDurations) -> float:
+        """Returns the time that its loads make expected at the highest clocks."""
+        return float(model.ends_s(self.loads).max()) + self.rest_s
 
 
 class Pace:
-    """Compares the time that steps took, relative to what was expected, with and without lower clocks.
-
-    Steps with lower clocks that have become longer are followed by eight at the highest clock. If these are as long,
-    something else is the cause; else clocks are.
+    """Notices steps that have become longer with lower clocks, within tens of steps: eight at the highest clock follow
+    them. If these are as long, something else is the cause; else clocks are.
     """
 
     def __init__(self) -> None:
-        self._all = _Mean(), _Mean()  # of steps without and with lower clocks, since there are both
         self._low: deque[Took] = deque(maxlen=RECENT)
         self._top: deque[Took] = deque(maxlen=RECENT)
         self._to_check = 0
@@ -128,31 +198,17 @@ class Pace:
         """Whether the next step must be at the highest clock, to compare."""
         return self._to_check > 0
 
-    @property
-    def late(self) -> tuple[float, float, int] | None:
-        """By how much longer steps were than those at the highest clock that a turn drew: relative, its standard error,
-        and the number of these steps; None before that is known.
-        """
-        top, low = self._all
-        if top.count < RECENT or low.count < RECENT:
-            return None
-        error = math.hypot(top.error / top.mean, low.error / low.mean)
-        return low.mean / top.mean - 1, error, top.count
-
-    def add(self, step: Took, model: LoadDurations | None, lowered: bool, in_turn: bool) -> float:
+    def add(self, step: Took, model: LoadDurations | None, lowered: bool) -> float:
         """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative, once
         that is known: nearly always 0.
 
         Args:
             model: What is expected of its work; None before that is known.
             lowered: Whether a lane had a lower clock.
-            in_turn: Whether none had for a turn alone.
         """
         (self._low if lowered else self._top).append(step)
         if model is None:
             return 0.0
-        if lowered or in_turn:
-            self._all[lowered].add(min(step.relative(model), _MOST))
         if lowered and not self._to_check and self._slower(model):
             self._to_check, self._model = RECENT, copy(model)
         elif self._to_check and not lowered:
@@ -170,7 +226,7 @@ class Pace:
         """
         if len(self._low) < RECENT or len(self._top) < RECENT:
             return 0.0
-        ratios = [[step.relative(model) for step in of] for of in (self._low, self._top)]
+        ratios = [[step.time_s / step.due_s(model) for step in of] for of in (self._low, self._top)]
         low, top = map(median, ratios)
         scatter = _NORMAL * max(
             median(abs(each / at - 1) for each in of) for of, at in zip(ratios, (low, top), strict=True)

@@ -210,10 +210,11 @@ class JobTotal:
 def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     """Returns the total of a job; None while no energy of an iteration is known."""
     if (loads := data.loads) is not None and loads.energy_j:
-        saved = loads.saved or 0.0
-        more = loads.late * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
+        late, saved = loads.late or 0.0, loads.saved or 0.0
+        more = late / (1 + late) * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
         whole = Part(loads.steps, loads.time_s, loads.energy_j, *more)
-        return JobTotal({"everything else": whole, "whole job": whole}, loads.saved is not None, loads.steps)
+        is_compared = None not in (loads.saved, loads.late)
+        return JobTotal({"everything else": whole, "whole job": whole}, is_compared, loads.steps)
     spans = steps_of(data)
     measured = [w.measured.iteration for w in data.windows if w.measured is not None and w.measured.iteration]
     if not measured or not spans:

@@ -125,13 +125,16 @@ def _plus_minus(error: float | None) -> str:
 
 
 def _load_cards(known: LoadsKnown) -> list[dict[str, object]]:
-    saved, over = "not known yet", f"over {known.steps} steps"
-    if known.saved is not None:
-        saved, over = signed_percent(-known.saved), f"± {100 * (known.saved_error or 0.0):.1f} %, {over}"
+    def card(title: str, more: float | None, error: float | None, digits: int) -> dict[str, object]:
+        against = f"against {known.controls:,} control steps"
+        if more is None:
+            return _card(title, "not known yet", against)
+        return _card(title, signed_percent(more, digits), f"± {100 * (error or 0.0):.{digits}f} %, {against}")
+
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
-        _card("energy", saved, over),
-        _card("time", signed_percent(known.late, 2), f"± {100 * known.late_error:.2f} %"),
+        card("energy", None if known.saved is None else -known.saved, known.saved_error, 1),
+        card("time", known.late, known.late_error, 2),
         _card("loads explain", explained, "of what varies between ranks"),
         _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
     ]

@@ -10,13 +10,13 @@ from typing import Any
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
-from pfo_fs.loads.choice import Clocks, LoadChoice
+from pfo_fs.loads.choice import LOST_TIME
+from pfo_fs.loads.coordinator import LoadCoordinator
+from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
 from pfo_fs.loads.step_shape import StepShape
-from pfo_fs.loads.turns import Turns
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.traces import Trace
-from pfo_fs.simulator.truth import KernelTables
 from pfo_fs.user_files import csv_table
 
 _SHOWN = 10
@@ -146,6 +146,36 @@ def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
     return {key: load for key, (load, _) in given.items()}
 
 
+class Decisions:
+    """What rank 0's coordinator decides in virtual time, from what real ranks would tell it.
+
+    Attributes:
+        begins_at: The first step with a lower clock; None: there was none.
+    """
+
+    def __init__(self, coordinator: LoadCoordinator, ranks: int, top_mhz: int) -> None:
+        self.coordinator, self._top_mhz, self._now_s = coordinator, top_mhz, 0.0
+        self.begins_at: int | None = None
+        self._energies_j: Array = np.zeros(ranks)
+        self._ended: list[list[EndedStep]] = [[] for _ in range(ranks)]
+
+    def clocks(self, step: int, loads: Sequence[Sequence[float]]) -> list[int]:
+        """Returns the clock of each rank, in MHz, from their loads (`load_of_step`)."""
+        ranks = zip(loads, self._energies_j, self._ended, strict=True)
+        rows = [make_row(step, load, Reading(step, float(now_j), self._now_s), ended) for load, now_j, ended in ranks]
+        mhz = [clock or self._top_mhz for clock in self.coordinator.receive(rows)]
+        self.coordinator.learn()
+        if self.begins_at is None and min(mhz) < self._top_mhz:
+            self.begins_at = step
+        return mhz
+
+    def add(self, step: int, time_s: float, work_s: Array, mhz: Sequence[int], energies_j: Array) -> None:
+        """Ends a step: its time, and the time of the work, the clock and the energy of each rank."""
+        self._now_s += time_s
+        self._energies_j = self._energies_j + energies_j
+        self._ended = [[EndedStep(step, float(s), float(clock))] for s, clock in zip(work_s, mhz, strict=True)]
+
+
 class LoadPlay:
     """Plays a trace with clocks from loads (`loads_of`), on its cluster (`trace.job(...).cluster(seed)`)."""
 
@@ -153,9 +183,10 @@ class LoadPlay:
         self._trace, self._cluster, self._loads, self._seed = trace, cluster, loads, seed
         pipeline = trace.pipeline
         self._shape = StepShape.of(pipeline)
-        self._tables = KernelTables(pipeline, cluster.truth, cluster.nuisances.delay_s)
-        self.choice = LoadChoice(self._shape, Clocks(cluster.truth.clocks_mhz, _least_mhz(cluster)))
-        self._turns = Turns()
+        places = [(lane, rank) for rank in range(self._shape.ranks) for lane in range(len(trace.dp_ranks))]
+        clocks_mhz = cluster.truth.clocks_mhz
+        coordinator = LoadCoordinator(places, clocks_mhz, 0.0, LOST_TIME, self._shape)
+        self.decisions = Decisions(coordinator, len(places), clocks_mhz[0])
         self._orders = [[i.name for i in order] for order in pipeline.orders]
 
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
@@ -163,19 +194,24 @@ class LoadPlay:
 
         `steps` makes the steps from their number, such as with a bar that shows progress.
         """
-        played, begins_at = [], None
+        played, count, lanes = [], self._shape.micro_batches, len(self._trace.dp_ranks)
+        others: list[tuple[float, ...]] = [()] * (lanes * (self._shape.ranks - 1))
+        choice = self.decisions.coordinator.choice
         for iteration in steps(iterations):
             loads = self._loads[self._trace.place(iteration, self._seed)]
-            mhz, _ = self._turns.take(self.choice.choose(loads), self._cluster.truth.clocks_mhz[0])
-            step = self._cluster.run(self._clocks(mhz))
+            told = [load_of_step(loads[:, lane], count) for lane in range(lanes)]  # to each pipeline's first rank
+            mhz = self.decisions.clocks(iteration, [*told, *others])
+            step = self._cluster.run(self._clocks(mhz[:lanes]))
             played.append(_figures(step))
-            if begins_at is None and min(mhz) < self._cluster.truth.clocks_mhz[0]:
-                begins_at = iteration
-            self.choice.learn(loads, self._shape.last_ends_s(step.ends_s), mhz)
-        run = Totals(played)
+            times_s = step.ends_s - step.starts_s
+            waiting_w = self._cluster.truth.blocking_power_w
+            energies_j = self._shape.busy_s(times_s * (step.powers_w - waiting_w)) + waiting_w * step.time_s
+            ends_s = self._shape.last_ends_s(step.ends_s)
+            self.decisions.add(iteration, step.time_s, ends_s.ravel(), mhz, energies_j.ravel())
+        run, state = Totals(played), self.decisions.coordinator.state
         plan = Totals(
             [
-                _figures(self._cluster.steady(self._clocks(self.choice.choose(loads)), [factors])[0])
+                _figures(self._cluster.steady(self._clocks(choice.choose(loads)), [factors])[0])
                 for loads, factors in zip(self._loads, self._trace.table, strict=True)
             ]
         )
@@ -186,26 +222,11 @@ class LoadPlay:
             plan.saved,
             plan.late,
             plan.worst_late,
-            self._balanced(),
-            begins_at,
-            self.choice.margin,
-            self.choice.status_text(),
+            state.balanced,
+            self.decisions.begins_at,
+            state.margin,
+            state.text,
         )
-
-    def _spans_s(self, times_s: Array) -> Array:
-        """The time at which each pipeline ends, in s."""
-        return self._tables.ends(times_s).max(axis=0) + self._cluster.nuisances.overhead_s
-
-    def _balanced(self) -> float:
-        """By how much shorter steps would be if all pipelines had the mean of their work, relative."""
-        lengths: Array = self._lengths_s()
-        spans_s: Array = np.array([self._spans_s(factors * lengths[:, None]) for factors in self._trace.table])
-        pace = spans_s.mean(axis=0) / spans_s.mean()
-        equal_s = (spans_s / pace).mean(axis=1) * pace.max()
-        return max(0.0, 1 - float(equal_s.sum() / spans_s.max(axis=1).sum()))
-
-    def _lengths_s(self) -> Array:
-        return np.array([self._trace.lengths_s[i.stage, i.name] for i in self._trace.pipeline.instructions])
 
     def _clocks(self, mhz: Sequence[int]) -> Array:
         return self._cluster.clocks_of(
@@ -215,14 +236,3 @@ class LoadPlay:
 
 def _figures(played: Played) -> tuple[float, float, float, float]:
     return played.time_s, played.full_time_s, played.energy_j, played.full_energy_j
-
-
-def _least_mhz(cluster: Cluster) -> int:
-    """The clock at which all instructions together take least energy beyond that of waiting."""
-    truth, kinds = cluster.truth, {(i.stage, i.name) for i in cluster.pipeline.instructions}
-
-    def beyond_j(mhz: int) -> float:
-        rows = [truth.measurement(*kind, mhz) for kind in kinds]
-        return sum(row.energy_j - truth.blocking_power_w * row.time_s for row in rows)
-
-    return min(truth.clocks_mhz, key=beyond_j)

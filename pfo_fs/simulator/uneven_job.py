@@ -17,9 +17,9 @@ from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
-from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
+from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.simulator.load_play import LoadSummary, Totals
+from pfo_fs.simulator.load_play import Decisions, LoadSummary, Totals
 from pfo_fs.user_files import csv_table
 
 MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
@@ -111,28 +111,19 @@ def play(
     slower = {mhz: curve.time_s(mhz) / curve.time_s(top) for mhz in gpu.clocks_mhz}
     ranks = len(first[0])
     coordinator = LoadCoordinator([(rank, 0) for rank in range(ranks)], gpu.clocks_mhz, CHANGE_S, LOST_TIME)
-    energies_j, now_s = np.zeros(ranks), 0.0
-    ended: list[list[EndedStep]] = [[] for _ in range(ranks)]
+    decisions = Decisions(coordinator, ranks, top)
     history = []
-    begins_at: int | None = None
     for number in steps:
         step = step_of(number)
-        loads = [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step]
-        readings = [Reading(number, float(energy_j), now_s) for energy_j in energies_j]
-        rows = [make_row(number, loads[r], readings[r], ended[r]) for r in range(ranks)]
-        mhz = [clock or top for clock in coordinator.receive(rows)]
-        coordinator.learn()
+        mhz = decisions.clocks(number, [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step])
         full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
-        if begins_at is None and min(mhz) < top:
-            begins_at = number
         work_s = full_s * [slower[clock] for clock in mhz]
         time_s, full_time_s = (float(ends_s.max()) + _REST_S * step_s for ends_s in (work_s, full_s))
         powers_w = np.array([curve.power_w(clock) for clock in mhz])
         step_j = work_s * powers_w + (time_s - work_s) * gpu.blocking_power_w
         full_j = full_s * curve.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
         history.append((time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
-        energies_j, now_s = energies_j + step_j, now_s + time_s
-        ended = [[EndedStep(number, float(work_s[r]), float(mhz[r]))] for r in range(ranks)]
+        decisions.add(number, time_s, work_s, mhz, step_j)
     state = coordinator.state
     run, plan = Totals(history), Totals(history[len(history) // 2 :])
     summary = LoadSummary(
@@ -143,7 +134,7 @@ def play(
         plan.late,
         run.worst_late,
         state.balanced,
-        begins_at,
+        decisions.begins_at,
         state.margin,
         state.text,
     )

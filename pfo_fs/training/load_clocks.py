@@ -57,6 +57,7 @@ class LoadClocks(InTraining):
             ranks of a pipeline get one clock, and one that knows the loads is enough: others give None. Call
             `work_ended` after a rank's last instruction.
         lost_time: Relative: clocks may make training longer by this share on average.
+        profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
         strict: Raise errors in place of a warning.
         options: Other arguments of `PFOFileOptimizer`, such as `model_key`, `device`, `clock_backend`.
 
@@ -82,6 +83,7 @@ class LoadClocks(InTraining):
         model: Any = None,
         orders: Orders = (),
         lost_time: float = LOST_TIME,
+        profile_path: str | os.PathLike[str] | None = None,
         strict: bool = False,
         **options: Any,
     ) -> None:
@@ -94,7 +96,8 @@ class LoadClocks(InTraining):
             if not self.optimizer.follows:
                 return  # it has said why
             try:
-                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders)
+                path = None if profile_path is None else os.path.abspath(os.fspath(profile_path))
+                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders, path)
                 self._loads = self.optimizer.follow_loads(join)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
@@ -223,15 +226,17 @@ class LoadClocks(InTraining):
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/reports.md).
 
-        On rank 0 also what is known of loads: `pfo_fs/loads_explain`, `pfo_fs/loads_saving`, `pfo_fs/loads_late`.
+        On rank 0 also what is known of loads: `pfo_fs/loads_explain`, and, measured against `pfo_fs/loads_controls`
+        control steps, `pfo_fs/loads_saving` and `pfo_fs/loads_late`, with `..._error`.
         """
         averages = self.optimizer.metrics()
         averages.pop("pfo_fs/saving", None)  # against steps with other loads it says nothing
         state = self._loads.state if self._loads is not None else None
-        if state is not None and state.explained is not None:
-            averages |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
-            if state.saved is not None:
-                averages["pfo_fs/loads_saving"] = state.saved
+        if state is not None:
+            known = {"explain": state.explained, "controls": state.controls or None}
+            known |= {"saving": state.saved, "saving_error": state.saved_error}
+            known |= {"late": state.late, "late_error": state.late_error}
+            averages |= {f"pfo_fs/loads_{name}": value for name, value in known.items() if value is not None}
         return averages
 
     @property

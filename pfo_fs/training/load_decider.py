@@ -38,8 +38,9 @@ _OFFSETS = 64
 and clocks drift by less than 10 ms in 64 steps of 10 s."""
 _SETTLED = 8
 """Of eight packets one was quick, also at the start of a large job; the times in earlier ones do not count."""
-_STATE_BYTES = 16_384
-"""What is known has at most some 2,000 characters of text, and 100 numbers of the last step."""
+_STATE_BYTES = 65_536
+"""What is known has at most some 2,000 characters of text, 100 numbers of the last step, and some 10 of each rank that
+were learned; those of several thousand ranks are left out."""
 
 _BACKLOG = 4096
 
@@ -213,7 +214,9 @@ class Decider:
         self._write(self._coordinator.state)
 
     def _write(self, known: LoadsKnown) -> None:
-        text = known.model_dump_json(warnings=False).encode()[: _STATE_BYTES - 1]
+        text = known.model_dump_json(warnings=False).encode()
+        if len(text) > _STATE_BYTES:
+            text = known.model_dump_json(warnings=False, exclude={"learned"}).encode()
         os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
 
 
@@ -227,8 +230,8 @@ def read_state(fd: int) -> LoadsKnown | None:
 class LoadDecider:
     """Training's side of rank 0's process that decides; it ends when this object closes its end of a socket pair.
 
-    The arguments are those of `LoadCoordinator`, the pipeline's `orders`, empty without one, and the job's secret as
-    hexadecimal digits.
+    The arguments are those of `LoadCoordinator`, the pipeline's `orders`, empty without one, the job's secret as
+    hexadecimal digits, and what an earlier start of the job has learned.
 
     Raises:
         OSError: The process cannot be started, or no port be opened.
@@ -242,6 +245,7 @@ class LoadDecider:
         lost_time: float,
         orders: Orders,
         token: str,
+        learned: dict[str, list[float]] | None = None,
     ) -> None:
         given = {
             "places": [*places],
@@ -249,6 +253,7 @@ class LoadDecider:
             "change_s": change_s,
             "lost_time": lost_time,
             "orders": [[tuple(instruction) for instruction in order] for order in orders],
+            "learned": learned,
         }
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
@@ -297,8 +302,8 @@ def main(given: dict[str, Any]) -> int:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     shape = StepShape.of_orders(given["orders"]) if given["orders"] else None
-    places = given["places"]
-    coordinator = LoadCoordinator(places, given["offered_mhz"], given["change_s"], given["lost_time"], shape)
+    places, learned = given["places"], given["learned"]
+    coordinator = LoadCoordinator(places, given["offered_mhz"], given["change_s"], given["lost_time"], shape, learned)
     listening = socket.socket(fileno=given["listening_fd"])
     training = socket.socket(fileno=given["socket_fd"])
     token = bytes.fromhex(given["token"])

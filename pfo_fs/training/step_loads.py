@@ -34,6 +34,8 @@ _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _TOLD_BYTES = 4096
 _MOST_GIVEN = RECENT_TURNS - 2
 """The page has room for the clocks of this number of steps."""
+_SAVE_EVERY = 1.5
+"""What was learned is saved after 1.5 times as many steps: rarely in long jobs."""
 _TELL_EVERY_S = 2.0
 """The state of the loads is told to the helper this often: people read it."""
 
@@ -170,6 +172,7 @@ def join_loads(
     dims: ParallelDims,
     lost_time: float,
     orders: Orders,
+    profile_path: str | None,
     job: JoinedJob,
     problem: Callable[[str], None],
     link: HelperLink,
@@ -179,6 +182,7 @@ def join_loads(
     Args:
         lost_time: Relative: clocks may make training longer by this share on average.
         orders: What each rank of the pipeline runs in a step; empty without a pipeline.
+        profile_path: Where what was learned is kept for the next start of the job.
 
     Raises:
         ConfigError: Clocks cannot come from loads, on all ranks; the message says on which rank, and why.
@@ -203,8 +207,15 @@ def join_loads(
     if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in told):
         raise ConfigError("the max clocks of the ranks' GPUs differ; clocks from loads need equal GPUs")
 
+    saved = 0
+    learned = None if profile_path is None or dims.rank else _learned(profile_path, link, problem)
+
     def tell(state: LoadsKnown) -> None:
-        link.send(messages.LoadsSeen(known=state.model_dump()))
+        nonlocal saved
+        link.send(messages.LoadsSeen(known=state.model_dump(exclude={"learned"})))
+        if learned is not None and profile_path is not None and state.learned and state.steps > _SAVE_EVERY * saved:
+            saved, content = state.steps, state.model_dump_json().encode()
+            link.send(messages.SaveProfile(path=profile_path, content=content, replace=True))
 
     decider: LoadDecider | None = None
     why = ""
@@ -213,7 +224,7 @@ def join_loads(
         places, latencies_s = [place for place, *_ in told], job.measured.latency_s if job.measured is not None else {}
         change_s = max(latencies_s.values(), default=0.0) or CHANGE_S
         try:
-            decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token)
+            decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token, learned)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
             why = f"the process that decides clocks cannot be started: {reason_of(error)}"
     host = socket.gethostname()
@@ -231,6 +242,21 @@ def join_loads(
     exchange = LoadLink(clocks, ReachDecider(dims.rank, sorted(offered), addresses, bytes.fromhex(token)))
     micro_batches = len({micro_batch for order in orders for _, _, micro_batch in order})
     return StepLoads(clocks.words, exchange, decider, problem, tell, micro_batches)
+
+
+def _learned(path: str, link: HelperLink, problem: Callable[[str], None]) -> dict[str, list[float]] | None:
+    """Returns what a profile holds; empty if there is none; None, after a warning, if the file is something else."""
+    try:
+        assert link.client is not None
+        read = link.client.request(messages.ReadProfile(path=path), messages.ProfileRead, timeout_s=15.0)
+        learned = LoadsKnown.model_validate_json(read.content).learned if read.profile == "read" else {}
+        if read.profile == "none" or learned:
+            return learned
+        why = "it holds nothing that was learned"
+    except Exception as error:  # noqa: BLE001  it is learned anew
+        why = reason_of(error)
+    problem(f"clocks from loads: {path} is neither used nor written: {why}")
+    return None
 
 
 def _raise_first(problems: Sequence[str]) -> None:

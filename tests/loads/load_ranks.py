@@ -33,6 +33,7 @@ class Ranks:
         noise: Relative scatter of work beyond its load.
         change_s: How long a change of the clock takes.
         pipeline: What the ranks of a pipeline run; only the first stage's know loads.
+        learned: What an earlier start has learned.
 
     Attributes:
         every: Ranks wait for each other after this number of steps.
@@ -49,13 +50,15 @@ class Ranks:
         change_s: float = 0.0,
         pipeline: Any = None,
         seed: int = 1,
+        learned: Any = None,
     ) -> None:
         self.every, self.heavy = 1, 1.0
         self.beside: Callable[[int, int], tuple[Any, float]] = lambda step, mhz: (0.2, WAIT_W)
         self.shape = StepShape.of(pipeline) if pipeline else StepShape.alone()
         self._instructions = pipeline.instructions if pipeline else ()
         self.places = [(lane, stage) for stage in range(self.shape.ranks) for lane in lanes]
-        self.coordinator = LoadCoordinator(self.places, CLOCKS, change_s, 5e-4, self.shape if pipeline else None)
+        shape = self.shape if pipeline else None
+        self.coordinator = LoadCoordinator(self.places, CLOCKS, change_s, 5e-4, shape, learned)
         self._lanes, self._ahead, self._noise = list(lanes), ahead, noise
         self._rng = np.random.default_rng(seed)
         self._told: list[Array] = []
@@ -122,7 +125,7 @@ class Ranks:
 
     @property
     def choice(self) -> LoadChoice:
-        return self.coordinator._choice
+        return self.coordinator.choice
 
     @property
     def late(self) -> float:

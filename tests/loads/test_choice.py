@@ -94,6 +94,6 @@ def test_a_stall_of_all_pipelines_is_not_taken_for_time_that_clocks_have_lost() 
     job.run(60)
     before, loads = job.choice.margin, of_step(job, np.outer([0.5, 0.6, 0.7, 0.8, 0.9, 1.4], np.ones(4)))
     mhz = job.choice.choose(loads)
-    job.choice.learn(loads, job.choice.durations.ends_s(loads, TOP_MHZ / np.array(mhz) - 1) + 10.0, mhz)
+    job.choice.learn(loads, job.choice.durations.ends_s(loads, TOP_MHZ / np.array(mhz) - 1) + 10.0, mhz, 0.0)
     assert min(mhz) < TOP_MHZ
     assert job.choice.margin <= before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from load_ranks import CLOCKS, TOP_MHZ, WAIT_W, Ranks
 
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.coordinator import SHOWN_LANES, LoadCoordinator, last_step
+from pfo_fs.loads.turns import Turns
 from pfo_fs.planner import make_pipeline
 
 
@@ -24,7 +26,11 @@ def test_ranks_with_less_work_run_slower_no_step_is_longer_and_the_saving_is_tol
     assert abs(state.saved - job.saved) < max(0.01, 3 * (state.saved_error or 0))
     assert state.explained is not None
     assert state.explained > 0.95
-    assert "less energy" in state.text
+    assert f"saves {100 * state.saved:.1f} ± " in state.text
+    assert state.late is not None
+    assert state.late_error is not None
+    assert abs(state.late - job.late) < 3 * state.late_error < 0.01
+    assert f"against {state.controls} control steps" in state.text
     assert "Batches of equal work" in state.text
 
 
@@ -68,13 +74,21 @@ def test_the_time_of_a_change_is_left_before_the_last_one_ends() -> None:
     assert sum(sum(quick.run()) for _ in range(60)) < sum(sum(slow.run()) for _ in range(60))
 
 
-def test_a_step_at_default_clocks_comes_now_and_then_for_each_lane_and_more_rarely_later() -> None:
+def test_a_step_at_default_clocks_comes_now_and_then_and_more_rarely_later() -> None:
     job = Ranks(range(8), noise=0.0)
     job.run(12)
-    at_top = [[mhz == TOP_MHZ for mhz in job.run()] for _ in range(300)]
-    turns = [sum(step) > 2 for step in at_top]  # by its loads, the last rank alone, or two alike
-    assert sum(turns[:100]) > sum(turns[200:]) > 0
-    assert np.array(at_top)[turns].any(axis=0).all()
+    at_top = [min(job.run()) == TOP_MHZ for _ in range(300)]
+    assert sum(at_top[:100]) > sum(at_top[200:]) > 0
+    assert sum(at_top) < 30
+
+
+def test_steps_that_are_shorter_than_the_ticks_of_energy_counters_are_compared_in_blocks() -> None:
+    turns = Turns()
+    at_top = [turns.take([900, 1410], 1410, 0.05)[0] == [1410, 1410] for _ in range(40_000)]
+    blocks = [len(list(block)) for is_control, block in groupby(at_top) if is_control]
+    assert blocks[0] == 1
+    assert min(blocks[-5:]) * 0.05 >= 5.0
+    assert sum(at_top[20_000:]) < 0.04 * 20_000
 
 
 @pytest.mark.parametrize("before", [0, 64])
@@ -134,12 +148,12 @@ def test_a_rank_that_begins_late_keeps_the_default_clock_since_the_others_wait_f
     assert job.late < 1e-4
 
 
-def test_work_that_takes_several_times_as_long_as_its_load_says_counts_as_time_that_clocks_have_cost() -> None:
+def test_work_that_takes_several_times_as_long_as_its_load_says_leaves_clocks_alone_until_it_has_evened_out() -> None:
     job = Ranks(range(8))
     job.run(60)
     while (mhz := job.run())[0] == TOP_MHZ:
         pass
-    before, was_late = job.coordinator.state.late, job.late
+    before, was_late = job.choice.late, job.late
     for _ in range(8):
         job.heavy = 6.0
         mhz = job.run()
@@ -147,10 +161,31 @@ def test_work_that_takes_several_times_as_long_as_its_load_says_counts_as_time_t
         if mhz[0] < TOP_MHZ:
             break
     job.run(2)
-    state = job.coordinator.state
     assert job.late > was_late
-    assert state.late > before
-    assert state.late > 0.8 * job.late
+    assert job.choice.late > max(before, 0.8 * job.late)
+    assert min(job.run()) == TOP_MHZ
+    assert "seem to have held up the others" in job.coordinator.state.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_work_that_is_in_no_control_step_makes_no_exact_figure_wrong(seed: int) -> None:
+    job, drawn = Ranks(range(8), seed=seed), np.random.default_rng(seed)
+    for _ in range(300):
+        job.heavy = 4.0 if drawn.random() < 0.01 else 1.0
+        job.run()
+    state = job.coordinator.state
+    assert state.late is None or abs(state.late - job.late) < 3 * (state.late_error or 0)
+
+
+def test_time_that_lower_clocks_cost_beside_the_work_is_told_though_no_model_knows_it() -> None:
+    job = Ranks(range(8))
+    job.beside = lambda step, mhz: (0.2 if mhz == TOP_MHZ else 0.22, WAIT_W)  # such as collectives at a low clock
+    job.run(400)
+    state = job.coordinator.state
+    assert state.late is not None
+    assert state.late_error is not None
+    assert state.late > 3 * state.late_error
+    assert abs(state.late - job.late) < 2 * state.late_error
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -187,7 +222,7 @@ def test_the_saving_that_is_told_is_the_true_one_also_beside_evaluations(every: 
     state = job.coordinator.state
     assert state.saved is not None
     assert state.saved_error is not None
-    assert abs(state.saved - job.saved) < 3 * state.saved_error + 0.003
+    assert abs(state.saved - job.saved) < 3 * state.saved_error
 
 
 def test_a_rank_without_loads_in_some_steps_is_named() -> None:
@@ -219,6 +254,39 @@ def test_loads_of_another_form_are_learned_anew() -> None:
     for _ in range(10):
         assert job.run(loads=[[(1.0, 2.0, float(rank), job.step)] for rank in range(4)]) == [TOP_MHZ] * 4
     assert "explain" not in job.coordinator.state.text or "unexplained" in job.coordinator.state.text
+
+
+@pytest.mark.parametrize("pipeline", [None, make_pipeline("1f1b", 2, 6)])
+def test_the_next_start_of_a_job_begins_from_what_was_learned_before(pipeline: Any) -> None:
+    before = Ranks(range(6), pipeline=pipeline)
+    before.run(60)
+    job = Ranks(range(6), pipeline=pipeline, seed=2, learned=before.coordinator.state.learned)
+    assert min(job.run()) < TOP_MHZ
+    assert job.steps_with_lower_clocks(12) > 8
+    assert job.late < 1e-3
+
+
+def test_what_was_learned_before_and_is_not_true_now_is_dropped_after_one_step() -> None:
+    before = Ranks(range(6))
+    before.run(60)
+    learned = before.coordinator.state.learned
+    job = Ranks(range(6), seed=2, learned={**learned, "_mean_s": [2 * learned["_mean_s"][0]]})
+    assert min(job.run()) < TOP_MHZ
+    job.run()  # the end of a step is known when the next one has begun
+    assert not job.steps_with_lower_clocks(6)
+    assert "learning" in job.coordinator.state.text
+    job.run(4)
+    assert job.steps_with_lower_clocks(10) > 4
+
+
+def test_what_a_job_of_other_ranks_clocks_or_features_has_learned_is_not_used() -> None:
+    before = Ranks(range(6))
+    before.run(60)
+    learned = before.coordinator.state.learned
+    others = [({**learned, "clocks_mhz": [1980.0, 1000.0]}, 6), (learned, 4), ({**learned, "_scale": [1.0]}, 6)]
+    others += [({**learned, "pace": [0.0] * 6}, 6), ({**learned, "explained": [7.0]}, 6), ({"pace": []}, 6), ({}, 6)]
+    for odd, ranks in others:
+        assert not Ranks(range(ranks), learned=odd).steps_with_lower_clocks(9)
 
 
 def test_ranks_at_different_steps_are_an_error() -> None:

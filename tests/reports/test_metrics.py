@@ -80,7 +80,7 @@ def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> Non
     reader = FigureReader(SharedDirectory(folder.files, "test"))
 
     def read_at(step: int, energy_j: float) -> Figures:
-        loads = LoadsKnown(steps=step, saved=0.2, saved_error=0.01, late=0.001, time_s=2.0 * step, energy_j=energy_j)
+        loads = LoadsKnown(steps=step, saved=0.2, late=0.001, time_s=2.0 * step, energy_j=energy_j)
         progress = bodies.RankProgress(rank=0, step=step, step_age_s=0, number=-1, loads=loads)
         folder.write(bodies.ProgressBody(ranks=[progress]))
         return reader.read(leads=True)
@@ -94,7 +94,7 @@ def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> Non
     assert total.compared
     whole = total.whole
     assert (whole.iterations, whole.time_s, whole.energy_j) == (20, 40.0, 1800.0)
-    assert (whole.more_time_s, whole.more_energy_j) == (pytest.approx(0.04), pytest.approx(-450))
+    assert (whole.more_time_s, whole.more_energy_j) == (pytest.approx(0.04, rel=0.01), pytest.approx(-450))
 
 
 def test_a_mistake_in_the_sites_rules_is_a_metric_with_its_line_and_key(tmp_path: Path) -> None:

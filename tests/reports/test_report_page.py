@@ -79,6 +79,17 @@ def test_the_clock_of_each_stage_under_each_schedule_can_be_read(data: JobData, 
 LAST = {"step": 41, "lanes": 2, "lane": [1, 0], "mhz": [1410, 1200], "work_s": [0.5, 0.45], "full_s": [0.5, 0.4]}
 
 
+def test_what_clocks_from_loads_save_and_cost_has_its_error_and_the_number_of_control_steps(data: JobData) -> None:
+    known = LoadsKnown(saved=0.113, saved_error=0.002, late=0.0001, late_error=0.0003, controls=1240)
+    for loads, said in (
+        (known, ["−11.3 %± 0.2 %, against 1,240 control steps", "+0.01 %± 0.03 %, against 1,240 control steps"]),
+        (LoadsKnown(late_error=0.1, controls=2), ["not known yetagainst 2 control steps"] * 2),
+    ):
+        told = bodies.RankProgress(rank=0, step=42, loads=loads)
+        headline = Reader(render_page(replace(data, progress=[told]))).text["headline"].replace("\n", "")
+        assert [text for text in said if text in headline] == said
+
+
 def test_a_step_with_clocks_from_loads_is_drawn_as_it_ran_and_at_max_clocks(data: JobData) -> None:
     told = bodies.RankProgress(rank=0, step=42, loads=LoadsKnown(last=LastLoadStep.model_validate(LAST)))
     section = last_step(replace(data, progress=[told]))

@@ -31,7 +31,9 @@ def test_what_the_status_says_is_what_was_saved(gpu: GpuModel) -> None:
     assert state.saved is not None
     assert state.saved_error is not None
     assert abs(state.saved - summary.run_saved) < 2 * state.saved_error < 0.02
-    assert abs(state.late - summary.run_late) < 1e-4
+    assert state.late is not None
+    assert state.late_error is not None
+    assert abs(state.late - summary.run_late) < 2 * state.late_error < 0.02
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03])
@@ -81,7 +83,8 @@ def test_the_command_shows_savings_and_names_balanced_batches_first(lengths: Pat
     shown = CliRunner().invoke(app, ["loads", "--iterations", "60", "--ranks", "8", "--context", "131072"])
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith("Batches of equal work")
-    assert "less energy" in shown.output
+    assert "against" in shown.output
+    assert "control steps" in shown.output
     from_file = CliRunner().invoke(app, ["loads", str(lengths), "--json"])
     assert from_file.exit_code == 0, from_file.output
     assert json.loads(from_file.output)["summary"]["iterations"] == 12
