@@ -88,6 +88,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
         self._lost = self._expected_loss = 0.0  # time that trials have taken, or the latest one, in iterations
         self._takes_turns = True
+        self._energy_asked: set[object] = set()  # keys of plans whose energy was to be measured
         self._measured = -1  # the revision of the latest request under which ranks have measured
         self._running: object = None  # the key of the plan that runs, or ran before the trial
         self._measured_at = 0  # the iteration of the latest measurement
@@ -238,17 +239,14 @@ class ParetoScheduler(FrequencyScheduler):
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         message = "; ".join(filter(None, [about, measured, how_often, self._choice.note]))
         choice, steps = self._choice, self._beliefs.trial_steps() << self._choice.windows
-        is_told = choice.plan == self._model.max_clocks or (trial is not None and trial.saved_error < math.inf)
+        is_told = choice.plan == self._model.max_clocks or choice.plan.key in self._beliefs.trials
+        turns: tuple[int, ...] = _ALL_FOLLOW
         if choice.trial or not (choice.converged or is_told):
-            turns = self._turns(for_energy=not choice.trial)
+            turns = self._turns(for_energy=False)
         elif choice.converged and choice.plan != self._model.max_clocks:
             turns = self._turns(for_energy=True)
-            rounds = min(round(_DEFAULT_SHARE * self._iterations / max(1, len(turns) // 2)), _MOST_ROUNDS)
-            steps = max(steps, rounds * len(turns))
-        else:
-            turns = _ALL_FOLLOW
-        if turns != _ALL_FOLLOW:
-            steps = max(steps, _ROUNDS * len(turns))
+            rounds = round(_DEFAULT_SHARE * self._iterations / max(1, len(turns) // 2))
+            steps = min(max(rounds, _ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // max(1, len(turns))) * len(turns)
         purpose: Literal["run", "measure"] = "measure" if choice.trial else "run"
         return ScheduleRequest(self._schedules, purpose, message, choice.converged, turns, steps)
@@ -318,7 +316,11 @@ class ParetoScheduler(FrequencyScheduler):
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
         since = self._seen - self._measured_at
-        is_due = choice.converged and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
+        trial = self._beliefs.trials.get(choice.plan.key)
+        no_energy = trial is not None and math.isinf(trial.saved_error) and choice.plan.key not in self._energy_asked
+        is_due = choice.converged and (no_energy or since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at))
+        if is_due:
+            self._energy_asked.add(choice.plan.key)  # where there is no energy counter, it is asked for once
         if is_due or (alarm is not None and self._backoff.take_turn()):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
