@@ -32,6 +32,10 @@ class Term(NamedTuple):
     after: int = -1
     turns: tuple[int, ...] = ()
 
+    def turn_at(self, step: int) -> int:
+        """Returns which ranks follow the schedule in a step, or the one after it."""
+        return self.turns[step % len(self.turns)] if self.turns and (not self.until or step < self.until) else ALL
+
     def stays(self, number: int) -> bool:
         """Returns whether the schedule with this number holds for ever."""
         return not self.until or self.after == number

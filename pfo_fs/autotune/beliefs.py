@@ -13,7 +13,7 @@ from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.load_rows import Ratios
-from pfo_fs.autotune.loads import LoadModel
+from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
@@ -28,14 +28,15 @@ clocks, which alone tells by how much an instruction's place in the iteration le
 _MOST_INSTRUCTIONS = 6000
 """About this many measured instructions are enough to calibrate with."""
 _LEAST_OFF, _FAR = 0.02, 4.0
-"""Durations at default clocks differ from those at the highest ones if they do by 2 % and by four standard errors."""
+"""Durations of instructions differ, from before or from those at default clocks, if they do by 2 % and by four standard
+errors."""
 _BLOCKING_SHARE = 0.2
 """Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
 (A100), 70 of 299 W (A40)."""
 _USABLE_WAITING_POWER_ERROR = 0.2
 """Relative: a measured blocking power with a larger error is not used."""
-_HALF_LIFE = 1000
-"""What was measured 1,000 iterations before counts for half: hardware, clocks and code change over days."""
+_LESS_SURE = 10.0
+"""What was measured before a change counts with ten times its error."""
 LEAST_BLOCK_S = 2.0
 """Between two ticks of an energy counter, up to 0.1 s apart, energy is divided in proportion to time: that mixes 2 % of
 the energies of two turns if each lasts for 2 s, after a first step that does not count."""
@@ -166,10 +167,9 @@ class Beliefs:
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
-            if self.windows:
-                self.samples.fade(0.5 ** (max(0, window.steps[-1] - self.windows[-1].steps[-1]) / _HALF_LIFE))
             self.windows = [*self._worth_keeping(), window]
             for found in self.loads.fit(self.windows, ratios):
+                self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
                 point.add_times(found.count, found.time_s, found.error * found.time_s)
         for result in taken:
@@ -186,6 +186,22 @@ class Beliefs:
         at_top = [number for number, window in enumerate(self.windows) if (window.clocks_mhz >= tops).all()]
         dropped = 1 if at_top[-1:] == [0] else 0
         return self.windows[:dropped] + self.windows[dropped + 1 :]
+
+    def _forget_if_changed(self, found: Found) -> None:
+        """Drops what was known of a kind at lower clocks if one of them surely takes another time now.
+
+        How it follows the clock has changed, at other clocks, too: these count ten times less surely.
+        """
+        curve = self.samples.points.get(found.kind, {})
+        before = curve.get(found.mhz)
+        if found.is_highest or before is None or not before.time_weight:
+            return
+        off = abs(found.time_s / before.time_s - 1)
+        if off > _LEAST_OFF and off > _FAR * math.hypot(found.error, before.time_error):
+            del curve[found.mhz]
+            for mhz, point in curve.items():
+                if mhz != max(curve):
+                    point.time_weight /= _LESS_SURE**2
 
     def _add_powers(self, result: ProfilingResult, schedule: FrequencySchedule | None) -> None:
         """Adds the powers of one rank; its default clock counts as its highest one."""

@@ -27,6 +27,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem, SwitchCosts
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
+from pfo_fs.turns import ALL
 
 _PLANNED_FOR, _JUDGED_BY = 16, 48
 """Plans are made for at most 16 of the measured iterations, and judged by at most 48 others."""
@@ -356,18 +357,34 @@ class JobModel:
         scenarios = self._scenarios(view)
         return 1 - (scenarios.energy_j(clocks) + self.tail_j) / (scenarios.energy_j(None) + self.tail_j)
 
-    def spans_under(self, plan: ClockPlan) -> tuple[dict[int, float], float]:
-        """Returns for each measured pipeline the mean time to the end of its first rank's last instruction, in s.
+    def spans_under(self, plan: ClockPlan) -> tuple[dict[tuple[int, int], float], float]:
+        """Returns the mean time to the end of its first rank's last instruction of each measured pipeline, in s.
 
-        Then the relative scatter that the pipelines have at most.
+        It is told for each turn (first part of the key) of each pipeline. Then the relative scatter that the pipelines
+        have at most.
         """
-        spans_s: Array = self.judged.spans_s(self.for_groups(plan)) + self.problem.overhead_s
-        means = spans_s.mean(axis=0)
-        scatter = highest_scatter(float((spans_s.std(axis=0) / means).max()), self.iterations)
         latest = self._beliefs.windows[-1]
         share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())
-        expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(self._members)}
+        tops, odd = self.max_clocks.clocks_mhz[0], self._is_odd
+        found: dict[int, Array] = {}
+        for ranks in range(ALL + 1):  # which of its ranks follow the plan: bit 0 those at even places, bit 1 the others
+            clocks = [
+                tuple(mhz if ranks >> place & 1 else top for mhz, top, place in zip(of_group, tops, odd, strict=True))
+                for of_group in self.for_groups(plan)
+            ]
+            found[ranks] = self.judged.spans_s(clocks) + self.problem.overhead_s
+        scatter = highest_scatter(float((found[ALL].std(axis=0) / found[ALL].mean(axis=0)).max()), self.iterations)
+        expected_s = {
+            (turn, pipeline): share * float(found[_swapped(turn) if pipeline % 2 else turn][:, number].mean())
+            for turn in range(ALL + 1)
+            for number, pipeline in enumerate(self._members)
+        }
         return expected_s, scatter
+
+    @cached_property
+    def _is_odd(self) -> list[int]:
+        """For each node, whether its rank has an odd place in the pipeline."""
+        return [rank % 2 for rank, order in enumerate(self.problem.pipeline.orders) for _ in order]
 
     def for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         """The plan's clocks for the groups of this model, each a clock that is known here."""
@@ -382,6 +399,11 @@ class JobModel:
     def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
         """Returns the schedule of each rank."""
         return schedules_of(plan, self._beliefs.layout, self.problem.pipeline.first_nodes)
+
+
+def _swapped(turn: int) -> int:
+    """The ranks of an odd pipeline that follow in a turn: even places belong to the odd half there."""
+    return (turn & 1) << 1 | turn >> 1
 
 
 def _spread(count: int, chosen: int) -> Array:

@@ -100,18 +100,19 @@ class Monitor:
 
     def __init__(self, pipelines: int) -> None:
         self._pipelines = pipelines
-        self._expected_s: Mapping[int, float] = {}
+        self._expected_s: Mapping[tuple[int, int], float] = {}
         self._tests: dict[int, _Test] = {}
         self._common = _Test(0.0)
         self._number = -1
         self._step: dict[int, dict[int, IterationTime]] = {}
         self.reasons: dict[int, str] = {}
 
-    def expect(self, expected_s: Mapping[int, float], scatter: float) -> None:
+    def expect(self, expected_s: Mapping[tuple[int, int], float], scatter: float) -> None:
         """Begins anew with another plan.
 
         Args:
-            expected_s: The mean time of an iteration of each pipeline, in s; others take as long as the median.
+            expected_s: The mean time of an iteration by turn and pipeline, in s; other pipelines take as long as the
+                median.
             scatter: Relative standard deviation of it.
         """
         self._expected_s = dict(expected_s)
@@ -156,8 +157,10 @@ class Monitor:
     def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float]) -> Alarm | None:
         if not self._expected_s:
             return None
-        usual_s = median(self._expected_s.values())
-        logs = {one.pipeline: math.log(one.span_s / self._expected_s.get(one.pipeline, usual_s)) for one in step}
+        turn = step[0].turn
+        expected_s = {pipeline: mean_s for (of_turn, pipeline), mean_s in self._expected_s.items() if of_turn == turn}
+        usual_s = median(expected_s.values())
+        logs = {one.pipeline: math.log(one.span_s / expected_s.get(one.pipeline, usual_s)) for one in step}
         # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.
         common = max(0.0, median_low(logs.values())) + min(0.0, median_high(logs.values()))
         slow = dict(known)

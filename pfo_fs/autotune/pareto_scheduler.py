@@ -304,9 +304,7 @@ class ParetoScheduler(FrequencyScheduler):
         """Finds stragglers and other changes, and says when the plan in force is to be measured again."""
         self._backoff.note(iteration_times)
         choice = self._choice
-        # In turns, pipelines differ by more than stragglers do; a trial ends by itself.
-        iteration_times = [one for one in iteration_times if one.step > self._iterations]
-        if choice is None or not iteration_times or self._is_measuring:
+        if choice is None or not iteration_times:
             return self.plan_inputs
         self._seen = max(self._seen, iteration_times[-1].step)
         told = self.plan_inputs.straggler
@@ -315,6 +313,8 @@ class ParetoScheduler(FrequencyScheduler):
         alarm = self._monitor.add(iteration_times, known, announced)
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
+        if self._is_measuring:  # what it tells is waited for
+            return self.plan_inputs
         since = self._seen - self._measured_at
         trial = self._beliefs.trials.get(choice.plan.key)
         no_energy = trial is not None and math.isinf(trial.saved_error) and choice.plan.key not in self._energy_asked

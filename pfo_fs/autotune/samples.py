@@ -158,12 +158,6 @@ class Samples:
             waiting_w = _WAITING_SHARE * energy_j / busy_s
         return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
 
-    def fade(self, share: float) -> None:
-        """Makes what was measured so far count for this share of what it counted for."""
-        for point in [self.waiting, *(point for points in self.points.values() for point in points.values())]:
-            point.time_weight *= share
-            point.weight *= share
-
     def point(self, kind: Kind, mhz: int) -> Point:
         """Returns the point of a kind at a clock, a new one if nothing was measured there."""
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())

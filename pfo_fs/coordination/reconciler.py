@@ -142,8 +142,13 @@ class Reconciler:
         plan_inputs = runner.plan_inputs
         if runner.watches_iteration_times:
             read = self.reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
-            in_force = [iteration for iteration in read if iteration.number == self.publication.number]
-            source = self.publication.source
+            publication = self.publication
+            in_force = [
+                iteration._replace(turn=publication.term.turn_at(iteration.step))
+                for iteration in read
+                if iteration.number == publication.number
+            ]
+            source = publication.source
             if in_force and source is not None and source.kind == "scheduler":
                 plan_inputs = runner.assess(in_force)
         asked_for = {"target": self.override.target, "straggler": self.override.straggler}

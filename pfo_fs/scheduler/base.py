@@ -11,6 +11,7 @@ from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler.checks import plausible_results
 from pfo_fs.settings import PFOSettings
+from pfo_fs.turns import ALL
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class IterationTime(NamedTuple):
         span_s: Time from the iteration's begin to the end of its last instruction, in s: without waiting for other
             pipelines.
         throttled: The reason, as text, why a GPU of the pipeline runs below its set clock; empty if none does.
+        turn: Which ranks follow the schedule in that step, as in `Term`.
     """
 
     pipeline: int
@@ -63,6 +65,7 @@ class IterationTime(NamedTuple):
     number: int
     span_s: float
     throttled: str = ""
+    turn: int = ALL
 
 
 class FrequencyScheduler(ABC):

@@ -15,9 +15,13 @@ Slowdown = Callable[[int, int], float]
 """Returns by how many times a pipeline is slower in a step."""
 
 
+def in_all_turns(expected_s: Mapping[int, float]) -> dict[tuple[int, int], float]:
+    return {(turn, pipeline): mean_s for turn in range(4) for pipeline, mean_s in expected_s.items()}
+
+
 def monitor_of(pipelines: int, scatter: float) -> Monitor:
     monitor = Monitor(pipelines)
-    monitor.expect(dict.fromkeys(range(pipelines), MEAN_S), scatter)
+    monitor.expect(in_all_turns(dict.fromkeys(range(pipelines), MEAN_S)), scatter)
     return monitor
 
 
@@ -43,7 +47,7 @@ def first_alarm(
     """The first alarm, with its step."""
     monitor, rng = monitor_of(pipelines, scatter), random.Random(seed)
     if expected_s is not None:
-        monitor.expect(expected_s, scatter)
+        monitor.expect(in_all_turns(expected_s), scatter)
     for step in range(most):
         alarm = monitor.add(times_of(step, pipelines, scatter, rng, slowdown), known or {})
         if alarm is not None:
@@ -110,7 +114,7 @@ def test_a_straggler_that_is_healthy_again_is_one_no_more() -> None:
 @pytest.mark.parametrize("scatter", [0.003, 0.008])
 def test_a_straggler_is_let_go_after_its_first_healthy_iteration(scatter: float) -> None:
     monitor = monitor_of(2, scatter)
-    monitor.expect({0: 1.2 * MEAN_S, 1: 1.2 * MEAN_S}, scatter)
+    monitor.expect(in_all_turns({0: 1.2 * MEAN_S, 1: 1.2 * MEAN_S}), scatter)
     times = [IterationTime(0, 0, 1, 1.2 * MEAN_S), IterationTime(1, 0, 1, MEAN_S)]
     alarm = monitor.add(times, {1: 1.2})
     assert alarm is not None
@@ -130,7 +134,7 @@ def test_a_straggler_that_becomes_slower_is_followed() -> None:
 
 def test_a_straggler_as_slow_as_expected_is_no_alarm() -> None:
     monitor, rng = monitor_of(3, 0.003), random.Random(4)
-    monitor.expect({0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}, 0.003)
+    monitor.expect(in_all_turns({0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}), 0.003)
     for step in range(1000):
         times = times_of(step, 3, 0.003, rng, lambda pipeline, _: 1.2 if pipeline == 2 else 1.0)
         assert monitor.add(times, {2: 1.2}) is None
@@ -168,3 +172,16 @@ def test_a_straggler_beside_healthy_pipelines_is_found_and_is_the_only_one(pipel
             assert alarm.slow_pipelines == {1: pytest.approx(1.2, abs=0.06)}
             return
     raise AssertionError("the straggler was not found")
+
+
+def test_in_turns_each_pipeline_is_expected_to_take_what_its_ranks_make_of_it() -> None:
+    """A pipeline that uses its slack is no straggler beside one that has no turn."""
+    expected_s = {
+        (turn, pipeline): MEAN_S * (1.2 if turn >> pipeline & 1 else 1) for turn in range(4) for pipeline in (0, 1)
+    }
+    monitor = Monitor(2)
+    monitor.expect(expected_s, 0.003)
+    for step in range(40):
+        turn = (1, 2, 3, 0)[step % 4]
+        times = [IterationTime(each, step, 1, expected_s[turn, each], turn=turn) for each in (0, 1)]
+        assert monitor.add(times, {}) is None

@@ -103,15 +103,3 @@ def test_waiting_is_taken_from_the_mean_power_of_short_iterations() -> None:
 
 
 CLOCKS = list(range(1410, 209, -75))
-
-
-def test_what_was_measured_long_ago_counts_for_less() -> None:
-    samples = Samples()
-    point = samples.point((0, "forward"), 900)
-    point.add_times(10, 1.0, 0.01)
-    point.add_power(200.0, 2.0)
-    before = point.time_error, point.power_error
-    samples.fade(0.25)
-    assert (point.time_error, point.power_error) == pytest.approx((2 * before[0], 2 * before[1]))
-    point.add_times(10, 1.1, 0.01)
-    assert point.time_s == pytest.approx(1.08), "the newer one counts four times as much"
