@@ -239,17 +239,20 @@ class ParetoScheduler(FrequencyScheduler):
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         message = "; ".join(filter(None, [about, measured, how_often, self._choice.note]))
         choice, steps = self._choice, self._beliefs.trial_steps() << self._choice.windows
-        is_told = choice.plan == self._model.max_clocks or choice.plan.key in self._beliefs.trials
+        # Plans for the pace of a straggler are not measured, and followed at once.
+        nothing_to_tell = bool(self._goal.slowdowns) or choice.plan == self._model.max_clocks
         turns: tuple[int, ...] = _ALL_FOLLOW
-        if choice.trial or not (choice.converged or is_told):
+        if choice.trial or not (choice.converged or nothing_to_tell or choice.plan.key in self._beliefs.trials):
             turns = self._turns(for_energy=False)
-        elif choice.converged and choice.plan != self._model.max_clocks:
+        elif choice.converged and not nothing_to_tell:
             turns = self._turns(for_energy=True)
             rounds = round(_DEFAULT_SHARE * self._iterations / max(1, len(turns) // 2))
             steps = min(max(rounds, _ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // max(1, len(turns))) * len(turns)
         purpose: Literal["run", "measure"] = "measure" if choice.trial else "run"
-        return ScheduleRequest(self._schedules, purpose, message, choice.converged, turns, steps)
+        asked = choice.plan.key in self._energy_asked and not self._is_measuring
+        stays = nothing_to_tell or asked or (trial is not None and trial.saved_error < math.inf)
+        return ScheduleRequest(self._schedules, purpose, message, choice.converged and stays, turns, steps)
 
     @property
     def _is_measuring(self) -> bool:
