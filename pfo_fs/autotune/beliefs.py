@@ -54,7 +54,6 @@ class Trial(NamedTuple):
         plan: The plan.
         saved, saved_error: Energy that it saves.
         later, later_error: By how much longer its iterations are than the model makes of the same iterations.
-        slower, slower_error: By how much longer they are than those at default clocks.
         default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
     """
 
@@ -63,8 +62,6 @@ class Trial(NamedTuple):
     saved_error: float
     later: float
     later_error: float
-    slower: float = 0.0
-    slower_error: float = math.inf
     default_steps: int = 0
 
     def pooled(self, new: Trial) -> Trial:
@@ -73,7 +70,6 @@ class Trial(NamedTuple):
             self.plan,
             *_pooled(self.saved, self.saved_error, new.saved, new.saved_error),
             *_pooled(self.later, self.later_error, new.later, new.later_error),
-            *_pooled(self.slower, self.slower_error, new.slower, new.slower_error),
             self.default_steps + new.default_steps,
         )
 

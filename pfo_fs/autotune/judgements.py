@@ -70,21 +70,14 @@ class Judgement(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """By how much a plan was measured to differ from its model, with standard errors; infinite if it was not.
+    """By how much a plan was measured to differ from its model; the standard error is infinite if it was not."""
 
-    Attributes:
-        plain, plain_error: In all, as iterations simply took.
-        paired, paired_error: Beside the model of the same iterations, in which the errors of the curves are the same.
-    """
-
-    plain: float
-    plain_error: float
-    paired: float = 0.0
-    paired_error: float = math.inf
+    value: float
+    error: float
 
 
 def expected_offset(
-    measured: Sequence[Offset | None], of_curves: Array, of_all: float, of_one: float
+    measured: Sequence[Offset | None], of_curves: Array, error: ModelError, *, shares_curves: bool
 ) -> tuple[float, float]:
     """Returns by how much the last plan is expected to differ from its model, and the standard error of that.
 
@@ -94,24 +87,19 @@ def expected_offset(
     Args:
         measured: What was measured of each plan; None: nothing.
         of_curves: Covariance of what the errors of the curves make of the plans.
-        of_all, of_one: Standard deviation of what all plans of a job have in common, and of what each has of its own;
-            `of_one` is at least that of what was measured.
+        error: That of the model; what a plan has of its own is at least that of what was measured.
+        shares_curves: Whether the errors of the curves are in what was measured. They are not where iterations are
+            compared with the model of the same iterations.
     """
     count = len(measured)
     rows, values, variances = [], [], []
-    figures = [
-        (number, *figure)
-        for number, each in enumerate(measured)
-        if each is not None
-        for figure in ((each.plain, each.plain_error, 1.0), (each.paired, each.paired_error, 0.0))
-    ]
-    for number, value, error, with_curves in figures:
-        if math.isfinite(error):
+    for number, each in enumerate(measured):
+        if each is not None and math.isfinite(each.error):
             row = np.zeros(2 * count)
-            row[number], row[count + number] = 1.0, with_curves
+            row[number], row[count + number] = 1.0, float(shares_curves)
             rows.append(row)
-            values.append(value)
-            variances.append(error**2)
+            values.append(each.value)
+            variances.append(each.error**2)
     last = np.zeros(2 * count)
     last[count - 1] = last[-1] = 1.0
     # Plans may differ by more than was expected.
@@ -119,7 +107,7 @@ def expected_offset(
         float(row[count:] @ of_curves @ row[count:]) + variance for row, variance in zip(rows, variances, strict=True)
     ]
     spread = float(np.var(values)) - float(np.mean(apart)) if len(values) > 1 else 0.0
-    own: Array = np.full((count, count), of_all**2) + np.eye(count) * max(of_one**2, spread)
+    own: Array = np.full((count, count), error.of_all**2) + np.eye(count) * max(error.of_one**2, spread)
     prior: Array = np.block([[own, np.zeros((count, count))], [np.zeros((count, count)), of_curves]])
     variance = float(last @ prior @ last)
     if not rows:

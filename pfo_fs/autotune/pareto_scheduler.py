@@ -146,9 +146,13 @@ class ParetoScheduler(FrequencyScheduler):
                 yield from self._window(self._at_max_clocks(), "measuring at max clocks")
 
     def _turns(self, *, for_energy: bool) -> tuple[int, ...]:
-        """Which ranks follow a plan that is measured, by step; empty where default clocks are lower than max clocks."""
-        block = self._beliefs.block(for_energy=for_energy)
-        return tuple(turn for turn in ROUND for _ in range(block)) if self._takes_turns else ()
+        """Which ranks follow a plan that is measured, by step.
+
+        It is empty where default clocks are lower than max clocks, or would draw more power than the target allows.
+        """
+        if not self._takes_turns or self._goal.target.power is not None:
+            return ()
+        return tuple(turn for turn in ROUND for _ in range(self._beliefs.block(for_energy=for_energy)))
 
     def _at_max_clocks(self) -> list[FrequencySchedule]:
         """The schedules with all instructions at max clocks."""
@@ -194,7 +198,7 @@ class ParetoScheduler(FrequencyScheduler):
         if window is None:
             return
         model = self._learned = self._new_model()
-        told = self._yielded.turns != _ALL_FOLLOW or not self._takes_turns
+        told = self._yielded.turns != _ALL_FOLLOW
         if told and not self._goal.slowdowns and plan.key != model.max_clocks.key:
             block = len(self._yielded.turns) // len(ROUND)
             self._beliefs.add_trial(plan.key, trial_of(model, self._beliefs, plan, window, block))
@@ -248,8 +252,8 @@ class ParetoScheduler(FrequencyScheduler):
             turns = self._turns(for_energy=True)
             rounds = round(_DEFAULT_SHARE * self._iterations / max(1, len(turns) // 2))
             steps = min(max(rounds, _ROUNDS), _MOST_ROUNDS) * len(turns)
-        steps = -(-steps // max(1, len(turns))) * len(turns)
-        purpose: Literal["run", "measure"] = "measure" if choice.trial else "run"
+        steps = -(-steps // len(turns)) * len(turns) if turns else 0
+        purpose: Literal["run", "measure"] = "measure" if choice.trial and turns else "run"
         asked = choice.plan.key in self._energy_asked and not self._is_measuring
         stays = nothing_to_tell or asked or (trial is not None and trial.saved_error < math.inf)
         return ScheduleRequest(self._schedules, purpose, message, choice.converged and stays, turns, steps)

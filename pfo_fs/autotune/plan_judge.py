@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.job_layout import Kind
 from pfo_fs.autotune.judgements import (
     ERROR_OF_SAVING,
@@ -117,24 +117,17 @@ class PlanJudge:
         of_times[-1, -1] += own.sampling**2
         of_powers = model.curves.covariance_of([each.powers for each in plans], powers=True)
         measured = [*others, mine]
-        later = [self._later(*each) for each in zip(measured, plans, strict=True)]
+        later = [None if each is None else Offset(each.later, each.later_error) for each in measured]
         saved = [
             None if each is None else Offset(each.saved - alone.saved, each.saved_error)
             for each, alone in zip(measured, plans, strict=True)
         ]
-        late, late_error = expected_offset(later, of_times, *ERROR_OF_TIME)
-        more_saved, saved_error = expected_offset(saved, of_powers, *ERROR_OF_SAVING)
+        late, late_error = expected_offset(later, of_times, ERROR_OF_TIME, shares_curves=False)
+        more_saved, saved_error = expected_offset(saved, of_powers, ERROR_OF_SAVING, shares_curves=True)
         late_error = math.hypot(late_error, _LEAST_ERROR)
         # No plan is faster than max clocks: where it looks so, those were measured with more work.
         late = max(late, -own.slower)
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
-
-    def _later(self, trial: Trial | None, alone: _ByModel) -> Offset | None:
-        """By how much iterations of a plan were later than its model says: in all, and beside the same iterations."""
-        if trial is None:
-            return None
-        plain = (1 + trial.slower) * self._model.full_s / self._model.target_s - 1 - alone.late
-        return Offset(plain, trial.slower_error, trial.later, trial.later_error)
 
     @cached_property
     def _powers_w(self) -> dict[tuple[Kind, int], float]:

@@ -39,14 +39,14 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     shares = window.follows.mean(axis=(1, 2))
     spans_s: Array = window.spans_s.max(axis=1)
     off = (spans_s - _as_modelled(model, window, full_s)) / model.full_s
-    later, slower = _slope(off, shares), _slope(np.log(spans_s), shares)
+    later = _slope(off, shares)
     if math.isinf(later.error):
         later = _Slope(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
     saved, saved_error = 0.0, math.inf
     if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
         saved, saved_error = _saved(model, window, full_s)
     default_steps = round(float((1 - shares).sum()))
-    return Trial(plan, saved, saved_error, later.value, later.error, slower.value, slower.error, default_steps)
+    return Trial(plan, saved, saved_error, later.value, later.error, default_steps)
 
 
 def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:

@@ -355,7 +355,6 @@ def test_the_energy_that_a_plan_saves_is_told_by_each_ranks_own_steps_with_and_w
 def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
     """Steps that differ by 20 % tell a plan's lateness as exactly as those that do not."""
     model, plan, trial = measured_in_turns(STEP_FACTORS)
-    assert trial.slower_error > 0.05, "plain times do not"
     calm, same, calm_trial = measured_in_turns(())
     assert model.judge(plan).late == pytest.approx(calm.judge(same).late, abs=0.004)
     assert trial.later_error < 3 * calm_trial.later_error + 0.003
