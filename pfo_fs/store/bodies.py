@@ -188,11 +188,11 @@ class IndexBody(_Body):
     @property
     def term(self) -> Term:
         """For how long the schedule holds, and who follows it meanwhile."""
-        return Term(self.until, self.after, tuple(self.turns))
+        return Term(self.until, self.after, tuple(self.turns), by_hand=self.source.kind == "yaml")
 
     @property
     def stays(self) -> bool:
-        """Whether the schedule holds for ever; if not, it only measures."""
+        """Whether the schedule holds for ever; if not, it only measures, or a person wants it for some steps."""
         return self.term.stays(self.number)
 
 

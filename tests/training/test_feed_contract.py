@@ -176,7 +176,7 @@ class FeedContract(RuleBasedStateMachine):
         if self.published:
             newest = self.published[-1]
             assert {rank.runs for rank in self.ranks} <= {newest.number, None}
-            if not newest.steps and not self.exchange_has_failed():
+            if not newest.until and not self.exchange_has_failed():
                 assert {rank.runs for rank in self.ranks} == {newest.number}
 
     def exchange_has_failed(self) -> bool:
