@@ -54,6 +54,11 @@ def half_of(pp_rank: int, dp_rank: int) -> int:
     return (pp_rank + dp_rank) % 2
 
 
+def share_of(turns: Sequence[int]) -> float:
+    """Returns how many of the ranks follow a schedule, in the mean over the steps."""
+    return sum(turn.bit_count() for turn in turns) / (2 * len(turns)) if turns else 1.0
+
+
 def follows(turns: Sequence[int], step: int, half: int) -> bool:
     """Returns whether the ranks of a half follow a schedule in a step."""
     return not turns or bool(turns[step % len(turns)] >> half & 1)

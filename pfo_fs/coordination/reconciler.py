@@ -117,12 +117,10 @@ class Reconciler:
 
     def _end_override(self, now: float) -> None:
         """Ends a person's schedule whose last step is over, or was before ranks could follow it."""
-        override, publication = self.override, self.publication
-        is_published = publication.source is not None and publication.source.sha256 == override.accepted_sha256
-        until = publication.term.until if is_published else override.until
-        step = self.progress.step if is_published else self.progress.start_step(now)
-        if override.active and 0 < until <= step:
-            override.end(until)
+        override, progress = self.override, self.progress
+        is_published = override.published_sha256 == override.accepted_sha256
+        if override.active and 0 < override.term.until <= (progress.step if is_published else progress.start_step(now)):
+            override.end()
 
     # ---- what has happened
 
@@ -231,7 +229,7 @@ class Reconciler:
         """For how long the next schedule holds."""
         publication = self.publication
         if wanted.source.kind == "yaml":
-            return Term(self.override.until, publication.staying, self.override.turns, by_hand=True)
+            return self.override.term._replace(after=publication.staying)
         if wanted.turns:
             after = publication.staying if wanted.measures else publication.number + 1
             # Measuring leaves out the first step.

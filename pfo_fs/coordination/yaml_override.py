@@ -16,6 +16,7 @@ from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs
 from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.store import JobFolder, layout
+from pfo_fs.turns import Term
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class YamlOverride:
     Attributes:
         target: The target that the file requests; None if it requests none.
         straggler: The straggler that the file announces; None if it announces none.
-        turns, until: Those of the accepted file, as in `ScheduleDocument`.
+        term: Turns and end of the accepted file; `after` is left open.
     """
 
     folder: JobFolder
@@ -96,8 +97,7 @@ class YamlOverride:
         self.target = self.plan_inputs.target if self.plan_inputs else None
         self.straggler = self.plan_inputs.straggler if self.plan_inputs else None
         self.schedules: list[FrequencySchedule] | None = None
-        self.turns: tuple[int, ...] = ()
-        self.until = 0
+        self.term = Term()
         self.problem = ""
         self._before = ""  # text for the status: what was accepted before this file
         self._file = SettledFile()
@@ -176,7 +176,7 @@ class YamlOverride:
         self._decided = sha256
         self.accepted_sha256 = sha256 if document.has_clocks else ""
         self.schedules, self.problem = schedules, ""
-        self.turns, self.until = document.turns, document.until
+        self.term = Term(document.until or 0, turns=document.turns, by_hand=True)
         if not document.has_clocks:
             self._before = ""
         self.target, self.straggler = document.target, document.straggler
@@ -197,11 +197,10 @@ class YamlOverride:
             state: Literal["in force", "accepted, starts soon"] = "in force" if in_force else "accepted, starts soon"
             self._write_status(state, self.accepted_sha256, more={"schedule_number": number, "from_step": start_step})
 
-    def end(self, step: int) -> None:
-        """Leaves the clocks to the scheduler again: the steps of the accepted file have ended before this one."""
-        log.info("job %s: schedule.yaml has ended at step %d; the scheduler decides again", self.folder.job_id, step)
-        if self._decided in ("", self.accepted_sha256):
-            self._write_status(f"ended at step {step}", self.accepted_sha256)
+    def end(self) -> None:
+        """Leaves the clocks to the scheduler again: the accepted file was for steps that have passed."""
+        if self._decided == self.accepted_sha256:
+            self._write_status(f"ended at step {self.term.until}", self.accepted_sha256)
         self.accepted_sha256, self.schedules, self._before = "", None, ""
 
     def report_applied(self, number: int, start_step: int) -> None:

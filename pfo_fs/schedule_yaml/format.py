@@ -39,8 +39,7 @@ def format_schedule_yaml(
     """
     lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []
     lines = [re.sub(r"[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]", "?", line) for line in lines]
-    lines += [f"turns: {list(turns)}"] if turns else []
-    lines += [f"until: {until}"] if until else []
+    lines += [f"turns: {list(turns)}"] * bool(turns) + [f"until: {until}"] * bool(until)
     instructions_of = {schedule.rank: _instructions(schedule) for schedule in schedules}
     if not instructions_of:
         return "\n".join([*lines, "all: 0"]) + "\n"

@@ -49,7 +49,7 @@ from pfo_fs.turns import ALL, MOST_TURNS
 
 Request = TypeVar("Request", Target, Straggler)
 _TOP_LEVEL = ("all", "stages", "ranks", "turns", "until", "target", "straggler")
-_TURNS = "turns is a list such as [1, 2, 3, 0]: 1 even ranks follow the clocks in a step, 2 odd ones, 3 all, 0 none"
+_TURNS = f"turns is a list of up to {MOST_TURNS:,}, such as [1, 2, 3, 0]: who follows; 1 even ranks, 2 odd ones, 3 all"
 _MOST_STEPS = 10**9
 _EMPTY = "the file is empty; remove it, or write `all: 0` to leave all clocks alone"
 _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
@@ -98,7 +98,7 @@ class _DocumentReader:
             elif key == "turns":
                 document = replace(document, turns=self._read_turns(value))
             elif key == "until":
-                document = replace(document, until=self._read_until(value), until_line=line)
+                document = replace(document, until=self._read_number(value, "until", _MOST_STEPS), until_line=line)
             elif key == "target":
                 example = "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}"
                 document = replace(document, target=self._read_request(Target, key, example, value))
@@ -106,22 +106,15 @@ class _DocumentReader:
                 example = "{slowdown: 1.2, pipeline: 3}"
                 document = replace(document, straggler=self._read_request(Straggler, key, example, value))
             seen.setdefault(key, line)
-        for key in {"turns", "until"} & seen.keys() if not {"all", "stages", "ranks"} & seen.keys() else ():
+        for key in {"turns", "until"} & seen.keys() if seen.keys().isdisjoint(("all", "stages", "ranks")) else ():
             self.problems.append(Problem(seen[key], f"{key} is about clocks; set some by all, stages or ranks, too"))
         return document
 
     def _read_turns(self, node: yaml.Node) -> tuple[int, ...]:
         if not isinstance(node, yaml.SequenceNode) or not 0 < len(node.value) <= MOST_TURNS:
-            reason = f"{_TURNS}; at most {MOST_TURNS:,} steps; got {describe_node(node)}"
-            self.problems.append(Problem(line_of(node), reason))
+            self.problems.append(Problem(line_of(node), f"{_TURNS}; got {describe_node(node)}"))
             return ()
         return tuple(self._read_number(turn, "a turn", ALL) for turn in node.value)
-
-    def _read_until(self, node: yaml.Node) -> int:
-        until = self._read_number(node, "until, the first step that no longer follows this file,", _MOST_STEPS)
-        if node.value == "0":
-            self.problems.append(Problem(line_of(node), "until is a step after the first; got 0"))
-        return until
 
     def _read_number(self, node: yaml.Node, what: str, most: int) -> int:
         try:

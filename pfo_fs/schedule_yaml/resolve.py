@@ -44,14 +44,14 @@ class ScheduleDocument:
         ranks: The entries below `ranks`; no rank is in two of them.
         target: The target that the scheduler is to plan for.
         turns: Which ranks follow the clocks in which step, as in `Term`; empty: all of them in all steps.
-        until: The first step that no longer follows the clocks, and its line; 0: there is none.
+        until, until_line: The first step that no longer follows them, None: there is none; and the line that says so.
     """
 
     for_all: ClockEntry | None = None
     stages: tuple[SelectedEntry, ...] = ()
     ranks: tuple[SelectedEntry, ...] = ()
     turns: tuple[int, ...] = ()
-    until: int = 0
+    until: int | None = None
     until_line: int = 0
     target: Target | None = None
     straggler: Straggler | None = None
@@ -78,7 +78,7 @@ class ScheduleDocument:
         Raises:
             ScheduleProblems: It ends before.
         """
-        if 0 < self.until <= first_step:
+        if self.until is not None and self.until <= first_step:
             reason = f"until: ranks can follow this file from step {first_step} on only; name a step after that"
             raise ScheduleProblems([Problem(self.until_line, reason)])
 
