@@ -86,17 +86,14 @@ def life_svg(data: JobData, bounds: Bounds) -> str:
         return _LEFT + (step - begin) * px_per_step
 
     for window, first, end, share in spans_of(data, end_step):
-        if first < begin:
+        if window is None or first < begin:
             continue
-        name, clocks = "no schedule", dict.fromkeys(range(stages), 0.0)
-        if window is not None:
-            name, clocks = f"schedule {window.number}", mean_clocks(data, window)
         wide_px, middle = (end - first) * px_per_step, x_of((first + end) / 2)
         box_px, high_px = wide_px - min(2.0, wide_px * 0.1), (row_px - gap) * share
-        for stage, mhz in clocks.items():
+        for stage, mhz in mean_clocks(data, window).items():
             tone, top = shade(mhz, bounds), _TOP + stage * row_px
             about = (f"{mhz:,.0f} MHz" if mhz else "left alone") + (", in turns" if share < 1 else "")
-            tooltip = f"{name}, {data.place} {stage}: {about}"
+            tooltip = f"schedule {window.number}, {data.place} {stage}: {about}"
             fill = SCALE[tone] if mhz else _LANE
             if share < 1:
                 picture.box(x_of(first), top, box_px, row_px - gap, _LANE)
@@ -104,9 +101,9 @@ def life_svg(data: JobData, bounds: Bounds) -> str:
             if wide_px > _LABEL_PX and row_px > _ROW_PX / 2 and share == 1:
                 text, colour = (f"{mhz:.0f}", ink(tone)) if mhz else ("–", "var(--soft)")
                 picture.text(middle, top + (row_px - gap) / 2, text, fill=colour)
-        if wide_px > _LABEL_PX and window is not None:
+        if wide_px > _LABEL_PX:
             picture.text(middle, _TOP - 10, f"{window.number}")
-        if window is not None and window.follows_straggler:
+        if window.follows_straggler:
             picture.box(x_of(first), _TOP, wide_px, stages * row_px, "none", stroke="var(--warn)")
     for stage in range(0, stages, 1 if row_px > _ROW_PX / 2 else 4):
         picture.text(_LEFT - 8, _TOP + (stage + 0.5) * row_px, f"{stage}", anchor="end")

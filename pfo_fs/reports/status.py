@@ -113,9 +113,9 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tupl
     row["off"] = switched.covers(folder.job_id)
     try:
         state = read_state(folder, _MOST_HOSTS)
-        number = state.current.number if state.current is not None else -1
-        index = _quietly(folder.read, bodies.IndexBody, number=number) if number >= 0 else None
         row |= _about(state)
+        number = row.get("schedule")
+        index = None if number is None else _quietly(folder.read, bodies.IndexBody, number=number)
         row["term"] = term_text(index, row["step"]) if index is not None else ""
         return {**row, "ranks_registered": len(folder.numbers(bodies.RanksBody))}, state
     except (RecordError, StoreError) as error:

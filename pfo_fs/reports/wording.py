@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from pfo_fs.turns import share_of
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 _ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
 _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
-_MOST_TURNS = 8
-"""So many turns are shown."""
 ABRUPT = "ended without closing the optimizer"
 """Part of the message about a job whose training process was gone without a word: killed, or crashed."""
 
@@ -63,8 +62,7 @@ def difference_text(more: float, text_of: Callable[[float, float | None], str], 
 
 def term_text(index: IndexBody, step: int = -1) -> str:
     """Says which ranks follow a schedule in which steps, and until when; empty: all of them from `step` on."""
-    shown = " ".join(map(str, index.turns[:_MOST_TURNS])) + (" ..." if len(index.turns) > _MOST_TURNS else "")
-    turns = f"in turns ({shown})" if share_of(index.turns) < 1 else ""
+    turns = f"in turns ({shorten(' '.join(map(str, index.turns)), 20)})" if share_of(index.turns) < 1 else ""
     after = f"schedule {index.after}" if index.after >= 0 else "default clocks"
     if index.stays:
         after, turns = "all ranks in all steps", "" if 0 < index.until <= step else turns

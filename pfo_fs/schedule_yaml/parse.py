@@ -50,7 +50,6 @@ from pfo_fs.turns import ALL, MOST_TURNS
 Request = TypeVar("Request", Target, Straggler)
 _TOP_LEVEL = ("all", "stages", "ranks", "turns", "until", "target", "straggler")
 _TURNS = f"turns is a list of up to {MOST_TURNS:,}, such as [1, 2, 3, 0]: who follows; 1 even ranks, 2 odd ones, 3 all"
-_MOST_STEPS = 10**9
 _EMPTY = "the file is empty; remove it, or write `all: 0` to leave all clocks alone"
 _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 
@@ -98,7 +97,7 @@ class _DocumentReader:
             elif key == "turns":
                 document = replace(document, turns=self._read_turns(value))
             elif key == "until":
-                document = replace(document, until=self._read_number(value, "until", _MOST_STEPS), until_line=line)
+                document = replace(document, until=self._read_number(value, "until", 10**9), until_line=line)
             elif key == "target":
                 example = "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}"
                 document = replace(document, target=self._read_request(Target, key, example, value))

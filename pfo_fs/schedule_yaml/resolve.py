@@ -73,11 +73,7 @@ class ScheduleDocument:
             raise PlanError(f"straggler: there is no pipeline {at}; the job has {have}")
 
     def check_until(self, first_step: int) -> None:
-        """Checks that some steps follow the document, whose first one is `first_step`.
-
-        Raises:
-            ScheduleProblems: It ends before.
-        """
+        """Raises `ScheduleProblems` if the document ends before `first_step`, the first one that can follow it."""
         if self.until is not None and self.until <= first_step:
             reason = f"until: ranks can follow this file from step {first_step} on only; name a step after that"
             raise ScheduleProblems([Problem(self.until_line, reason)])

@@ -28,7 +28,9 @@ def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobDat
     assert measured.iterations == all_follow
     first = data.windows[0].measured
     assert first is not None
-    assert first.span_s == pytest.approx(data.model.full_time_s if data.model else 0, rel=0.002)
+    without = data.windows[1].without
+    assert without is not None
+    assert first.span_s == pytest.approx(without.span_s, rel=0.002)
     assert data.unreadable == []
 
 
