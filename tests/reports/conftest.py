@@ -42,10 +42,10 @@ def play_job(root: Path) -> None:
         seed=0,  # a plan was measured and stays before the straggler is announced, and after it has gone
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
-    for step, _ in enumerate(play.run(150)):
-        if step == 92:
+    for step, _ in enumerate(play.run(200)):
+        if step == 120:
             (play.folder.location / "schedule.yaml").write_text("straggler: {slowdown: 1.2, pipeline: 1}\n")
-        if step == 112:
+        if step == 140:
             play.folder.remove_yaml()
 
 

@@ -30,7 +30,7 @@ def index_of(number: int = 7, **term: object) -> bodies.IndexBody:
     [
         ({}, 5, ""),
         ({"turns": ROUND}, 5, "in turns (1 2 3 0)"),
-        ({"turns": [3] * 9 + [0]}, 5, "in turns (3 3 3 3 3 3 3 3 ...)"),
+        ({"turns": [3] * 19 + [0]}, 5, "in turns (3 3 3 3 3 3 3 [...])"),
         ({"turns": [3], "until": 9, "after": 7}, 5, ""),
         ({"turns": ROUND, "until": 9, "after": 7}, 5, "in turns (1 2 3 0) until step 9, then all ranks in all steps"),
         ({"turns": ROUND, "until": 9, "after": 7}, 9, ""),
