@@ -79,8 +79,10 @@ class Reconciler:
             self.status.log(logging.WARNING, problem)
         source = publication.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
-        pipelines = self.job.job_info.dp_degree
-        return YamlOverride(self.folder, pipelines, accepted, publication.by_hand, publication.plan_inputs)
+        pipelines, by_hand = self.job.job_info.dp_degree, publication.by_hand
+        override = YamlOverride(self.folder, pipelines, accepted, by_hand, publication.plan_inputs)
+        override.term = publication.term if accepted else override.term
+        return override
 
     def reconcile(self, now: float, names: set[str]) -> bool:
         """Does what is due, with the names in the job's folder now; returns whether a schedule was published."""

@@ -155,6 +155,21 @@ def test_a_bad_file_leaves_a_schedule_in_force_only_until_its_end(
     assert status_of(folder)["state"] == "rejected"
 
 
+def test_a_new_coordinator_that_finds_a_bad_file_ends_the_schedule_before_it_all_the_same(
+    coordinator: Coordinator, folder: JobFolder, clock: Clock
+) -> None:
+    say_yaml(folder, FILE)
+    poll(coordinator, clock, 3)
+    say_yaml(folder, "all: [")
+    after = coordinate(folder, clock)
+    write_step(folder, 300, number=1)
+    poll(after, clock, 15)
+    assert newest(folder) == 1
+    write_step(folder, 500, number=0)
+    poll(after, clock, 3)
+    assert index_of(folder, 2).source.kind == "scheduler"
+
+
 def test_the_end_that_a_person_has_named_does_not_move_with_the_start(
     coordinator: Coordinator, folder: JobFolder, clock: Clock
 ) -> None:
