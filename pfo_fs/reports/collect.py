@@ -320,11 +320,13 @@ def _measured(
     data: JobData, results: dict[int, bodies.ResultBody], turns: Sequence[int], *, follow: bool
 ) -> Measured | None:
     """What ranks measured that followed a schedule, or did not: energies of their own turns, times of all at once."""
-    if not results or not (follow or turns):
+    if not results:
         return None
     place = {info.rank: info for info in data.infos}
     halves = {rank: half_of(place[rank].pp_rank, place[rank].dp_rank) for rank in results}
     own = {rank: _of_turns(body.result, turns, {halves[rank]}, follow) for rank, body in results.items()}
+    if not follow and any(own[rank] is body.result for rank, body in results.items()):
+        return None  # a rank has followed it in all steps
     together = {rank: _of_turns(body.result, turns, {0, 1}, follow) for rank, body in results.items()}
     firsts = {rank: result for rank, result in together.items() if place[rank].pp_rank == 0} or together
     spans: dict[int, list[float]] = {}
@@ -348,8 +350,9 @@ def _of_turns(result: ProfilingResult, turns: Sequence[int], halves: set[int], f
     """The steps in which all ranks of these halves followed a schedule, or none; all steps if there is no such one."""
     steps = enumerate(result.iter_step or range(len(result.iter_time)))
     kept = [n for n, step in steps if all(follows(turns, step, half) == follow for half in halves)]
-    lists = {name: getattr(result, name) for name in ("iter_time", "iter_span", "iter_energy")} if kept else {}
-    return result.model_copy(update={name: [values[n] for n in kept if values] for name, values in lists.items()})
+    lists = {name: getattr(result, name) for name in ("iter_time", "iter_span", "iter_energy")}
+    update = {name: [values[n] for n in kept if values] for name, values in lists.items()}
+    return result.model_copy(update=update) if kept else result
 
 
 def _spread(by_rank: Sequence[Sequence[float]], of_step: Callable[[Iterable[float]], float]) -> float | None:

@@ -122,6 +122,12 @@ def test_without_a_scheduler_s_figures_a_schedule_is_compared_with_the_ranks_tha
     assert "in turns" in savings.baseline.origin
 
 
+def test_a_schedule_that_all_ranks_follow_in_all_steps_was_not_measured_without_it(data: JobData) -> None:
+    for window in data.windows:
+        if window.measured is not None and set(window.index.turns) <= {3}:
+            assert window.without is None
+
+
 def test_ranks_that_follow_a_lower_clock_take_less_energy_than_the_same_ranks_without(data: JobData) -> None:
     window = measured(data)
     assert window.measured is not None
