@@ -14,6 +14,8 @@ NONE, EVEN, ODD, ALL = range(4)
 """Which ranks follow the schedule in a step: bit 0 stands for the even half, bit 1 for the odd one."""
 ROUND = (EVEN, ODD, ALL, NONE)
 """Each half runs with and without the schedule, beside a half that does and beside one that does not."""
+MEASURED_BY_HAND = 24
+"""A person's schedule in turns is measured in whole rounds of so many steps, which tell its time to some 0.03 %."""
 MOST_TURNS = 1024
 """A longer list of turns is an error: a round of blocks of 100 steps has 400."""
 
@@ -26,11 +28,14 @@ class Term(NamedTuple):
         after: The number of the schedule that all ranks follow from then on; the schedule's own: it stays, without
             turns. -1: default clocks.
         turns: Which ranks follow it, by step, from step 0 on and repeated; empty: all of them in all steps.
+        by_hand: Whether a person has named `until`: then it is that step wherever the schedule starts. Otherwise there
+            are as many steps as it takes to measure the schedule.
     """
 
     until: int = 0
     after: int = -1
     turns: tuple[int, ...] = ()
+    by_hand: bool = False
 
     def turn_at(self, step: int) -> int:
         """Returns which ranks follow the schedule in a step, or the one after it."""
@@ -47,6 +52,11 @@ FOR_EVER = Term()
 def half_of(pp_rank: int, dp_rank: int) -> int:
     """Returns the half of a rank, 0 or 1: over two steps each stage and each pipeline has both."""
     return (pp_rank + dp_rank) % 2
+
+
+def share_of(turns: Sequence[int]) -> float:
+    """Returns how many of the ranks follow a schedule, in the mean over the steps."""
+    return sum(turn.bit_count() for turn in turns) / (2 * len(turns)) if turns else 1.0
 
 
 def follows(turns: Sequence[int], step: int, half: int) -> bool:

@@ -112,18 +112,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     folder.write(bodies.ProgressBody(ranks=[progress]))
     folder.write(bodies.IterationTimesBody(rank=0, steps=[(8, 0, 0.1), (9, 0, 0.1)], throttled="power"))
     folder.write_file(layout.PROFILE, _PROFILE.encode())
-    folder.write(
-        bodies.ModelBody(
-            blocking_power_w=75,
-            delay_s=0.0,
-            overhead_s=0.001,
-            full_time_s=0.1,
-            full_energy_j=40,
-            power_drift_factor=1,
-            time_margin=0.01,
-            gpus_per_rank=1,
-        )
-    )
+    folder.write(bodies.ModelBody(blocking_power_w=75, delay_s=0.0))
     return shared, folder
 
 

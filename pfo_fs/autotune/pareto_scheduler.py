@@ -350,6 +350,5 @@ class ParetoScheduler(FrequencyScheduler):
         """Returns the figures of the model that plans are made with, and what the last plan saves and costs."""
         if self._model is None or self._choice is None:
             return {}
-        drift = self._beliefs.power_drift_factor
         trial = self._beliefs.trials.get(self._choice.plan.key)
-        return figures_of(self._model, self._choice.judgement, trial) | {"power_drift_factor": drift}
+        return figures_of(self._model, self._choice.judgement, trial)

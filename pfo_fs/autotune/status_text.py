@@ -71,20 +71,5 @@ def figures_of(model: JobModel, found: Judgement, trial: Trial | None) -> dict[s
         measured["default_steps"] = trial.default_steps
         if trial.saved_error < math.inf:
             measured |= {"energy_saved": found.saved, "energy_saved_error": found.saved_error}
-    costs = model.problem.switch_costs
-    return {
-        "blocking_power_w": model.problem.blocking_power_w,
-        "delay_s": model.calibration.delay_s if model.calibration else 0.0,
-        "overhead_s": model.problem.overhead_s,
-        "driver_time_s": costs.driver_time_s,
-        "switch_latency_s": costs.latency_s,
-        "switch_late_s": costs.timing_error_s,
-        "switch_calls": costs.calls,
-        "max_calls_per_s": costs.max_calls_per_s if costs.max_calls_per_s < float("inf") else 0.0,
-        "ranks_per_host": max((len(host) for host in costs.hosts), default=1),
-        "full_time_s": model.full_s,
-        "full_energy_j": model.full_j,
-        "time_margin": 0.0,
-        "gpus_per_rank": model.problem.gpus_per_rank,
-        **measured,
-    }
+    delay_s = model.calibration.delay_s if model.calibration else 0.0
+    return {"blocking_power_w": model.problem.blocking_power_w, "delay_s": delay_s, **measured}

@@ -57,18 +57,23 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     if current is None or index is None:
         fail(f"job {folder.job_id} has no schedule yet" + (f": {current.message}" if current else ""))
     schedules = [schedule for info in infos if (schedule := folder.read_schedule(index, info)) is not None]
+    # A schedule that only takes turns while it is measured, and stays, is one without an end.
+    turns, until = (index.turns, index.until) if not index.until or not index.stays else ([], 0)
     if json_:
         document = {
             "job_id": folder.job_id,
             "number": index.number,
             "from_step": current.start_step,
             "source": index.source.model_dump(),
+            "turns": turns,
+            "until": until,
             "schedules": [schedule.model_dump() for schedule in schedules],
         }
         print_json(document)
         return
     comment = f"job {folder.job_id}, schedule {index.number} ({index.source.kind}), from step {current.start_step}"
-    print(format_schedule_yaml(schedules, infos, body.job_info, comment=comment), end="")  # noqa: T201
+    text = format_schedule_yaml(schedules, infos, body.job_info, comment=comment, turns=turns, until=until)
+    print(text, end="")  # noqa: T201
 
 
 @schedule_app.command("check", cls=PlainCommand)
@@ -146,10 +151,15 @@ def _problems(folder: JobFolder, content: bytes) -> list[dict[str, object]]:
     from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
+    from pfo_fs.store import bodies
 
     body, infos = _job_and_ranks(folder)
+    progress = folder.read(bodies.ProgressBody, name=0)
+    step = max((rank.step for rank in progress.ranks), default=-1) if progress is not None else -1
     try:
-        parse_schedule_yaml(content).resolve(body.job_info, infos, RankRegistry(folder, infos).orders())
+        document = parse_schedule_yaml(content)
+        document.check_until(step + 1)
+        document.resolve(body.job_info, infos, RankRegistry(folder, infos).orders())
     except ScheduleProblems as error:
         return [{"line": problem.line, "reason": problem.reason} for problem in error.problems]
     except PlanError as error:

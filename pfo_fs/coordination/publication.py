@@ -64,13 +64,14 @@ class Publication:
         source: The newest schedule's source; None before the first, and if it cannot be read any more.
         start_step: The newest schedule's first step.
         term: For how long the newest schedule holds, and who follows it meanwhile.
-        staying: The number of the newest schedule that holds for ever, which ranks follow after one that only measures;
-            -1 for none.
+        staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
+            for none.
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
         made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
             from them.
         kept: The newest schedule, if an earlier coordinator's policy had measured it and kept it; else -1.
         plan_inputs: What the newest schedule of any policy was made for, as earlier coordinators have committed it.
+        by_hand: The hash of the `schedule.yaml` whose schedule was published last; empty if none was.
     """
 
     folder: JobFolder
@@ -86,6 +87,7 @@ class Publication:
         self.made: dict[int, bodies.Source] = {}
         self.kept = -1
         self.plan_inputs: PlanInputs | None = None
+        self.by_hand = ""
         self._announced_before: Announced | None = None
 
     def restore(self, policy: str) -> list[str]:
@@ -121,7 +123,7 @@ class Publication:
         problems: list[str] = []
         number, source, start_step, term, staying = -1, None, 0, Term(), -1
         made: dict[int, bodies.Source] = {}
-        plan_inputs, replayed = None, 0
+        plan_inputs, replayed, by_hand = None, 0, ""
         listed = self.folder.schedule_numbers()
         after = listed[-1] + 1 if listed else 0
         for committed in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
@@ -137,6 +139,7 @@ class Publication:
             number, source, start_step, term = committed, index.source, index.start_step, index.term
             staying = number if index.stays else staying
             if source.kind != "scheduler":
+                by_hand = source.sha256
                 continue
             plan_inputs = source.plan_inputs
             if source.policy != policy or source.revision == 0:
@@ -153,7 +156,7 @@ class Publication:
             # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
             made.clear()
         self.number, self.source, self.start_step, self.term, self.staying = number, source, start_step, term, staying
-        self.made, self.plan_inputs = made, plan_inputs
+        self.made, self.plan_inputs, self.by_hand = made, plan_inputs, by_hand
         return problems
 
     @property
@@ -226,7 +229,7 @@ class Publication:
     def applied(self, number: int, step: int) -> None:
         """Notes that rank 0 follows schedule `number` from `step` on."""
         if number == self.number:
-            if self.term.until:
+            if self.term.until and not self.term.by_hand:
                 self.term = self.term._replace(until=self.term.until + step - self.start_step)
             self.start_step = self.in_force_step = step
 

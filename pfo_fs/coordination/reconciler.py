@@ -79,7 +79,10 @@ class Reconciler:
             self.status.log(logging.WARNING, problem)
         source = publication.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
-        return YamlOverride(self.folder, self.job.job_info.dp_degree, accepted, publication.plan_inputs)
+        pipelines, by_hand = self.job.job_info.dp_degree, publication.by_hand
+        override = YamlOverride(self.folder, pipelines, accepted, by_hand, publication.plan_inputs)
+        override.term = publication.term if accepted else override.term
+        return override
 
     def reconcile(self, now: float, names: set[str]) -> bool:
         """Does what is due, with the names in the job's folder now; returns whether a schedule was published."""
@@ -92,7 +95,9 @@ class Reconciler:
             if self.runner.is_outdated(self.publication.newest_made):
                 self.publication.forget()
             self.runner.start(self.publication.made, self.publication.kept)
-        self.override.poll(layout.YAML in names, now, self._resolve)
+        if not self.progress.is_awaited:  # it tells whether the steps of a file are over
+            self.override.poll(layout.YAML in names, now, self._resolve, self.progress.start_step(now))
+        self._end_override(now)
         if not self._update_plan_inputs(now):
             self._observe_results(now)
         self._write_rank_files()  # before a newer schedule: the coordinator that published this one may have died
@@ -111,6 +116,13 @@ class Reconciler:
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         return document.resolve(self.job.job_info, self.ranks.infos, self.runner.orders())
+
+    def _end_override(self, now: float) -> None:
+        """Ends a person's schedule whose last step is over, or was before ranks could follow it."""
+        override, progress = self.override, self.progress
+        is_published = override.published_sha256 == override.accepted_sha256
+        if override.active and 0 < override.term.until <= (progress.step if is_published else progress.start_step(now)):
+            override.end()
 
     # ---- what has happened
 
@@ -218,6 +230,8 @@ class Reconciler:
     def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:
         """For how long the next schedule holds."""
         publication = self.publication
+        if wanted.source.kind == "yaml":
+            return self.override.term._replace(after=publication.staying)
         if wanted.turns:
             after = publication.staying if wanted.measures else publication.number + 1
             # Measuring leaves out the first step.

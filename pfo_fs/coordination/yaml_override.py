@@ -16,6 +16,7 @@ from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs
 from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.store import JobFolder, layout
+from pfo_fs.turns import Term
 
 log = logging.getLogger(__name__)
 
@@ -77,22 +78,26 @@ class YamlOverride:
 
     Args:
         accepted_sha256: After a restart, the hash of the YAML that is in force already; empty if none is.
+        published_sha256: After a restart, the hash of the YAML that was in force last.
         plan_inputs: After a restart, the plan inputs of the newest schedule.
 
     Attributes:
         target: The target that the file requests; None if it requests none.
         straggler: The straggler that the file announces; None if it announces none.
+        term: Turns and end of the accepted file; `after` is left open.
     """
 
     folder: JobFolder
     pipelines: int
     accepted_sha256: str = ""
+    published_sha256: str = ""
     plan_inputs: PlanInputs | None = None
 
     def __post_init__(self) -> None:
         self.target = self.plan_inputs.target if self.plan_inputs else None
         self.straggler = self.plan_inputs.straggler if self.plan_inputs else None
         self.schedules: list[FrequencySchedule] | None = None
+        self.term = Term()
         self.problem = ""
         self._before = ""  # text for the status: what was accepted before this file
         self._file = SettledFile()
@@ -110,13 +115,14 @@ class YamlOverride:
         """Whether something is still to be decided, so that the next poll should be soon."""
         return self._file.may_be_gone or (self._file.content is not None and self._decided != self._file.sha256)
 
-    def poll(self, present: bool, now: float, resolve: Resolve) -> None:
+    def poll(self, present: bool, now: float, resolve: Resolve, first_step: int) -> None:
         """Reads the file, and accepts, rejects or removes it.
 
         Args:
             present: Whether a listing of the job's folder has the file. The listing must also have `job.json`: without
                 it, the folder is not seen for a moment, and the file does not count as missing.
             resolve: Turns a well-formed document into schedules for this job's ranks, or raises `PlanError`.
+            first_step: The first step that can follow a schedule that is published now.
         """
         content: bytes | None = None
         if present:
@@ -140,7 +146,7 @@ class YamlOverride:
         if self._is_refused:  # it can be read again: the same content is decided anew, which ends the problem
             self._is_refused, self._decided = False, ""
         if self._file.seen(content, now) and self._decided != self._file.sha256:
-            self._decide(content, resolve)
+            self._decide(content, resolve, first_step)
 
     def _remove(self) -> None:
         log.info("job %s: schedule.yaml was removed; the scheduler decides again", self.folder.job_id)
@@ -149,12 +155,14 @@ class YamlOverride:
         self._decided = self._before = ""
         self._write_status("removed", "")
 
-    def _decide(self, content: bytes, resolve: Resolve) -> None:
+    def _decide(self, content: bytes, resolve: Resolve, first_step: int) -> None:
         """Accepts or rejects content that has stopped changing; waits while the instruction order is not known."""
         sha256 = self._file.sha256
         try:
             document = parse_schedule_yaml(content)
             document.check_straggler(self.pipelines)
+            if sha256 != self.published_sha256:
+                document.check_until(first_step)
             schedules = resolve(document) if document.has_clocks else None
         except OrderUnknown as error:
             self._write_status("waiting", sha256, [(error.line, str(error))])
@@ -168,6 +176,7 @@ class YamlOverride:
         self._decided = sha256
         self.accepted_sha256 = sha256 if document.has_clocks else ""
         self.schedules, self.problem = schedules, ""
+        self.term = Term(document.until or 0, turns=document.turns, by_hand=True)
         if not document.has_clocks:
             self._before = ""
         self.target, self.straggler = document.target, document.straggler
@@ -182,10 +191,17 @@ class YamlOverride:
 
     def report_published(self, number: int, start_step: int, *, in_force: bool) -> None:
         """Completes the status: the accepted YAML is schedule `number`; `in_force`: rank 0 follows it."""
+        self.published_sha256 = self.accepted_sha256
         self._before = f"schedule {number}, which was accepted before"
         if self._decided == self.accepted_sha256:
             state: Literal["in force", "accepted, starts soon"] = "in force" if in_force else "accepted, starts soon"
             self._write_status(state, self.accepted_sha256, more={"schedule_number": number, "from_step": start_step})
+
+    def end(self) -> None:
+        """Leaves the clocks to the scheduler again: the accepted file was for steps that have passed."""
+        if self._decided == self.accepted_sha256:
+            self._write_status(f"ended at step {self.term.until}", self.accepted_sha256)
+        self.accepted_sha256, self.schedules, self._before = "", None, ""
 
     def report_applied(self, number: int, start_step: int) -> None:
         """Completes the status: the scheduler has made schedule `number` for the target or the straggler."""

@@ -345,6 +345,7 @@ def new_schedule(
         until=term.until,
         after=term.after,
         turns=list(term.turns),
+        by_hand=term.by_hand,
         plans=plans,
         ranks=ranks,
     )

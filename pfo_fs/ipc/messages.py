@@ -249,8 +249,8 @@ class NewSchedule(Message, frozen=True, kw_only=True):
     """A schedule: each different plan once, and each rank's index into `plans`. A rank without one has default clocks.
 
     The helper sends it to the ranks of its host; where no daemon schedules, rank 0 broadcasts it to all ranks.
-    `start_step` is the first step that follows it; `until`, `after` and `turns` are those of a `Term`. `number` is -1
-    for default clocks that are not a schedule of the job.
+    `start_step` is the first step that follows it; `until`, `after`, `turns` and `by_hand` are those of a `Term`.
+    `number` is -1 for default clocks that are not a schedule of the job.
     """
 
     number: ScheduleNumber
@@ -258,6 +258,7 @@ class NewSchedule(Message, frozen=True, kw_only=True):
     until: StepNumber = 0
     after: ScheduleNumber = -1
     turns: Annotated[list[Annotated[int, Meta(ge=0, le=ALL)]], Meta(max_length=MOST_TURNS)] = []
+    by_hand: bool = False
     plans: list[RankPlan] = []
     ranks: dict[int, int] = {}
 

@@ -17,6 +17,7 @@ from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.reports.wording import end_text
 from pfo_fs.store import JobFolder, bodies
+from pfo_fs.turns import follows, half_of
 
 T = TypeVar("T")
 
@@ -80,13 +81,15 @@ class Window:
         index: The schedule's index record.
         end_step: The first step of the next schedule; None for the last schedule.
         schedules: The clocks of each rank that has any; the other ranks leave their clocks alone.
-        measured: What was measured; None while there are no results.
+        measured: What was measured, by the ranks that followed it; None while there are no results.
+        without: The same of the ranks that had no turn; None if all of them followed it.
     """
 
     index: bodies.IndexBody
     end_step: int | None
     schedules: dict[int, FrequencySchedule]
     measured: Measured | None
+    without: Measured | None = None
 
     @property
     def number(self) -> int:
@@ -208,9 +211,11 @@ class JobData(JobState):
             for _, mhz in schedule.frequencies
         )
 
-    def entries(self, rank: int, window: Window) -> list[tuple[str, int, int]]:
-        """(instruction, stage, MHz) of what a rank ran under a schedule; 0 MHz: its clock was left alone."""
-        order, schedule = self.orders.get(rank, []), window.schedules.get(rank)
+    def entries(self, info: RankInfo, window: Window, step: int) -> list[tuple[str, int, int]]:
+        """(instruction, stage, MHz) of what a rank ran in a step under a schedule; 0 MHz: its clock was left alone."""
+        order, schedule = self.orders.get(info.rank, []), window.schedules.get(info.rank)
+        if not follows(window.index.turns, step, half_of(info.pp_rank, info.dp_rank)):
+            schedule = None
         if schedule is None or len(schedule.frequencies) != len(order):
             return [(name, stage, 0) for name, stage in order]
         return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=True)]
@@ -274,9 +279,9 @@ def collect_job(folder: JobFolder) -> JobData:
             if schedule is not None:
                 schedules[info.rank] = schedule
         results = results_of(data, index.number, data.infos, data.unreadable)
-        data.windows.append(
-            Window(index, following.start_step if following else None, schedules, _measured(data, results))
-        )
+        end_step = following.start_step if following else None
+        measured, without = (_measured(data, results, index.turns, follow=follow) for follow in (True, False))
+        data.windows.append(Window(index, end_step, schedules, measured, without))
     data.orders = _orders(data, quietly)
     return data
 
@@ -311,28 +316,43 @@ def _has_figures(result: ProfilingResult) -> bool:
     )
 
 
-def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured | None:
+def _measured(
+    data: JobData, results: dict[int, bodies.ResultBody], turns: Sequence[int], *, follow: bool
+) -> Measured | None:
+    """What ranks measured that followed a schedule, or did not: energies of their own turns, times of all at once."""
     if not results:
         return None
     place = {info.rank: info for info in data.infos}
-    firsts = {rank: body.result for rank, body in results.items() if place[rank].pp_rank == 0} or {
-        rank: body.result for rank, body in results.items()
-    }
+    halves = {rank: half_of(place[rank].pp_rank, place[rank].dp_rank) for rank in results}
+    own = {rank: _of_turns(body.result, turns, {halves[rank]}, follow) for rank, body in results.items()}
+    if not follow and any(own[rank] is body.result for rank, body in results.items()):
+        return None  # a rank has followed it in all steps
+    together = {rank: _of_turns(body.result, turns, {0, 1}, follow) for rank, body in results.items()}
+    firsts = {rank: result for rank, result in together.items() if place[rank].pp_rank == 0} or together
     spans: dict[int, list[float]] = {}
     for rank, result in firsts.items():
         spans.setdefault(place[rank].dp_rank, []).append(fmean(result.iter_span or result.iter_time))
-    total_j = sum(fmean(body.result.iter_energy) for body in results.values())
+    total_j = sum(fmean(result.iter_energy) for result in own.values())
     complete = len(results) == data.job.job_info.world_size and total_j > 0  # 0 J: these GPUs have no energy counter
     return Measured(
         ranks=len(results),
-        iterations=min(len(body.result.iter_time) for body in results.values()),
+        iterations=min(len(result.iter_time) for result in together.values()),
         first_step=min(body.first_step for body in results.values()),
         span_s=median(max(values) for values in spans.values()),
         time_s=median(fmean(result.iter_time) for result in firsts.values()),
         energy_j=total_j if complete else None,
         time_spread=_spread([result.iter_span or result.iter_time for result in firsts.values()], max),
-        energy_spread=_spread([body.result.iter_energy for body in results.values()], sum) if complete else None,
+        energy_spread=_spread([result.iter_energy for result in own.values()], sum) if complete else None,
     )
+
+
+def _of_turns(result: ProfilingResult, turns: Sequence[int], halves: set[int], follow: bool) -> ProfilingResult:
+    """The steps in which all ranks of these halves followed a schedule, or none; all steps if there is no such one."""
+    steps = enumerate(result.iter_step or range(len(result.iter_time)))
+    kept = [n for n, step in steps if all(follows(turns, step, half) == follow for half in halves)]
+    lists = {name: getattr(result, name) for name in ("iter_time", "iter_span", "iter_energy")}
+    update = {name: [values[n] for n in kept if values] for name, values in lists.items()}
+    return result.model_copy(update=update) if kept else result
 
 
 def _spread(by_rank: Sequence[Sequence[float]], of_step: Callable[[Iterable[float]], float]) -> float | None:

@@ -99,7 +99,7 @@ def schedules(data: JobData) -> dict[str, object]:
     bounds = clock_bounds(data, known)
     return {
         **section,
-        "lead": f"Mean clock of each {data.place} under each schedule",
+        "lead": f"Mean clock of each {data.place} under each schedule; low boxes are in turns with default clocks",
         "legend": legend(bounds, "MHz"),
         "picture": picture_markup(life_svg(data, bounds)),
         "straggler": any(window.follows_straggler for window in data.windows),
@@ -185,7 +185,9 @@ def pipeline(data: JobData) -> dict[str, object]:
     measured = measured_pipeline(data, window, 0) if window is not None else None
     if window is None or measured is None or not measured.iterations:
         return _missing("No picture: there are no results of a whole pipeline yet.")
-    ordered = sorted(measured.iterations.items(), key=lambda item: item[1].length_s)
+    most = max(sum(map(bool, laid.clocks_mhz)) for laid in measured.iterations.values())  # where all ranks had a turn
+    with_most = [item for item in measured.iterations.items() if sum(map(bool, item[1].clocks_mhz)) == most]
+    ordered = sorted(with_most, key=lambda item: item[1].length_s)
     number, laid = ordered[len(ordered) // 2]
     first = measured.results[0]
     span_s = (first.result.iter_span or first.result.iter_time)[number]

@@ -11,7 +11,7 @@ from typing import Literal
 from pfo_fs.loads_known import LastLoadStep
 from pfo_fs.planner import Plan
 from pfo_fs.reports.collect import JobData, Window
-from pfo_fs.reports.timeline import Laid
+from pfo_fs.reports.timeline import Laid, spans_of
 
 WIDTH = 1080.0
 """Width in pixels of the page's pictures. On narrower screens they scroll sideways, so that text stays readable."""
@@ -75,26 +75,30 @@ def clock_bounds(data: JobData, clocks: Sequence[float]) -> Bounds:
 def life_svg(data: JobData, bounds: Bounds) -> str:
     """Returns the mean clock of each stage under each schedule, over the steps of a job with at least one schedule."""
     windows = data.windows[-_MOST_WINDOWS:]
-    begins = [window.index.start_step for window in windows]
-    edges = [*begins, max(begins[-1], data.last_step) + 1]
+    begin, end_step = windows[0].index.start_step, max(windows[-1].index.start_step, data.last_step) + 1
     stages = max(1, *(len(mean_clocks(data, window)) for window in windows))
     row_px = min(_ROW_PX, _MOST_PX / stages)
-    px_per_step = (WIDTH - _LEFT - _RIGHT) / max(1, edges[-1] - edges[0])
+    px_per_step = (WIDTH - _LEFT - _RIGHT) / max(1, end_step - begin)
     bottom, gap = _TOP + stages * row_px, min(2.0, row_px * 0.1)
     picture = Svg(WIDTH, bottom + _BOTTOM, f"Mean clock of each {data.place} under each schedule, over the steps")
 
     def x_of(step: float) -> float:
-        return _LEFT + (step - edges[0]) * px_per_step
+        return _LEFT + (step - begin) * px_per_step
 
-    for window, first, end in zip(windows, edges, edges[1:], strict=False):
+    for window, first, end, share in spans_of(data, end_step):
+        if window is None or first < begin:
+            continue
         wide_px, middle = (end - first) * px_per_step, x_of((first + end) / 2)
+        box_px, high_px = wide_px - min(2.0, wide_px * 0.1), (row_px - gap) * share
         for stage, mhz in mean_clocks(data, window).items():
             tone, top = shade(mhz, bounds), _TOP + stage * row_px
-            about = f"{mhz:,.0f} MHz" if mhz else "left alone"
+            about = (f"{mhz:,.0f} MHz" if mhz else "left alone") + (", in turns" if share < 1 else "")
             tooltip = f"schedule {window.number}, {data.place} {stage}: {about}"
             fill = SCALE[tone] if mhz else _LANE
-            picture.box(x_of(first), top, wide_px - min(2.0, wide_px * 0.1), row_px - gap, fill, tooltip)
-            if wide_px > _LABEL_PX and row_px > _ROW_PX / 2:
+            if share < 1:
+                picture.box(x_of(first), top, box_px, row_px - gap, _LANE)
+            picture.box(x_of(first), top + row_px - gap - high_px, box_px, high_px, fill, tooltip)
+            if wide_px > _LABEL_PX and row_px > _ROW_PX / 2 and share == 1:
                 text, colour = (f"{mhz:.0f}", ink(tone)) if mhz else ("–", "var(--soft)")
                 picture.text(middle, top + (row_px - gap) / 2, text, fill=colour)
         if wide_px > _LABEL_PX:
@@ -104,7 +108,7 @@ def life_svg(data: JobData, bounds: Bounds) -> str:
     for stage in range(0, stages, 1 if row_px > _ROW_PX / 2 else 4):
         picture.text(_LEFT - 8, _TOP + (stage + 0.5) * row_px, f"{stage}", anchor="end")
     picture.text(_LEFT - 40, (_TOP + bottom) / 2, data.place.split()[-1], turned=True)
-    _add_axis(picture, [(x_of(step), step) for step in ticks_of(edges[0], edges[-1], 8)], bottom, WIDTH / 2, "step")
+    _add_axis(picture, [(x_of(step), step) for step in ticks_of(begin, end_step, 8)], bottom, WIDTH / 2, "step")
     return picture.markup()
 
 

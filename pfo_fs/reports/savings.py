@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.reports.collect import Iteration, JobData, Window
+from pfo_fs.reports.timeline import spans_of
 
 _EQUAL_WORK = 0.03
 """Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: the
@@ -70,12 +71,13 @@ def savings_of(data: JobData) -> Savings:
     """Returns what the schedule in force saves.
 
     Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
-    the work of the measured iterations at max clocks. Otherwise the means of two windows are compared, unless
-    iterations differ in work: two windows then had different work, and there is no baseline.
+    the work of the measured iterations at max clocks. Otherwise means are compared, of steps without a turn or of two
+    windows, unless iterations differ in work: then there is no baseline.
     """
     window = data.in_force
     alike = [other for other in data.windows if window is not None and other.is_like(window)]
     measured = next((figures for other in reversed(alike) if (figures := _figures(other)) is not None), None)
+    without = next((figures for other in reversed(alike) if (figures := _figures(other, follow=False))), None)
     work_differs = _work_differs(data)
     same_work = None
     if window is not None and measured is not None and data.at_max_clocks(window):
@@ -83,7 +85,7 @@ def savings_of(data: JobData) -> Savings:
     elif (same_work := _same_work(data, measured)) is not None:
         baseline = same_work
     else:
-        baseline = None if work_differs and measured is not None else _baseline(data)
+        baseline = None if work_differs and measured is not None else without or _baseline(data)
     return Savings(
         measured=measured,
         baseline=baseline,
@@ -122,12 +124,13 @@ def _same_work(data: JobData, measured: Figures | None) -> Figures | None:
     )
 
 
-def _figures(window: Window) -> Figures | None:
-    measured = window.measured
+def _figures(window: Window, *, follow: bool = True) -> Figures | None:
+    measured = window.measured if follow else window.without
     if measured is None or measured.energy_j is None:
         return None
     origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
     origin += "s" if measured.iterations != 1 else ""
+    origin = origin if follow else "of ranks at default clocks, in turns with it"
     origin += "" if any(window.clocks_mhz) else "; clocks were left alone, which counts as max clocks"
     errors = (_error_of_mean(spread, measured.iterations) for spread in (measured.time_spread, measured.energy_spread))
     return Figures(measured.time_s, measured.energy_j, measured.span_s, origin, *errors)
@@ -144,28 +147,9 @@ def _error_of_mean(spread: float | None, iterations: int) -> float | None:
 
 def _baseline(data: JobData) -> Figures | None:
     """Max clocks, or clocks left alone, which is nearly the same on most GPUs."""
-    model = data.model
     candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
-    highest = next((w for w in candidates if w.schedules and data.at_max_clocks(w)), None)
-    measured = _figures(highest) if highest is not None else None
-    known = model is not None and all(
-        0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.power_drift_factor)
-    )
-    if model is None or not known:
-        return measured or next((_figures(w) for w in candidates if not any(w.clocks_mhz)), None)
-    origin = "measured at max clocks"
-    change = model.power_drift_factor - 1
-    if abs(change) >= 0.0005:
-        word = "more" if change > 0 else "less"
-        origin += f"; GPUs draw {abs(change):.1%} {word} power now than then (corrected for)"
-    return Figures(
-        model.full_time_s + (max(0.0, measured.time_s - measured.span_s) if measured is not None else 0.0),
-        model.full_energy_j * model.power_drift_factor,
-        model.full_time_s,
-        origin,
-        measured.time_error if measured is not None else None,
-        measured.energy_error if measured is not None else None,
-    )
+    highest = [w for w in candidates if w.schedules and data.at_max_clocks(w)]
+    return next((_figures(w) for w in highest or candidates if highest or not any(w.clocks_mhz)), None)
 
 
 # ---- all iterations so far
@@ -230,7 +214,7 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
         iteration = iteration or mean
         base = baseline or iteration
         more = count * (iteration.time_s - base.time_s), count * (iteration.energy_j - base.energy_j)
-        is_profiling = window is None or not window.index.stays
+        is_profiling = window is None or not (window.index.stays or window.index.source.kind == "yaml")
         parts[is_profiling].append(Part(count, count * iteration.time_s, count * iteration.energy_j, *more))
     sums = {"profiling": _sum(parts[True]), "everything else": _sum(parts[False])}
     return JobTotal({**sums, "whole job": _sum(list(sums.values()))}, baseline is not None, known)
@@ -241,14 +225,13 @@ def _sum(parts: list[Part]) -> Part:
 
 
 def steps_of(data: JobData) -> list[tuple[Window | None, int]]:
-    """Returns how many iterations ran under each schedule so far, and before the first one (None)."""
-    end = data.last_step + 1
-    spans: list[tuple[Window | None, int]] = []
-    first = min(data.windows[0].index.start_step, end) if data.windows else 0
-    if first > 0:
-        spans.append((None, first))
-    for window in data.windows:
-        until = end if window.end_step is None else min(end, window.end_step)
-        if until > window.index.start_step:
-            spans.append((window, until - window.index.start_step))
-    return spans
+    """Returns how many iterations ran under each schedule so far, and at default clocks.
+
+    None stands for steps without a schedule; a window without schedules, for the ranks that had no turn in its steps.
+    """
+    counts: list[tuple[Window | None, int]] = []
+    for window, first, end, share in spans_of(data, data.last_step + 1):
+        following = round(share * (end - first))
+        without = None if window is None else replace(window, schedules={}, measured=window.without)
+        counts += [(window, following), (without, end - first - following)]
+    return [(window, count) for window, count in counts if count]

@@ -12,7 +12,7 @@ from rich.text import Text
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import JobState, Quietly, read_state
-from pfo_fs.reports.wording import switching_of, switching_text
+from pfo_fs.reports.wording import switching_of, switching_text, term_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
@@ -113,7 +113,11 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tupl
     row["off"] = switched.covers(folder.job_id)
     try:
         state = read_state(folder, _MOST_HOSTS)
-        return {**row, **_about(state), "ranks_registered": len(folder.numbers(bodies.RanksBody))}, state
+        row |= _about(state)
+        number = row.get("schedule")
+        index = None if number is None else _quietly(folder.read, bodies.IndexBody, number=number)
+        row["term"] = term_text(index, row["step"]) if index is not None else ""
+        return {**row, "ranks_registered": len(folder.numbers(bodies.RanksBody))}, state
     except (RecordError, StoreError) as error:
         return {**row, "problem": str(error.args[-1])}, None
 
@@ -214,6 +218,8 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
         lines.append(Text(f"  switched off: {held_text(job)}", style="bold yellow"))
     if job.get("status_text"):
         lines.append(Text(f"  {job['status_text']}", style="cyan"))
+    if job.get("term") and not job.get("end_reason"):
+        lines.append(Text(f"  schedule {schedule}: {job['term']}", style="cyan"))
     if job.get("loads"):
         lines.append(Text(f"  {job['loads']['text']}", style="cyan"))
     ways = job.get("clock_backends", {})

@@ -17,6 +17,7 @@ from pfo_fs.reports.wording import (
     signed_percent,
     switching_of,
     switching_text,
+    term_text,
     with_error,
 )
 
@@ -101,7 +102,7 @@ def _in_force(data: JobData, savings: Savings) -> dict[str, object]:
     if savings.same_since is not None and savings.same_since != window.index.start_step:
         since += f"; the same clocks first at step {savings.same_since}"
     target = "by hand (schedule.yaml)" if window.index.source.kind == "yaml" else _target_of(data, window)
-    return _card("in force", f"schedule {window.number}", since, target)
+    return _card("in force", f"schedule {window.number}", since, term_text(window.index, data.last_step), target)
 
 
 def _missing(savings: Savings) -> str:

@@ -1,4 +1,4 @@
-"""When instructions ran: only durations are measured, so begins follow from the DAG of the iteration."""
+"""When which schedule and which instructions ran: of these, only durations are measured; begins follow from the DAG."""
 
 from __future__ import annotations
 
@@ -9,12 +9,30 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.job_layout import numbered_iterations, pipeline_of
+from pfo_fs.autotune.job_layout import numbered_iterations, pipeline_of, steps_of
 from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.planner import Pipeline
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.store import bodies
+from pfo_fs.turns import share_of
+
+Span = tuple[Window | None, int, int, float]
+"""(schedule, first step, end of the steps, share of the ranks that follow it then); the others run default clocks."""
+
+
+def spans_of(data: JobData, end: int) -> list[Span]:
+    """Returns what ranks follow in all steps before `end`; None: no schedule."""
+    by_number = {window.number: window for window in data.windows}
+    spans: list[Span] = [(None, 0, data.windows[0].index.start_step if data.windows else end, 1.0)]
+    for window in data.windows:
+        index, over = window.index, end if window.end_step is None else window.end_step
+        until, after = min(over, index.until or over), by_number.get(index.after)
+        turns = after.index.turns if after is not None and not after.index.until else ()
+        spans += [(window, index.start_step, until, share_of(index.turns))]
+        spans += [(after, max(until, index.start_step), over, share_of(turns))]
+    cut = [(window, first, min(last, end), share) for window, first, last, share in spans]
+    return [span for span in cut if span[1] < span[2]]
 
 
 @dataclass(frozen=True)
@@ -85,13 +103,14 @@ def measured_pipeline(data: JobData, window: Window, pipeline: int, tp_rank: int
     if dag is None or not ranks or len(found) < len(ranks):
         return None
     results = [found[info.rank] for info in ranks]
-    entries = [data.entries(info.rank, window) for info in ranks]
-    clocks = [mhz for row in entries for _, _, mhz in row]
+    steps = steps_of(results[0].result)
+    entries = [data.entries(info, window, steps[0]) for info in ranks]
     powers = [_powers(body.result) for body in results]
     ran = [dict(numbered_iterations(body.result, entry)) for body, entry in zip(results, entries, strict=True)]
     laid = {}
     for number in sorted(set.intersection(*map(set, ran))):
         rows = [of_rank[number] for of_rank in ran]
+        entries = [data.entries(info, window, steps[number]) for info in ranks]
         times = [run.time_s for row in rows for run in row]
         if not all(0 < time_s < math.inf for time_s in times):
             continue
@@ -100,7 +119,7 @@ def measured_pipeline(data: JobData, window: Window, pipeline: int, tp_rank: int
             for row, entry, fitted in zip(rows, entries, powers, strict=True)
             for (name, _, mhz), (time_s, energy_j, _) in zip(entry, row, strict=True)
         ]
-        laid[number] = Laid(dag, starts_of(dag, times), times, clocks, watts)
+        laid[number] = Laid(dag, starts_of(dag, times), times, [mhz for row in entries for _, _, mhz in row], watts)
     return MeasuredPipeline(ranks, results, laid)
 
 

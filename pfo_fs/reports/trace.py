@@ -18,6 +18,7 @@ from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import Laid, MeasuredPipeline, measured_pipeline
+from pfo_fs.reports.wording import term_text
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 """Those of a CSV file."""
@@ -107,7 +108,8 @@ def _about(data: JobData, window: Window) -> dict[str, object]:
         "power": "of an instruction at its clock over the whole window if it could be fitted, else its own energy "
         "over its time; between instructions the blocking power"
         + ("" if model is not None else ", which is not known here"),
-        "clock": "the clock that was set (MHz); absent where clocks were left alone",
+        "clock": "the clock that was set (MHz); 0 or absent where clocks were left alone",
+        "followed": term_text(window.index) or "by all ranks in all steps",
     }
 
 
@@ -175,6 +177,8 @@ def _rank_events(
     nodes = laid.rows()[place]
     several = len({laid.pipeline.instructions[node].stage for node in nodes}) > 1
     clock, power, now_s = None, -1.0, 0.0
+    if not any(laid.clocks_mhz[node] for node in nodes):
+        yield _counter(rank, begin_s, "clock (MHz)", "MHz", 0)
     for node in nodes:
         instruction, start_s, time_s = laid.pipeline.instructions[node], laid.starts_s[node], laid.times_s[node]
         mhz, power_w = laid.clocks_mhz[node], laid.powers_w[node]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from pfo_fs.turns import share_of
+
 if TYPE_CHECKING:
-    from pfo_fs.store.bodies import EndBody, RankProgress
+    from pfo_fs.store.bodies import EndBody, IndexBody, RankProgress
 
 _ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
 _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
@@ -55,6 +58,18 @@ def difference_text(more: float, text_of: Callable[[float, float | None], str], 
     """Returns a difference as text: 5.0 s is "5.00 s more", -5.0 s "5.00 s less"; what rounds to zero is neither."""
     text = text_of(abs(more), like)
     return text if text.startswith("0 ") else f"{text} {'more' if more > 0 else 'less'}"
+
+
+def term_text(index: IndexBody, step: int = -1) -> str:
+    """Says which ranks follow a schedule in which steps, and until when; empty: all of them from `step` on."""
+    turns = f"in turns ({shorten(' '.join(map(str, index.turns)), 20)})" if share_of(index.turns) < 1 else ""
+    after = f"schedule {index.after}" if index.after >= 0 else "default clocks"
+    if index.stays:
+        after, turns = "all ranks in all steps", "" if 0 < index.until <= step else turns
+    elif index.until <= step:
+        return f"ended at step {index.until}; ranks follow {after}"
+    until = f"until step {index.until}, then {after}" if index.until and (turns or not index.stays) else ""
+    return " ".join(filter(None, (turns, until)))
 
 
 def end_text(end: EndBody) -> str:

@@ -25,6 +25,8 @@ def format_schedule_yaml(
     rank_infos: Sequence[RankInfo],
     job_info: JobInfo,
     comment: str = "",
+    turns: Sequence[int] = (),
+    until: int = 0,
 ) -> str:
     """Returns YAML that `parse_schedule_yaml` and `resolve` turn into the same schedules again.
 
@@ -33,9 +35,11 @@ def format_schedule_yaml(
 
     Args:
         comment: Text at the top; each of its lines follows a `#`.
+        turns, until: As in `ScheduleDocument`.
     """
     lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []
     lines = [re.sub(r"[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]", "?", line) for line in lines]
+    lines += [f"turns: {list(turns)}"] * bool(turns) + [f"until: {until}"] * bool(until)
     instructions_of = {schedule.rank: _instructions(schedule) for schedule in schedules}
     if not instructions_of:
         return "\n".join([*lines, "all: 0"]) + "\n"

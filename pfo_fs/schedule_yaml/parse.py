@@ -11,6 +11,8 @@
         - backward 870 x8
     ranks:
       5: 1305
+    turns: [1, 2, 3, 0]                       # who follows that in which step: 1 even ranks, 2 odd ones, 3 all, 0 none
+    until: 500                                # the first step that no longer follows it; then the schedule before it
     target: {slowdown: 1.05}                  # or deadline (s per iteration), or power (W of the whole job)
     straggler: {slowdown: 1.2, pipeline: 3}   # announced: that pipeline will take 1.2 times as long
 
@@ -43,9 +45,11 @@ from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntryReader, Selec
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems, closest
 from pfo_fs.schedule_yaml.resolve import ScheduleDocument
+from pfo_fs.turns import ALL, MOST_TURNS
 
 Request = TypeVar("Request", Target, Straggler)
-_TOP_LEVEL = ("all", "stages", "ranks", "target", "straggler")
+_TOP_LEVEL = ("all", "stages", "ranks", "turns", "until", "target", "straggler")
+_TURNS = f"turns is a list of up to {MOST_TURNS:,}, such as [1, 2, 3, 0]: who follows; 1 even ranks, 2 odd ones, 3 all"
 _EMPTY = "the file is empty; remove it, or write `all: 0` to leave all clocks alone"
 _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 
@@ -90,6 +94,10 @@ class _DocumentReader:
                 document = replace(document, stages=self._selected(key, "stage", value))
             elif key == "ranks":
                 document = replace(document, ranks=self._selected(key, "rank", value))
+            elif key == "turns":
+                document = replace(document, turns=self._read_turns(value))
+            elif key == "until":
+                document = replace(document, until=self._read_number(value, "until", 10**9), until_line=line)
             elif key == "target":
                 example = "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}"
                 document = replace(document, target=self._read_request(Target, key, example, value))
@@ -97,7 +105,22 @@ class _DocumentReader:
                 example = "{slowdown: 1.2, pipeline: 3}"
                 document = replace(document, straggler=self._read_request(Straggler, key, example, value))
             seen.setdefault(key, line)
+        for key in {"turns", "until"} & seen.keys() if seen.keys().isdisjoint(("all", "stages", "ranks")) else ():
+            self.problems.append(Problem(seen[key], f"{key} is about clocks; set some by all, stages or ranks, too"))
         return document
+
+    def _read_turns(self, node: yaml.Node) -> tuple[int, ...]:
+        if not isinstance(node, yaml.SequenceNode) or not 0 < len(node.value) <= MOST_TURNS:
+            self.problems.append(Problem(line_of(node), f"{_TURNS}; got {describe_node(node)}"))
+            return ()
+        return tuple(self._read_number(turn, "a turn", ALL) for turn in node.value)
+
+    def _read_number(self, node: yaml.Node, what: str, most: int) -> int:
+        try:
+            return read_number(node.value if isinstance(node, yaml.ScalarNode) else describe_node(node), what, most)
+        except BadValue as error:
+            self.problems.append(Problem(line_of(node), str(error)))
+            return 0
 
     def _read_request(self, model: type[Request], what: str, example: str, node: yaml.Node) -> Request | None:
         if not isinstance(node, yaml.MappingNode):

@@ -43,12 +43,16 @@ class ScheduleDocument:
         stages: The entries below `stages`; no stage is in two of them.
         ranks: The entries below `ranks`; no rank is in two of them.
         target: The target that the scheduler is to plan for.
-        straggler: The straggler that the scheduler is to expect.
+        turns: Which ranks follow the clocks in which step, as in `Term`; empty: all of them in all steps.
+        until, until_line: The first step that no longer follows them, None: there is none; and the line that says so.
     """
 
     for_all: ClockEntry | None = None
     stages: tuple[SelectedEntry, ...] = ()
     ranks: tuple[SelectedEntry, ...] = ()
+    turns: tuple[int, ...] = ()
+    until: int | None = None
+    until_line: int = 0
     target: Target | None = None
     straggler: Straggler | None = None
 
@@ -67,6 +71,12 @@ class ScheduleDocument:
         if at is not None and at >= pipelines:
             have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
             raise PlanError(f"straggler: there is no pipeline {at}; the job has {have}")
+
+    def check_until(self, first_step: int) -> None:
+        """Raises `ScheduleProblems` if the document ends before `first_step`, the first one that can follow it."""
+        if self.until is not None and self.until <= first_step:
+            reason = f"until: ranks can follow this file from step {first_step} on only; name a step after that"
+            raise ScheduleProblems([Problem(self.until_line, reason)])
 
     def resolve(
         self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: InstructionOrders

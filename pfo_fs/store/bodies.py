@@ -16,7 +16,6 @@ from pfo_fs.models import (
     MAX_INSTRUCTIONS,
     MAX_WORLD_SIZE,
     Count,
-    Degree,
     FrequencySchedule,
     InstructionName,
     JobInfo,
@@ -28,7 +27,6 @@ from pfo_fs.models import (
     ProfilingResult,
     RankInfo,
     RankNumber,
-    Ratio,
     ScheduleNumber,
     ScheduleNumberOrNone,
     Seconds,
@@ -188,11 +186,11 @@ class IndexBody(_Body):
     @property
     def term(self) -> Term:
         """For how long the schedule holds, and who follows it meanwhile."""
-        return Term(self.until, self.after, tuple(self.turns))
+        return Term(self.until, self.after, tuple(self.turns), by_hand=self.source.kind == "yaml")
 
     @property
     def stays(self) -> bool:
-        """Whether the schedule holds for ever; if not, it only measures."""
+        """Whether the schedule holds for ever; if not, it only measures, or a person wants it for some steps."""
         return self.term.stays(self.number)
 
 
@@ -298,12 +296,7 @@ class IterationTimesBody(_Body):
 class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
-    Seconds, joules, watts; `full_*` is an iteration with everything at max clocks, as measured: `full_time_s`
-    until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, divided by the
-    power at that measurement.
-
-    What a clock change costs: its `switch_calls` calls keep the host's driver busy for `driver_time_s`; the clock acts
-    `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s` is 0 where there is no limit.
+    In W and s: the power of a GPU that waits, and the delay from rank to rank.
 
     `energy_saved` and `more_time` are relative to default clocks; `off_target` says by how much time (or power, if
     that is the target) is above the target, relative. All as measured of the plan in force beside `default_steps` steps
@@ -312,24 +305,12 @@ class ModelBody(_Body):
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
     delay_s: Seconds
-    overhead_s: Seconds
-    full_time_s: Seconds
-    full_energy_j: Annotated[Joules, Field(ge=0)]
-    power_drift_factor: Ratio
-    time_margin: Annotated[float, Field(ge=-1e6, le=1e6)]
-    gpus_per_rank: Degree
-    driver_time_s: Seconds = 0.0
-    switch_latency_s: Seconds = 0.0
-    switch_late_s: Seconds = 0.0
-    switch_calls: Degree = 1
-    max_calls_per_s: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     energy_saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
     more_time: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     off_target: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     energy_saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     more_time_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     default_steps: Count = 0
-    ranks_per_host: Degree = 1
 
 
 class ProgressBody(_Body):

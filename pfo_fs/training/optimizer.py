@@ -249,12 +249,12 @@ class PFOFileOptimizer(ZeusCallbacks):
         if applied is not None:
             late = 0 < applied.start_step < step
             self._link.send_kept(messages.ScheduleApplied(number=applied.number, step=step, late=late))
-        number = self._switcher.measured_number
+        switcher = self._switcher
         if self._loads is None:
-            switcher = self._switcher
-            self._tracker.step_begin(step, number, until=switcher.measured_until, has_turn=switcher.has_turn(step))
+            number, until = switcher.measured_number, switcher.measured_until
+            self._tracker.step_begin(step, number, until=until, has_turn=switcher.has_turn(step))
         else:
-            self._loads.begin(self._tracker, step, number, held=self._switcher.is_suspended)
+            self._loads.begin(self._tracker, step, switcher)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction.

@@ -33,7 +33,7 @@ from pfo_fs.guard import WarnOnce
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, SchedulesWithdrawn, ToTraining
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.turns import follows
+from pfo_fs.turns import MEASURED_BY_HAND, follows
 
 _OVER = "over"
 """Reason for default clocks: the schedule in force has ended, and none that this rank has is to follow it."""
@@ -89,9 +89,16 @@ class ScheduleSwitcher:
 
         It is -1 where the schedule is followed again, and was measured before.
         """
-        if self._in_force is not None and self._in_force.number != self.number:
+        schedule = self._in_force
+        if schedule is not None and schedule.number != self.number:
             return -1
-        return self._in_force.until if self._in_force is not None and self._in_force.turns else 0
+        if schedule is None or not schedule.turns:
+            return 0
+        if not schedule.by_hand:
+            return schedule.until
+        length = len(schedule.turns)
+        until = schedule.start_step + 1 + -(-MEASURED_BY_HAND // length) * length  # measuring leaves out the first step
+        return min(until, schedule.until or until)
 
     def has_turn(self, step: int, half: int | None = None) -> bool:
         """Returns whether ranks of a half (None: of this rank's) follow the schedule in force in a step.
@@ -135,11 +142,11 @@ class ScheduleSwitcher:
         number = self.number_at(step)
         if number > self.number:
             started = self._pending[number]
-            self._pending = {number: coming for number, coming in self._pending.items() if coming.start_step > step}
+            due = [self._pending.pop(one) for one in sorted(self._pending) if self._pending[one].start_step <= step]
             self._in_force, self.number = started, number
-            self._turns, self._has_ended = list(started.turns), False
-            if not started.until or started.after == number:
-                self._stays = started
+            self._turns, self._has_ended = started.turns, False
+            # Also one whose place a newer schedule takes at once: that one may name it as the next.
+            self._stays = next((one for one in reversed(due) if not one.until or one.after == one.number), self._stays)
             self._reasons.discard(_OVER)
             self.set_schedule(None if self._reasons else started)
         if self._in_force is not None and 0 < self._in_force.until <= step and not self._has_ended:
@@ -153,6 +160,7 @@ class ScheduleSwitcher:
             return
         if self._stays is not None and self._stays.number == ended.after:
             self._in_force = self._stays
+            self._turns = [] if self._stays.until else self._stays.turns
             if not self._reasons:
                 self.set_schedule(self._stays)
             return
@@ -171,14 +179,15 @@ class ScheduleSwitcher:
     def resume(self, reason: str) -> None:
         """Ends a suspension; when no reason is left, the schedule in force is followed again.
 
-        A schedule that only measures is not followed again: ranks would measure it from different steps on.
+        A schedule that only measures is not followed again: ranks would measure it from different steps on. A person's
+        schedule is, until its end.
         """
         if reason not in self._reasons:
             return
         self._reasons.remove(reason)
         if self._reasons or self._in_force is None:
             return
-        if self._in_force is self._stays:
+        if self._in_force is self._stays or (self._in_force.by_hand and not self._has_ended):
             self.set_schedule(self._in_force)
         else:
             self._end(self._in_force)
@@ -355,6 +364,7 @@ class BroadcastFeed(ScheduleFeed):
 
 
 def _moved(schedule: NewSchedule, step: int) -> NewSchedule:
-    """Returns a schedule that starts at another step, and holds for as many steps."""
-    until = max(step + 1, schedule.until + step - schedule.start_step) if schedule.until else 0
+    """Returns a schedule that starts at another step, and holds for as many steps, or until the step a person named."""
+    is_relative = schedule.until and not schedule.by_hand
+    until = max(step + 1, schedule.until + step - schedule.start_step) if is_relative else schedule.until
     return msgspec.structs.replace(schedule, start_step=step, until=until)

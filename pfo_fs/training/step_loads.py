@@ -26,6 +26,7 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.joining import JoinedJob
 from pfo_fs.training.load_decider import LoadDecider, Orders
 from pfo_fs.training.parallel_dims import ParallelDims
+from pfo_fs.training.schedule_feed import ScheduleSwitcher
 
 JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink], StepLoads]"
 """Makes the steps of a rank whose job is joined; called with a text, its second argument tells of a problem."""
@@ -104,16 +105,13 @@ class StepLoads:
         """Gives the loads of the step that begins next, or None, and of those after it; all ranks give as many."""
         self._given = loads[:_MOST_GIVEN]
 
-    def begin(self, tracker: InstructionTracker, step: int, number: int, *, held: bool) -> None:
-        """Begins a step at its clock, as far as that is known; it may still change while the step runs.
-
-        Args:
-            held: Whether there is a reason for default clocks.
-        """
+    def begin(self, tracker: InstructionTracker, step: int, switcher: ScheduleSwitcher) -> None:
+        """Begins a step at its clock, as far as that is known; it may still change while the step runs."""
         now_s = time.monotonic()
-        follows = not held and tracker.follows_device
+        follows = not switcher.is_suspended and tracker.follows_device
         mhz = decided_mhz(self._words, step) if follows else 0
-        if not tracker.step_begin(step, number, mhz):
+        number, until = switcher.measured_number, switcher.measured_until
+        if not tracker.step_begin(step, number, mhz, until=until, has_turn=switcher.has_turn(step)):
             mhz = -1
         times = tracker.step_times
         ended = [times.popleft() for _ in range(min(MOST_ENDED, len(times)))]

@@ -11,6 +11,7 @@ from jobs import current_of, living_daemon, make_job, one_f_one_b, rank_infos, r
 
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
+from pfo_fs.turns import Term
 
 
 @pytest.fixture
@@ -42,6 +43,22 @@ def test_the_schedule_is_also_shown_as_json(running: JobFolder, tmp_path: Path) 
     shown = json.loads(pfo_fs("schedule", "show", "latest", "-d", tmp_path, "--json").stdout)
     assert shown["number"] == 0
     assert shown["schedules"][1]["frequencies"][0] == ["forward", 1200]
+
+
+def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, tmp_path: Path) -> None:
+    schedules = [FrequencySchedule(rank=0, frequencies=one_f_one_b(0, 2, 3, 1200))]
+    source, term = bodies.Source(kind="yaml", sha256="a"), Term(500, 0, (1, 2, 3, 0))
+    running.write_schedule(1, 1, 18, source, schedules, rank_infos(2), term)
+    running.write(bodies.CurrentBody(generation=1, number=1, start_step=18, state="running", source=source))
+    shown = pfo_fs("schedule", "show", "latest", "-d", tmp_path)
+    assert "turns: [1, 2, 3, 0]\nuntil: 500\nstages:" in shown.stdout
+    (tmp_path / "again.yaml").write_text(shown.stdout)
+    assert pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path).returncode == 0
+    write_step(running, 500, 0.25)
+    checked = pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path)
+    assert checked.returncode == 1
+    assert "again.yaml:3: until: ranks can follow this file from step 501 on only" in checked.stdout
+    assert "schedule 1: ended at step 500; ranks follow schedule 0" in pfo_fs("status", tmp_path).stdout
 
 
 def test_a_wrong_schedule_is_checked_with_line_and_reason_and_exit_code_1(running: JobFolder, tmp_path: Path) -> None:

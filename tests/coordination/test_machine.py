@@ -41,6 +41,7 @@ INFOS = rank_infos(1, 2)
 LEASE_S = 3.0
 WINDOWS = 4
 LONGEST_PAUSE_S = 60.0
+TURNS, UNTIL = "all: 1200\nturns: [1, 2, 3, 0]\n", "all: 1200\nuntil: {}\n"
 
 
 class Learner(FrequencyScheduler):
@@ -53,7 +54,8 @@ class Learner(FrequencyScheduler):
             clocks = [("forward", mhz), ("backward", mhz)]
             schedules = [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos]
             measures = len(self.seen) < 2 * WINDOWS
-            results = yield ScheduleRequest(schedules, "measure" if measures else "run")
+            turns = (1, 2, 3, 0) if len(self.seen) % 4 else ()
+            results = yield ScheduleRequest(schedules, "measure" if measures else "run", turns=turns, steps=8)
             for result in results:
                 key = result.rank, result.iter_time[0]
                 assert key not in self.seen, f"{key} was observed twice"
@@ -247,9 +249,9 @@ class Cluster(RuleBasedStateMachine):
     # ---- people
 
     @precondition(lambda self: not self.away)
-    @rule(text=st.sampled_from(["all: 1200\n", "target: {slowdown: 1.1}\n", "all: [\n", ""]))
+    @rule(text=st.sampled_from(["all: 1200\n", "target: {{slowdown: 1.1}}\n", "all: [\n", "", TURNS, UNTIL]))
     def write_yaml(self, text: str) -> None:
-        (self.root / self.folder.path / "schedule.yaml").write_text(text)
+        (self.root / self.folder.path / "schedule.yaml").write_text(text.format(self.step + 60))
 
     @precondition(lambda self: not self.away)
     @rule()
@@ -294,6 +296,18 @@ class Cluster(RuleBasedStateMachine):
             ]
             assert numbers == list(range(len(numbers)))
             assert numbers == [number for number, _ in self.written]
+
+    @invariant()
+    def check_that_what_follows_a_schedule_was_committed_before_it_and_stays(self) -> None:
+        if not self.away:
+            for number, _ in self.written:
+                index = self.folder.read(bodies.IndexBody, number=number)
+                assert index is not None
+                if index.until and index.after >= 0:
+                    after = self.folder.read(bodies.IndexBody, number=index.after)
+                    assert after is not None
+                    assert index.after <= number
+                    assert after.stays
 
     @invariant()
     def check_that_a_replayed_scheduler_asks_for_what_the_one_before_published(self) -> None:

@@ -63,7 +63,8 @@ def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
     folder.write_schedule(0, 1, 7, source, [schedule], rank_infos(1))
     folder.write(bodies.CurrentBody(generation=1, number=0, start_step=7, state="running", source=source))
     message = client.wait_for(NewSchedule, HANGS_AFTER_S)
-    assert message == NewSchedule(number=0, start_step=7, plans=[RankPlan([("forward", 1200)])], ranks={0: 0})
+    plans = [RankPlan([("forward", 1200)])]
+    assert message == NewSchedule(number=0, start_step=7, by_hand=True, plans=plans, ranks={0: 0})
 
 
 def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) -> None:

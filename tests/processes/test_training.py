@@ -69,6 +69,37 @@ def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
+def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
+    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+) -> None:
+    if with_daemon:
+        processes.daemon(tmp_path / "pfo")
+        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
+    job = start_job(2, {"mesh": {"pp": 2}})
+    with told_on_failure(job):
+        wait_for(lambda: job.of(number=0, step=5), "steps")
+        until = max(line["step"] for line in job.having("step")) + 600
+        turns = [turn for turn in (1, 2, 3, 0) for _ in range(20)]  # long enough for clocks that act late
+        job.put_yaml(f"all: 1200\nturns: {turns}\nuntil: {until}\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the turns")
+        wait_for(lambda: len(job.first_steps_of(2)) == 2, "the scheduler's schedule")
+        folder = job.folder
+        assert f"state: ended at step {until}" in (folder.location / "schedule.status.yaml").read_text()
+        assert job.finish() == 0
+    (begin,) = set(job.first_steps_of(1).values())
+    (again,) = set(job.first_steps_of(2).values())
+    assert begin < until <= again
+    index = folder.read(bodies.IndexBody, number=1)
+    assert index is not None
+    assert index.after == 0
+    found = results_by_rank(folder, 1)
+    assert [found[rank].result.iter_step[-1] for rank in (0, 1)] == [begin + 80, begin + 80]
+    for log in job.clock_logs().values():
+        assert len([line for line in log if line["action"] == "lock"]) > 2, "the clock goes down again and again"
+
+
+@pytest.mark.slow
 def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:

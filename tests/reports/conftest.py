@@ -13,7 +13,7 @@ from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.planner import make_pipeline
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Cluster, Episode, ModelTruth, Nuisances, Play
+from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, Play
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -32,19 +32,21 @@ def played_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def play_job(root: Path) -> None:
-    """Four stages, four micro-batches, two pipelines of which one is slow for a while; target: no slowdown."""
+    """Four stages, four micro-batches, two pipelines of which a person says that one is slow for a while."""
     cluster = Cluster(
         make_pipeline("1f1b", 4, 4),
         ModelTruth(A100, 4),
         Nuisances(time_jitter=0.0),
         pipelines=2,
-        episodes=[Episode(1.2, 60, 74, 1)],
         nodes=NodeSettings(node_physics("kind")),
-        seed=0,  # a plan was measured and stays before the straggler comes, and after it has gone
+        seed=0,  # a plan was measured and stays before the straggler is announced, and after it has gone
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
-    for _ in play.run(95):
-        pass
+    for step, _ in enumerate(play.run(200)):
+        if step == 120:
+            (play.folder.location / "schedule.yaml").write_text("straggler: {slowdown: 1.2, pipeline: 1}\n")
+        if step == 140:
+            play.folder.remove_yaml()
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from jobs import make_job, rank_infos, register
 
 from pfo_fs.errors import RecordError
-from pfo_fs.reports.collect import JobData, collect_job
+from pfo_fs.reports.collect import JobData, collect_job, results_of
 from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.turns import ALL
 
 
 def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobData) -> None:
@@ -20,10 +21,16 @@ def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobDat
     measured = data.windows[1].measured
     assert measured is not None
     assert measured.ranks == 8
-    assert measured.iterations == 5
+    turns = data.windows[1].index.turns
+    (all_follow,) = {
+        len([s for s in r.result.iter_step if turns[s % 4] == ALL]) for r in results_of(data, 1, data.infos).values()
+    }
+    assert measured.iterations == all_follow
     first = data.windows[0].measured
     assert first is not None
-    assert first.span_s == pytest.approx(data.model.full_time_s if data.model else 0, rel=0.002)
+    without = data.windows[1].without
+    assert without is not None
+    assert first.span_s == pytest.approx(without.span_s, rel=0.002)
     assert data.unreadable == []
 
 

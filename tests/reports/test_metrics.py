@@ -63,14 +63,13 @@ def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None
         return reader.read(leads=True)
 
     assert read_at(10).energy_j == 0  # what was before is not known
-    model = dict.fromkeys(("blocking_power_w", "full_time_s", "full_energy_j", "power_drift_factor"), 1)
-    model |= dict.fromkeys(("delay_s", "overhead_s", "time_margin"), 0)
-    folder.write(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=0.1, more_time=0.0, off_target=0.0))
+    model = {"blocking_power_w": 1, "delay_s": 0, "more_time": 0.0, "off_target": 0.0}
+    folder.write(bodies.ModelBody(**model, energy_saved=0.1))
     found = read_at(20)
     assert found.energy_j == pytest.approx(900)
     assert (found.saved_j, found.added_j) == (pytest.approx(100), 0)
     assert read_at(5).energy_j == pytest.approx(900)  # begun anew from a checkpoint
-    folder.write(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=-0.25, more_time=0.0, off_target=0.0))
+    folder.write(bodies.ModelBody(**model, energy_saved=-0.25))
     found = read_at(15)
     assert (found.saved_j, found.added_j) == (pytest.approx(100), pytest.approx(180))  # both only grow
 

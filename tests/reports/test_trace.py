@@ -14,7 +14,7 @@ from traced_jobs import trace_rows
 from traced_jobs import write_trace as write_durations
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.reports.collect import JobData, collect_job
+from pfo_fs.reports.collect import JobData, collect_job, results_of
 from pfo_fs.reports.trace import window_to_trace, write_trace, write_trace_csv
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, read_trace
@@ -61,13 +61,34 @@ def test_every_event_has_what_the_format_asks_for(events: Events) -> None:
             assert set(event["args"]) == {known[event["name"]]}
 
 
-def test_there_is_a_named_process_for_each_rank_with_all_its_instructions(events: Events) -> None:
+def measured_steps(data: JobData) -> int:
+    """The number of steps of the newest result."""
+    newest = max(window.number for window in data.windows if window.measured is not None)
+    return len(results_of(data, newest, data.infos)[0].result.iter_step)
+
+
+def test_there_is_a_named_process_for_each_rank_with_all_its_instructions(events: Events, data: JobData) -> None:
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names[5].startswith("rank 5: stage 1, pipeline 1")
     of_rank = slices(events)
     assert sorted(of_rank) == list(range(8))
-    assert all(len(found) == 5 * 8 for found in of_rank.values())
-    assert {"micro-batch", "MHz", "W"} <= set(of_rank[0][0]["args"])
+    assert all(len(found) == measured_steps(data) * 8 for found in of_rank.values())
+    assert {"micro-batch", "MHz", "W"} <= {name for event in of_rank[0] for name in event["args"]}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_step_in_which_a_rank_had_no_turn_is_at_default_clocks(data: JobData, tmp_path: Path, rank: int) -> None:
+    window, path = data.windows[1], tmp_path / "trace.json"
+    write_trace(data, window, path, pipeline=0)
+    document = json.loads(path.read_text())
+    steps = {event["ts"]: event["name"] for event in document["traceEvents"] if event.get("cat") == "iteration"}
+    clocks = [event for event in document["traceEvents"] if event["name"] == "clock (MHz)" and event["pid"] == rank]
+    at_default = [steps[event["ts"]] for event in clocks if event["args"]["MHz"] == 0]
+    turns, (result, *_) = window.index.turns, results_of(data, window.number, data.infos[rank : rank + 1]).values()
+    assert at_default == [f"step {s}" for s in result.result.iter_step if not turns[s % len(turns)] >> rank & 1]
+    assert 0 < len(at_default) < len(steps)
+    until = window.index.until
+    assert document["otherData"]["followed"] == f"in turns (1 2 3 0) until step {until}, then default clocks"
 
 
 def test_a_rank_runs_one_instruction_at_a_time(events: Events) -> None:
@@ -96,9 +117,11 @@ def test_clock_and_power_are_counters_in_the_order_of_time(events: Events) -> No
     assert all(times == sorted(times) for times in tracks.values())
 
 
-def test_the_reconstructed_iteration_is_as_long_as_the_measured_one_within_a_percent(events: Events) -> None:
+def test_the_reconstructed_iteration_is_as_long_as_the_measured_one_within_a_percent(
+    events: Events, data: JobData
+) -> None:
     iterations = [event for event in events if event.get("cat") == "iteration"]
-    assert len(iterations) == 5
+    assert len(iterations) == measured_steps(data)
     for event in iterations:
         args = event["args"]
         assert args["reconstructed_span_s"] == pytest.approx(args["measured_span_s"], rel=0.01)
@@ -124,14 +147,18 @@ def test_a_single_pipeline_can_be_asked_for(data: JobData, tmp_path: Path) -> No
         write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=2)
 
 
-def test_an_arrow_leads_from_each_instruction_to_the_one_on_another_stage_that_needs_it(events: Events) -> None:
+def test_an_arrow_leads_from_each_instruction_to_the_one_on_another_stage_that_needs_it(
+    events: Events, data: JobData
+) -> None:
     ends: dict[str, dict[int, dict[str, Any]]] = {"s": {}, "f": {}}
     for event in events:
         if event["ph"] in ends:
             assert event["id"] not in ends[event["ph"]], "each arrow has a number of its own"
             ends[event["ph"]][event["id"]] = event
     assert set(ends["s"]) == set(ends["f"])
-    assert len(ends["s"]) == 5 * 2 * 2 * 3 * 4, "iterations, pipelines, directions, neighbours, micro-batches"
+    assert len(ends["s"]) == measured_steps(data) * 2 * 2 * 3 * 4, (
+        "iterations, pipelines, directions, neighbours, micro-batches"
+    )
     of_rank = slices(events)
     for number, start in ends["s"].items():
         end = ends["f"][number]
@@ -164,9 +191,7 @@ def test_only_iterations_at_full_clocks_are_written(data: JobData, tmp_path: Pat
     write_trace_csv(data, tmp_path / "job.csv")
     steps = set(read_trace(tmp_path / "job.csv").steps)
     lowered = [
-        window
-        for window in data.windows
-        if window.measured and any(mhz not in (0, 1410) for _, _, mhz in data.entries(0, window))
+        window for window in data.windows if window.measured and any(mhz not in (0, 1410) for mhz in window.clocks_mhz)
     ]
     assert lowered
     assert not steps & {window.measured.first_step for window in lowered if window.measured}

@@ -152,12 +152,31 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all: {forward: [1]}\n", 1, "'forward' has one clock in MHz, got a list of 1"),
         ("all: {forward: fast}\n", 1, "the clock of 'forward' is a whole number, got 'fast'"),
         ("all: {? [a] : 1}\n", 1, "expected the name of an instruction as key"),
-        ("- 1\n", 1, "expected the keys all, stages, ranks, target, straggler, got a list of 1"),
-        ("1200\n", 1, "expected the keys all, stages, ranks, target, straggler, got '1200'"),
+        ("all: 1\nturns: 3\n", 2, "turns is a list of up to 1,024, such as [1, 2, 3, 0]"),
+        ("all: 1\nturns: []\n", 2, "1 even ranks, 2 odd ones, 3 all; got a list of 0"),
+        ("all: 1\nturns:\n", 2, "got nothing"),
+        ("all: 1\nturns: {1: 2}\n", 2, "got a mapping"),
+        ("all: 1\nturns: [" + "1, " * 1025 + "]\n", 2, "got a list of 1025"),
+        ("all: 1\nturns: [1,\n  4]\n", 3, "a turn is at most 3, got '4'"),
+        ("all: 1\nturns:\n- 1\n- all\n", 4, "a turn is a whole number, got 'all'"),
+        ("all: 1\nturns: [1, [2]]\n", 2, "a turn is a whole number, got 'a list of 1'"),
+        ("all: 1\nturns: [1, -1]\n", 2, "a turn is a whole number, got '-1'"),
+        ("all: 1\nuntil: soon\n", 2, "until is a whole number, got 'soon'"),
+        ("all: 1\nuntil: -5\n", 2, "until is a whole number, got '-5'"),
+        ("all: 1\nuntil: 5.5\n", 2, "until is a whole number, got '5.5'"),
+        ("all: 1\nuntil:\n", 2, "until is a whole number, got ''"),
+        ("all: 1\nuntil: [5]\n", 2, "until is a whole number, got 'a list of 1'"),
+        ("all: 1\nuntil: 10000000000\n", 2, "until is at most 1,000,000,000"),
+        ("turns: [3]\n", 1, "turns is about clocks; set some by all, stages or ranks, too"),
+        ("target: {power: 9}\nuntil: 5\n", 2, "until is about clocks"),
+        ("all: 1\nuntil: 5\nuntil: 6\n", 3, "the key 'until' is given twice, first in line 2"),
+        ("all: 1\nturn: [3]\n", 2, "unknown key 'turn'; did you mean 'turns'?"),
+        ("- 1\n", 1, "expected the keys all, stages, ranks, turns, until, target, straggler, got a list of 1"),
+        ("1200\n", 1, "expected the keys all, stages, ranks, turns, until, target, straggler, got '1200'"),
         ("", 1, "the file is empty"),
         ("# only this\n", 1, "the file is empty"),
         ("{}", 1, "the file is empty"),
-        ("~", 1, "expected the keys all, stages, ranks, target, straggler, got '~'"),
+        ("~", 1, "expected the keys all, stages, ranks, turns, until, target, straggler, got '~'"),
         ("all: 1\nranks: &a {0: 1}\nstages: *a\n", 2, "anchors (&a)"),
         ("all: 1\nstages: *a\n", 2, "aliases (*a)"),
         ("&a all: 1\n", 1, "anchors (&a)"),
@@ -355,3 +374,18 @@ def test_no_odd_number_raises_anything_but_a_problem(place: str, number: str) ->
 def test_a_small_file_of_very_many_values_is_refused_before_they_are_all_built() -> None:
     with pytest.raises(ScheduleProblems, match="more than 50,000 keys and values"):
         parse_schedule_yaml("all: [" + "1," * 60_000 + "1]")
+
+
+def test_clocks_can_be_followed_in_turns_and_until_a_step() -> None:
+    document = parse_schedule_yaml("all: 1200\nturns: [1, 2,\n  3, 0]\nuntil: 500\n")
+    assert (document.turns, document.until, document.until_line) == ((1, 2, 3, 0), 500, 4)
+    assert document.has_clocks
+    document.check_until(499)
+    with pytest.raises(ScheduleProblems, match=r"line 4: until: ranks can follow this file from step 500 on only"):
+        document.check_until(500)
+
+
+def test_a_document_without_turns_and_end_is_followed_by_all_ranks_for_ever() -> None:
+    document = parse_schedule_yaml("all: 1200\n")
+    assert (document.turns, document.until) == ((), None)
+    document.check_until(10**9)

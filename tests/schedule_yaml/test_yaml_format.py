@@ -115,7 +115,12 @@ def jobs_with_schedules(draw: st.DrawFn) -> tuple[Job, list[FrequencySchedule]]:
 
 
 @settings(max_examples=150)
-@given(jobs_with_schedules())
-def test_all_schedules_are_the_same_when_read_again(case: tuple[Job, list[FrequencySchedule]]) -> None:
+@given(jobs_with_schedules(), st.lists(st.integers(0, 3), max_size=1024), st.integers(0, 10**9))
+def test_all_schedules_are_the_same_when_read_again(
+    case: tuple[Job, list[FrequencySchedule]], turns: list[int], until: int
+) -> None:
     job, schedules = case
-    assert reread(write(schedules, job, "a comment"), job) == schedules
+    text = format_schedule_yaml(schedules, job[1], job[0], "a comment", turns, until)
+    document = parse_schedule_yaml(text)
+    assert document.resolve(*job, {}) == schedules
+    assert (document.turns, document.until) == (tuple(turns), until or None)

@@ -35,7 +35,7 @@ FLIGHT_STEPS = 3
 JOIN = JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body={})
 
 
-def new_schedule(number: int, start_step: int = 0, steps: int = 0) -> NewSchedule:
+def new_schedule(number: int, start_step: int = 0, steps: int = 0, **term: Any) -> NewSchedule:
     """A schedule whose clock says its number."""
     plan = RankPlan([("forward", 100 + number)])
     return NewSchedule(
@@ -44,6 +44,7 @@ def new_schedule(number: int, start_step: int = 0, steps: int = 0) -> NewSchedul
         until=start_step + steps if steps else 0,
         plans=[plan],
         ranks=dict.fromkeys(range(RANKS), 0),
+        **term,
     )
 
 
@@ -107,9 +108,13 @@ class FeedContract(RuleBasedStateMachine):
 
     # ---- what happens
 
-    @rule(start_in=st.integers(1, 6), steps=st.sampled_from([0, 0, 0, 5]))
-    def publish(self, start_in: int, steps: int) -> None:
-        schedule = new_schedule(len(self.published), max(self.step, 0) + start_in, steps)
+    @rule(start_in=st.integers(1, 6), steps=st.sampled_from([0, 0, 5, 9]), by_hand=st.booleans())
+    def publish(self, start_in: int, steps: int, by_hand: bool) -> None:
+        after = max((one.number for one in self.published if not one.until), default=-1)
+        start_step = max(self.step, 0) + start_in
+        schedule = new_schedule(
+            len(self.published), start_step, steps, after=after, by_hand=by_hand, turns=[1, 2, 3, 0]
+        )
         self.published.append(schedule)
         for rank in self.readers():
             self.mail[rank].append(schedule)
@@ -175,8 +180,8 @@ class FeedContract(RuleBasedStateMachine):
             self.run_step(0.1, list(range(RANKS)))
         if self.published:
             newest = self.published[-1]
-            assert {rank.runs for rank in self.ranks} <= {newest.number, None}
-            if not newest.steps and not self.exchange_has_failed():
+            assert {rank.runs for rank in self.ranks} <= {newest.number, newest.after, None}
+            if not newest.until and not self.exchange_has_failed():
                 assert {rank.runs for rank in self.ranks} == {newest.number}
 
     def exchange_has_failed(self) -> bool:
@@ -190,10 +195,12 @@ class FeedContract(RuleBasedStateMachine):
         assert len({rank.runs for rank in informed} - {None}) <= 1
 
     @invariant()
-    def a_schedule_that_was_measured_long_enough_is_not_followed_any_more(self) -> None:
+    def a_schedule_is_not_followed_after_its_end(self) -> None:
         for rank in self.ranks:
-            if rank.runs is not None and self.published[rank.runs].steps:
-                assert self.step < self.first_step(rank.runs) + self.published[rank.runs].steps
+            schedule = self.published[rank.runs] if rank.runs is not None else None
+            if schedule is not None and schedule.until:
+                late = 0 if schedule.by_hand else self.first_step(schedule.number) - schedule.start_step
+                assert self.step < schedule.until + late
 
     def first_step(self, number: int) -> int:
         return self.published[number].start_step
@@ -420,3 +427,26 @@ def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends(follower:
     now_s[0] += 1e9
     assert follower.step(feed, 4) == 0
     assert len(follower.said) == 1
+
+
+def test_a_broadcast_schedule_has_as_many_steps_wherever_it_starts_and_a_persons_ends_at_its_step() -> None:
+    for by_hand, expected in ((False, [1] * 4 + [0] * 2), (True, [1] * 2 + [0] * 4)):
+        medium = Medium()
+        followers = [Follower(), Follower()]
+        feeds = [follower.broadcast_feed(rank, medium) for rank, follower in enumerate(followers)]
+        trial = new_schedule(1, start_step=7, steps=4, after=0, turns=[3], by_hand=by_hand)
+        told: dict[int, list[ToTraining]] = {0: [new_schedule(0)], 6: [trial]}
+        runs: list[list[int | None]] = [[], []]
+        for step in range(15):
+            for rank, follower in enumerate(followers):
+                runs[rank].append(follower.step(feeds[rank], step, *(told.get(step, ()) if rank == 0 else ())))
+        assert runs[0] == runs[1] == [None] * 3 + [0] * 6 + expected
+        assert [follower.switcher.number for follower in followers] == [1, 1]
+        assert all(follower.switcher.measured_until == -1 for follower in followers), "it has ended"
+
+
+def test_a_job_of_one_rank_follows_a_persons_schedule_until_the_step_that_the_person_named(follower: Follower) -> None:
+    feed = follower.helper_feed(at_once=True)
+    assert follower.step(feed, 6, new_schedule(0)) == 0
+    assert follower.step(feed, 7, new_schedule(1, start_step=9, steps=3, after=0, by_hand=True)) == 1
+    assert [follower.step(feed, step) for step in range(8, 14)] == [1] * 4 + [0] * 2

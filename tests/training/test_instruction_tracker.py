@@ -59,8 +59,8 @@ def tracker(clocks: FakeClocks, told: Told) -> InstructionTracker:
     return InstructionTracker(clocks, on_mismatch=told)
 
 
-def run(tracker: InstructionTracker, *names: str, step: int = 0, number: int = 0) -> None:
-    tracker.step_begin(step, number)
+def run(tracker: InstructionTracker, *names: str, step: int = 0, number: int = 0, **term: Any) -> None:
+    tracker.step_begin(step, number, **term)
     for name in names:
         tracker.begin(name)
         tracker.end(name)
@@ -89,6 +89,41 @@ def test_each_instruction_gets_its_clock_and_the_end_of_the_step_the_top(
     assert seen == seen_mhz
     assert clocks.target == 0
     assert told == []
+
+
+def test_a_step_without_a_turn_has_the_same_marks_at_default_clocks(
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
+    marks, seen = [], []
+    for step, has_turn in enumerate([True, False, True]):
+        tracker.step_begin(step, 0, until=9, has_turn=has_turn)
+        for name in (F, B):
+            tracker.begin(name)
+            seen.append(clocks.target)
+            tracker.end(name)
+        tracker.step_end()
+        marks.append(clocks.kinds())
+    assert seen == [900, 1200, 0, 0, 900, 1200]
+    assert marks[0] == marks[1] == marks[2]
+    assert told == []
+
+
+def test_a_step_without_a_turn_that_runs_something_else_is_not_measured_and_said(
+    tracker: InstructionTracker, told: Told
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
+    run(tracker, F, F, until=9, has_turn=False)
+    assert [position for position, _, _ in told] == [1]
+
+
+def test_a_schedule_is_measured_until_its_last_step_in_turns(tracker: InstructionTracker, clocks: FakeClocks) -> None:
+    tracker.set_schedule([(F, 900)], in_turns=True)
+    measured = []
+    for step in range(200):
+        run(tracker, F, step=step, until=150, has_turn=step % 2 == 0)
+        measured.append(shared_page.BEGIN in clocks.kinds())
+    assert measured == [True] * 150 + [False] * 50
 
 
 def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(

@@ -146,6 +146,18 @@ def test_a_device_that_is_behind_gets_the_clocks_of_what_it_runs(
     assert [device.reach() for _ in range(12)] == [900, 900, 1200, 1200, 1200, 0] * 2
 
 
+def test_a_step_without_a_turn_has_the_same_points_at_the_default_clock(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
+    for has_turn in (True, False, False, True):
+        run(tracker, F, B, until=9, has_turn=has_turn)
+    assert codes(queue) == [START, 0, 1, 2, 3, IDLE] * 4
+    got = [device.reach() for _ in range(len(queue))]
+    assert got[:6] == got[18:] == [900, 900, 1200, 1200, 1200, 0]
+    assert set(got[6:18]) == {0}
+
+
 def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
     tracker: InstructionTracker, device: Device, queue: Queue
 ) -> None:
@@ -195,14 +207,14 @@ def test_a_step_that_does_not_run_as_scheduled_teaches_no_durations(
         run(tracker, F, B, F, B)
         while queue:
             device.reach()
-    plan = device.requests._follower._plan
+    plan = device.requests._follower.plan
     assert plan is not None
     before = plan.gap_ns[-1], plan.expected_ns(0, plan.last)
     for _ in range(3):
         run(tracker, *names)
         while queue:
             device.reach()
-    assert device.requests._follower._plan is plan
+    assert device.requests._follower.plan is plan
     assert (plan.gap_ns[-1], plan.expected_ns(0, plan.last)) == before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pfo_fs.ipc.messages import NewSchedule
@@ -20,9 +22,17 @@ class Rank:
     def _set(self, schedule: NewSchedule | None) -> None:
         self.runs = None if schedule is None else f"schedule {schedule.number}"
 
-    def expect(self, number: int, start_step: int = 0, steps: int = 0) -> None:
-        until = start_step + steps if steps else 0
-        self.switcher.expect(NewSchedule(number=number, start_step=start_step, until=until))
+    def expect(self, number: int, start_step: int = 0, steps: int = 0, **term: Any) -> None:
+        term = {"until": start_step + steps if steps else 0, **term}
+        self.switcher.expect(NewSchedule(number=number, start_step=start_step, **term))
+
+    def turns(self, count: int) -> str:
+        """For each of the next steps, the number of the schedule that this rank follows; - is for default clocks."""
+        seen = ""
+        for _ in range(count):
+            (runs,) = self.steps(1)
+            seen += runs[-1] if runs and self.switcher.has_turn(self.step) else "-"
+        return seen
 
     def steps(self, count: int) -> list[str | None]:
         seen = []
@@ -96,3 +106,112 @@ def test_a_schedule_for_measuring_is_not_followed_again_after_a_suspension(rank:
     rank.switcher.resume("directory lost")
     assert rank.steps(1) == [None]
     assert rank.switcher.measured_number == -1
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_each_half_follows_a_schedule_in_its_turns_and_at_its_end_all_follow_the_one_before(
+    rank: Rank, half: int
+) -> None:
+    rank.switcher.half = half
+    rank.expect(0)
+    rank.expect(2, start_step=1, until=8, after=0, turns=[3, 0, 1, 2])
+    seen = rank.turns(11)
+    expected = "0" + "".join("2" if [3, 0, 1, 2][step % 4] >> half & 1 else "-" for step in range(1, 8)) + "000"
+    assert seen == expected
+    assert rank.switcher.measured_number == 0
+    assert rank.switcher.measured_until == -1, "it was measured before"
+
+
+def test_a_schedule_can_be_followed_in_turns_without_an_end(rank: Rank) -> None:
+    rank.expect(0, turns=[1, 2])
+    assert rank.turns(200) == "0-" * 100
+
+
+def test_a_schedule_that_is_followed_in_turns_without_an_end_has_them_again_after_another_one(rank: Rank) -> None:
+    rank.expect(0, turns=[1, 2])
+    rank.expect(1, start_step=2, until=5, after=0)
+    assert rank.turns(10) == "0-111-0-0-"
+
+
+def test_a_plan_that_stays_after_its_turns_is_followed_in_all_steps(rank: Rank) -> None:
+    rank.expect(3, until=4, after=3, turns=[2, 1])
+    assert rank.turns(8) == "-3-33333"
+    rank.expect(4, start_step=8, until=9, after=3)
+    assert rank.turns(4) == "4333"
+
+
+def test_a_rank_that_comes_late_and_lacks_the_schedule_that_is_to_follow_goes_to_default_clocks(rank: Rank) -> None:
+    rank.expect(2, until=3, after=1)
+    assert rank.turns(5) == "222--"
+    rank.expect(3, start_step=5)
+    assert rank.turns(2) == "33"
+
+
+def test_a_rank_that_hears_of_a_schedule_after_its_end_follows_the_one_before_at_once(rank: Rank) -> None:
+    rank.expect(0)
+    assert rank.turns(3) == "000"
+    rank.expect(1, until=2, after=0)
+    assert rank.turns(2) == "00"
+    assert (rank.switcher.number, rank.switcher.measured_number) == (1, 0)
+
+
+def test_a_schedule_whose_place_a_newer_one_takes_at_once_is_the_one_that_follows_it(rank: Rank) -> None:
+    rank.expect(0)
+    rank.expect(1, start_step=2)
+    assert rank.turns(1) == "0"
+    rank.step = 4  # training has not heard of the steps between
+    rank.expect(2, start_step=3, until=7, after=1)
+    assert rank.turns(4) == "2211"
+
+
+def test_a_persons_schedule_is_followed_again_after_a_suspension_until_its_end(rank: Rank) -> None:
+    rank.expect(0)
+    rank.expect(1, start_step=1, until=6, after=0, turns=[3], by_hand=True)
+    assert rank.turns(2) == "01"
+    rank.switcher.suspend("switched off", "text")
+    assert rank.turns(2) == "--"
+    rank.switcher.resume("switched off")
+    assert rank.turns(4) == "1100"
+
+
+def test_a_schedule_that_ends_while_it_is_suspended_is_not_followed_again(rank: Rank) -> None:
+    rank.expect(0)
+    rank.expect(1, start_step=1, until=3, after=0, turns=[1], by_hand=True)
+    assert rank.turns(2) == "01"
+    rank.switcher.suspend("switched off", "text")
+    assert rank.turns(3) == "---"
+    rank.switcher.resume("switched off")
+    assert rank.turns(2) == "00"
+
+
+def test_a_trial_that_was_suspended_gives_way_to_the_schedule_before(rank: Rank) -> None:
+    rank.expect(0)
+    rank.expect(1, start_step=1, until=9, after=0, turns=[3])
+    assert rank.turns(2) == "01"
+    rank.switcher.suspend("switched off", "text")
+    rank.switcher.resume("switched off")
+    assert rank.turns(2) == "00"
+    assert rank.switcher.measured_number == 0
+
+
+def test_after_a_withdrawal_there_are_no_turns_and_no_end(rank: Rank) -> None:
+    rank.expect(5, until=4, turns=[2], after=3)
+    assert rank.turns(1) == "-"
+    rank.switcher.withdraw()
+    assert rank.switcher.has_turn(1)
+    rank.expect(0, start_step=2)
+    assert rank.turns(6) == "-00000"
+
+
+@pytest.mark.parametrize("first", [0, 9])
+@pytest.mark.parametrize(
+    ("turns", "until", "measured"),
+    [([1, 2, 3, 0], 0, 25), ([1, 2, 3, 0], 12, 12), ([3] * 7, 500, 29), ([3] * 30, 0, 31)],
+)
+def test_a_persons_turns_are_measured_in_whole_rounds_that_end_at_one_step_on_all_ranks(
+    rank: Rank, turns: list[int], until: int, measured: int, first: int
+) -> None:
+    rank.step = first - 1
+    rank.expect(0, until=until, turns=turns, by_hand=True)
+    rank.steps(1)
+    assert rank.switcher.measured_until == measured

@@ -16,9 +16,9 @@ Mark = tuple[int, int]
 
 
 def step_marks(begin_ms: int, step: int, number: int, instructions: list[tuple[int, int, int]], end_ms: int,
-               strayed: bool = False) -> list[Mark]:  # fmt: skip
+               strayed: bool = False, until: int = 0) -> list[Mark]:  # fmt: skip
     """Marks of one step; instructions are (name's place, begin ms, end ms)."""
-    marks = [(begin_ms * MS, shared_page.STEP_BEGIN | step << 8), (number, shared_page.NUMBER)]
+    marks = [(begin_ms * MS, shared_page.STEP_BEGIN | step << 8), (number, shared_page.NUMBER | until << 8)]
     for place, t0, t1 in instructions:
         marks += [(t0 * MS, shared_page.BEGIN | place << 8), (t1 * MS, shared_page.END | place << 8)]
     return [*marks, (end_ms * MS, shared_page.STEP_END | (shared_page.STRAYED if strayed else 0) << 8)]
@@ -94,6 +94,38 @@ def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measure
     assert result["time_breakdown"]["forward"] == [pytest.approx([0.02]), pytest.approx([0.02])]
     assert result["energy_breakdown"]["backward"] == [pytest.approx([8.0]), pytest.approx([8.0])]
     assert meter.done_number == 7
+
+
+@pytest.mark.parametrize("first", [3, 6])
+def test_a_result_in_turns_ends_with_the_step_before_their_end_and_keeps_the_energy_of_each_step(first: int) -> None:
+    meter = new_meter(profile_steps=2)
+    for i in range(400):
+        meter.curve.add(i * 10 * MS, i * 10.0 if i // 10 % 2 else i * 10.0 + (i % 10) * 1.0)
+    found: list[Measured] = []
+    for step in range(first, 30):  # a late rank begins later, and ends with the others
+        found += results(
+            meter, step_marks(step * 100, step, 7, [(0, step * 100 + 5, step * 100 + 80)], step * 100 + 90, until=12)
+        )
+    (one,) = found
+    assert [step.step for step in one.steps] == list(range(first + 1, 12))
+    energies = [step.energy_j for step in one.steps]
+    assert energies == pytest.approx([90.0 if step % 2 else 99.0 for step in range(first + 1, 12)])
+
+
+def test_a_result_in_turns_ends_although_its_last_step_did_not_run_as_scheduled() -> None:
+    meter = at_100_w(profile_steps=2)
+    found: list[Measured] = []
+    for step in range(8):
+        found += results(meter, step_marks(step * 100, step, 7, [], step * 100 + 50, strayed=step == 5, until=6))
+    assert [[step.step for step in one.steps] for one in found] == [[1, 2, 3, 4]]
+
+
+def test_a_rank_that_hears_of_turns_after_their_end_measures_nothing() -> None:
+    meter = at_100_w()
+    found: list[Measured] = []
+    for step in range(8, 12):
+        found += results(meter, step_marks(step * 100, step, 7, [], step * 100 + 50, until=6))
+    assert found == []
 
 
 def test_a_new_number_starts_a_new_window_and_an_unfinished_one_is_dropped() -> None:
