@@ -59,6 +59,11 @@ def share_of(turns: Sequence[int]) -> float:
     return sum(turn.bit_count() for turn in turns) / (2 * len(turns)) if turns else 1.0
 
 
+def swapped(turn: int) -> int:
+    """Returns the turn in which the two halves have changed places."""
+    return (turn & 1) << 1 | turn >> 1
+
+
 def follows(turns: Sequence[int], step: int, half: int) -> bool:
     """Returns whether the ranks of a half follow a schedule in a step."""
     return not turns or bool(turns[step % len(turns)] >> half & 1)

@@ -16,18 +16,14 @@ from itertools import pairwise
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
-from pfo_fs.autotune.judgements import (
-    ClockPlan,
-    Judgement,
-    highest_scatter,
-)
+from pfo_fs.autotune.judgements import ClockPlan, Judgement, highest_scatter
 from pfo_fs.autotune.plan_judge import PlanJudge
 from pfo_fs.autotune.plan_schedules import PlanGoal, plan_of, schedules_of, stretches_of
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem, SwitchCosts
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
-from pfo_fs.turns import ALL
+from pfo_fs.turns import ALL, swapped
 
 _PLANNED_FOR, _JUDGED_BY = 16, 48
 """Plans are made for at most 16 of the measured iterations, and judged by at most 48 others."""
@@ -365,7 +361,8 @@ class JobModel:
         """
         latest = self._beliefs.windows[-1]
         share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())
-        tops, odd = self.max_clocks.clocks_mhz[0], self._is_odd
+        tops = self.max_clocks.clocks_mhz[0]
+        odd = [rank % 2 for rank, order in enumerate(self.problem.pipeline.orders) for _ in order]
         found: dict[int, Array] = {}
         for ranks in range(ALL + 1):  # which of its ranks follow the plan: bit 0 those at even places, bit 1 the others
             clocks = [
@@ -375,16 +372,11 @@ class JobModel:
             found[ranks] = self.judged.spans_s(clocks) + self.problem.overhead_s
         scatter = highest_scatter(float((found[ALL].std(axis=0) / found[ALL].mean(axis=0)).max()), self.iterations)
         expected_s = {
-            (turn, pipeline): share * float(found[_swapped(turn) if pipeline % 2 else turn][:, number].mean())
+            (turn, pipeline): share * float(found[swapped(turn) if pipeline % 2 else turn][:, number].mean())
             for turn in range(ALL + 1)
             for number, pipeline in enumerate(self._members)
         }
         return expected_s, scatter
-
-    @cached_property
-    def _is_odd(self) -> list[int]:
-        """For each node, whether its rank has an odd place in the pipeline."""
-        return [rank % 2 for rank, order in enumerate(self.problem.pipeline.orders) for _ in order]
 
     def for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         """The plan's clocks for the groups of this model, each a clock that is known here."""
@@ -399,11 +391,6 @@ class JobModel:
     def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
         """Returns the schedule of each rank."""
         return schedules_of(plan, self._beliefs.layout, self.problem.pipeline.first_nodes)
-
-
-def _swapped(turn: int) -> int:
-    """The ranks of an odd pipeline that follow in a turn: even places belong to the odd half there."""
-    return (turn & 1) << 1 | turn >> 1
 
 
 def _spread(count: int, chosen: int) -> Array:

