@@ -189,18 +189,17 @@ class ParetoScheduler(FrequencyScheduler):
     def _use(self, results: Sequence[ProfilingResult]) -> None:
         """Uses what was measured under the plan that runs or is tried."""
         assert self._choice is not None
-        assert self._yielded is not None
         assert self._answer is not None
-        plan, self._measured = self._choice.plan, self._answer.revision
+        plan, turns, self._measured = self._choice.plan, self._answer.turns, self._answer.revision
         self._tried.pop(plan.key, None)
         self._tried[plan.key] = plan
-        window = self._take(results, self._schedules, self._yielded.turns)
+        window = self._take(results, self._schedules, turns)
         if window is None:
             return
         model = self._learned = self._new_model()
-        told = self._yielded.turns != _ALL_FOLLOW
+        told = turns != _ALL_FOLLOW
         if told and not self._goal.slowdowns and plan.key != model.max_clocks.key:
-            block = len(self._yielded.turns) // len(ROUND)
+            block = len(turns) // len(ROUND)
             self._beliefs.add_trial(plan.key, trial_of(model, self._beliefs, plan, window, block))
             if self._choice.trial:  # what it has taken is known better now than before
                 took = (window.iterations // 2) * model.judge(plan).late
@@ -246,14 +245,13 @@ class ParetoScheduler(FrequencyScheduler):
         # Plans for the pace of a straggler are not measured, and followed at once.
         nothing_to_tell = bool(self._goal.slowdowns) or choice.plan == self._model.max_clocks
         turns: tuple[int, ...] = _ALL_FOLLOW
-        if choice.trial or not (choice.converged or nothing_to_tell or choice.plan.key in self._beliefs.trials):
-            turns = self._turns(for_energy=False)
-        elif choice.converged and not nothing_to_tell:
-            turns = self._turns(for_energy=True)
-            rounds = round(_DEFAULT_SHARE * self._iterations / max(1, len(turns) // 2))
+        if not nothing_to_tell and (choice.trial or choice.converged or choice.plan.key not in self._beliefs.trials):
+            turns = self._turns(for_energy=choice.converged and not choice.trial)
+        if choice.converged and len(turns) > 1:
+            rounds = round(_DEFAULT_SHARE * self._iterations / (len(turns) // 2))
             steps = min(max(rounds, _ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // len(turns)) * len(turns) if turns else 0
-        purpose: Literal["run", "measure"] = "measure" if choice.trial and turns else "run"
+        purpose: Literal["run", "measure"] = "measure" if choice.trial and len(turns) > 1 else "run"
         asked = choice.plan.key in self._energy_asked and not self._is_measuring
         stays = nothing_to_tell or asked or (trial is not None and trial.saved_error < math.inf)
         return ScheduleRequest(self._schedules, purpose, message, choice.converged and stays, turns, steps)

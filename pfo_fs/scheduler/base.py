@@ -161,7 +161,8 @@ class FrequencyScheduler(ABC):
         else:
             same = wanted.schedules is last.schedules or wanted.schedules == last.schedules
             if same and wanted.purpose == last.purpose and asked_for == self._answered_for:
-                self._answer = replace(wanted, schedules=last.schedules, revision=last.revision)
+                # Ranks follow it in the turns in which it was published.
+                self._answer = replace(last, message=wanted.message, converged=wanted.converged)
             else:
                 self._answer = replace(wanted, revision=last.revision + 1)
         self._answered_for = asked_for
