@@ -49,6 +49,17 @@ class Term(NamedTuple):
 FOR_EVER = Term()
 
 
+class Turn(NamedTuple):
+    """What a rank does in a step: whether it follows the schedule, and whether the other half does otherwise."""
+
+    follows: bool = True
+    is_mixed: bool = False
+
+
+ALL_FOLLOW = Turn()
+"""Every rank follows the schedule."""
+
+
 def half_of(pp_rank: int, dp_rank: int) -> int:
     """Returns the half of a rank, 0 or 1: over two steps each stage and each pipeline has both."""
     return (pp_rank + dp_rank) % 2

@@ -111,6 +111,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     )
     folder.write(bodies.ProgressBody(ranks=[progress]))
     folder.write(bodies.IterationTimesBody(rank=0, steps=[(8, 0, 0.1), (9, 0, 0.1)], throttled="power"))
+    folder.write(bodies.CheckBody(nonce="0123456789abcdef", block=2, steps=96))
     folder.write_file(layout.PROFILE, _PROFILE.encode())
     folder.write(bodies.ModelBody(blocking_power_w=75, delay_s=0.0))
     return shared, folder
@@ -129,7 +130,7 @@ def places(folder: JobFolder, number: int = 0) -> list[Place]:
         (bodies.ResultsBody, {"number": number, "name": 0}),
         (bodies.ProgressBody, {"name": 0}),
         (bodies.IterationTimesBody, {"rank": 0}),
-        *((model, {}) for model in (bodies.ModelBody, bodies.EndBody)),
+        *((model, {}) for model in (bodies.CheckBody, bodies.ModelBody, bodies.EndBody)),
     ]
     above = [Place(layout.RECORDS[model].path, model) for model in (bodies.DirectoryBody, bodies.DaemonBody)]
     above.append(Place("leaders/1.json", bodies.LeaderBody))

@@ -84,6 +84,12 @@ def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple
     return old + share * (new - old), math.hypot((1 - share) * old_error, share * new_error)
 
 
+def block_of(step_s: float, late_s: float, least_s: float) -> int:
+    """Returns for how many steps each turn lasts: for `least_s` after its first; for two where clocks are `late_s`."""
+    least = 1 + math.ceil(least_s / step_s)
+    return min(max(least, 2 if late_s > _LATE * step_s else 1), MOST_TURNS // len(ROUND))
+
+
 class Beliefs:
     """What is believed of a job.
 
@@ -120,11 +126,9 @@ class Beliefs:
 
     def block(self, *, for_energy: bool) -> int:
         """For how many steps each turn lasts: for two where clocks act late; energies need a step that counts, too."""
-        step_s = float(self.windows[-1].step_s.mean())
         costs = self.switching
         late_s = 0.0 if costs is None else costs.latency_s + costs.driver_time_s
-        least = 1 + math.ceil(LEAST_BLOCK_S / step_s) if for_energy else 1
-        return min(max(least, 2 if late_s > _LATE * step_s else 1), MOST_TURNS // len(ROUND))
+        return block_of(float(self.windows[-1].step_s.mean()), late_s, LEAST_BLOCK_S if for_energy else 0.0)
 
     def trial_steps(self) -> int:
         """For how many steps a plan is tried at first: two rounds of turns."""

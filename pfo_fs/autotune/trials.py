@@ -38,13 +38,16 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
     shares = window.follows.mean(axis=(1, 2))
     spans_s: Array = window.spans_s.max(axis=1)
-    off = (spans_s - _as_modelled(model, window, full_s)) / model.full_s
+    modelled_s = _as_modelled(model, window, full_s)
+    off = (spans_s - modelled_s) / model.full_s
     later = _slope(off, shares)
     if math.isinf(later.error):
         later = _Slope(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
     saved, saved_error = 0.0, math.inf
     if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
-        saved, saved_error = _saved(model, window, full_s)
+        alike = Scenarios(model.everything, full_s, range(len(window.pipelines))).iteration_times_s(None)
+        longer = _slope(modelled_s / alike, shares).value + later.value
+        saved, saved_error = _saved(model, window, full_s, longer)
     default_steps = round(float((1 - shares).sum()))
     return Trial(plan, saved, saved_error, later.value, later.error, default_steps)
 
@@ -74,12 +77,13 @@ def _slope(values: Array, shares: Array) -> _Slope:
     return _Slope(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
 
 
-def _saved(model: JobModel, window: Window, full_s: Array) -> tuple[float, float]:
+def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tuple[float, float]:
     """The share of energy that the plan saves, and its standard error; infinite where energies are not known.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
-    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it. The
-    first step after a change does not count: the plan's clocks act late there.
+    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
+    time by which the plan makes steps `longer` for all ranks, relative: in that, they wait. The first step after a
+    change does not count: the plan's clocks act late there.
     """
     follows = window.follows
     counts: Array = np.zeros(follows.shape, bool)
@@ -101,11 +105,13 @@ def _saved(model: JobModel, window: Window, full_s: Array) -> tuple[float, float
     slopes = (around * logs).sum(axis=0) / squares
     default_logs = np.where(counts & ~follows, logs, 0.0).sum(axis=0) / without
     weights = np.exp(default_logs) * usual_j.mean(axis=0)
+    waiting_w = model.problem.blocking_power_w * model.problem.gpus_per_rank * weights.size
+    more = longer * model.full_s * waiting_w / float(weights.sum())
     weights = weights / weights.sum()
     left = weights * np.exp(slopes)
     rest = logs - default_logs - slopes * follows
     of_step = (left * around * rest / squares).sum(axis=(1, 2))
     free = max(1.0, float(counts.mean()) * window.iterations - 2)
     error = math.sqrt(float((of_step**2).sum()) * float(counts.mean()) * window.iterations / free)
-    saved = 1 - float(left.sum())
+    saved = 1 - float(left.sum()) - more
     return saved, math.hypot(error, _MIXED * saved)

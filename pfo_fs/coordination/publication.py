@@ -61,7 +61,9 @@ class Publication:
 
     Attributes:
         number: The newest schedule's number; -1 for none.
-        source: The newest schedule's source; None before the first, and if it cannot be read any more.
+        source: The newest schedule's source; None before the first, and if it cannot be read any more. Of a check, that
+            of the schedule that it repeats.
+        checked: Number and nonce of the latest schedule that was published for a check; -1 for none.
         start_step: The newest schedule's first step.
         term: For how long the newest schedule holds, and who follows it meanwhile.
         staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
@@ -83,6 +85,7 @@ class Publication:
         self.number = -1
         self.source: bodies.Source | None = None
         self.start_step, self.term, self.staying = 0, Term(), -1
+        self.checked = -1, ""
         self.in_force_step: int | None = None
         self.made: dict[int, bodies.Source] = {}
         self.kept = -1
@@ -109,7 +112,7 @@ class Publication:
         announced = Announced(current.number, current.start_step, current.source) if current else Announced()
         problems = self._read_committed(policy, announced.number)
         kept = current is not None and current.converged and current.number == self.number
-        self.kept = self.number if kept else -1
+        self.kept = self.newest_made if kept else -1
         self.in_force_step = None
         may_have_passed = not problem and announced.number < self.number and self.start_step > 0
         self._announced_before = announced if may_have_passed else None
@@ -122,6 +125,7 @@ class Publication:
         """
         problems: list[str] = []
         number, source, start_step, term, staying = -1, None, 0, Term(), -1
+        checked = -1, ""
         made: dict[int, bodies.Source] = {}
         plan_inputs, replayed, by_hand = None, 0, ""
         listed = self.folder.schedule_numbers()
@@ -136,8 +140,12 @@ class Publication:
                 continue
             if index is None:
                 continue
-            number, source, start_step, term = committed, index.source, index.start_step, index.term
+            number, start_step, term = committed, index.start_step, index.term
             staying = number if index.stays else staying
+            if index.source.check:
+                checked = number, index.source.check
+                continue
+            source = index.source
             if source.kind != "scheduler":
                 by_hand = source.sha256
                 continue
@@ -156,7 +164,7 @@ class Publication:
             # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
             made.clear()
         self.number, self.source, self.start_step, self.term, self.staying = number, source, start_step, term, staying
-        self.made, self.plan_inputs, self.by_hand = made, plan_inputs, by_hand
+        self.made, self.plan_inputs, self.by_hand, self.checked = made, plan_inputs, by_hand, checked
         return problems
 
     @property
@@ -168,6 +176,11 @@ class Publication:
     def announced(self) -> Announced:
         """What ranks are told to follow."""
         return self._announced_before or Announced(self.number, self.start_step, self.source)
+
+    @property
+    def checked_until(self) -> int:
+        """The step before which the newest schedule is measured for a check; 0 if it is not for one."""
+        return self.term.until if self.checked[0] == self.number else 0
 
     @property
     def newest_made(self) -> int:
@@ -208,15 +221,17 @@ class Publication:
             raise
         if not ours:
             return False
-        self.number, self.source = number, source
+        self.number, self.source = number, self.source if source.check else source
+        self.checked = (number, source.check) if source.check else self.checked
         self.start_step, self.term, self.in_force_step = start_step, term, None
         self.staying = number if term.stays(number) else self.staying
         self._announced_before = None
-        if source.kind == "scheduler":
+        if source.kind == "scheduler" and not source.check:
             self.made[number] = source
         if self.on_publish is not None:
             self.on_publish(number, start_step, schedules, term)
         what = f"the scheduler's request {source.revision}" if source.kind == "scheduler" else "schedule.yaml"
+        what += ", for a check" if source.check else ""
         log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         return True
 
@@ -262,5 +277,5 @@ class Publication:
         return PaceLease(lease_s, 1 + int(_HEARTBEATS_PER_LEASE * now / lease_s) if followed else 0)
 
 
-def _identity(source: bodies.Source) -> tuple[str, str, int, str]:
-    return source.kind, source.policy, source.revision, source.sha256
+def _identity(source: bodies.Source) -> tuple[str, str, int, str, str]:
+    return source.kind, source.policy, source.revision, source.sha256, source.check

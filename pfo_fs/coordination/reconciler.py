@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,12 +15,12 @@ from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
-from pfo_fs.turns import Term
+from pfo_fs.turns import ROUND, Term
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ class Reconciler:
         self._write_rank_files()  # before a newer schedule: the coordinator that published this one may have died
         wanted = self._wanted()
         published = wanted is not None and self._publish_if_new(wanted, now)
+        if wanted is not None and not published and layout.CHECK in names and self._rests(wanted):
+            published = self._check(wanted, now)
         self._report_on_yaml()
         return published
 
@@ -158,7 +161,7 @@ class Reconciler:
             in_force = [
                 iteration._replace(turn=publication.term.turn_at(iteration.step))
                 for iteration in read
-                if iteration.number == publication.number
+                if iteration.number == publication.number and iteration.step >= publication.checked_until
             ]
             source = publication.source
             if in_force and source is not None and source.kind == "scheduler":
@@ -226,6 +229,36 @@ class Reconciler:
         if self.runner.dump_folder is not None:
             save_dump(FrequencySchedule, wanted.schedules, self.runner.dump_folder, publication.number)
         return True
+
+    def _rests(self, wanted: Wanted) -> bool:
+        """Returns whether a schedule is in force for good, and the policy waits for no results of it."""
+        publication, runner = self.publication, self.runner
+        by_policy = wanted.source.kind == "scheduler" and runner.learns
+        return (
+            bool(wanted.schedules)
+            and publication.staying == publication.number
+            and publication.in_force_step is not None
+            and publication.term.until <= self.progress.step
+            and not publication.differs(wanted.source)
+            and not (by_policy and runner.observed.number != publication.newest_made)
+        )
+
+    def _check(self, wanted: Wanted, now: float) -> bool:
+        """Publishes the schedule in force again, in turns, if `pfo-fs check` has asked for it."""
+        try:
+            asked = self.folder.read(bodies.CheckBody)
+        except RecordError as error:
+            self.status.log(logging.WARNING, f"what `pfo-fs check` has asked for is left out: {error}")
+            return False
+        if asked is None or asked.nonce == self.publication.checked[1]:
+            return False
+        turns = tuple(turn for turn in ROUND for _ in range(asked.block))
+        source = wanted.source.model_copy(update={"check": asked.nonce})
+        published = self._publish_if_new(Wanted(source, wanted.schedules, turns=turns, steps=asked.steps), now)
+        if published:
+            with suppress(StoreError):  # it is known by its nonce, so it is not done twice
+                self.folder.remove_check()
+        return published
 
     def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:
         """For how long the next schedule holds."""

@@ -75,6 +75,9 @@ RING_MASK = RING_MARKS - 1
 PLAN_SLOTS = 5
 DEFAULT_SLOT = PLAN_SLOTS - 1
 """The last slot holds the plan at default clocks, for steps in which a rank has no turn."""
+MIXED = PLAN_SLOTS
+"""Added to the slot in `TURNS` where only half of the ranks follow the schedule: ranks then wait elsewhere for others,
+so the times of such steps are learned apart."""
 _PLANS = RING + 2 * RING_MARKS
 _PLAN_CLOCKS = 65_536
 _PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits

@@ -142,7 +142,8 @@ class SimulatedNodes:
         self._now_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._plans: dict[tuple[int, tuple[int, ...]], FollowedPlan] = {}
+        self._arm: tuple[tuple[int, ...], ...] = ()  # the clocks of all ranks
+        self._plans: dict[tuple[int, tuple[tuple[int, ...], ...]], FollowedPlan] = {}
 
     def latencies_of(self, rank: int) -> LatencyModel:
         """Returns what the clock process of a rank has learned."""
@@ -165,6 +166,7 @@ class SimulatedNodes:
         self._ready_s = [began_s] * nodes
         self._left = nodes
         self._turn += 1
+        self._arm = tuple(map(tuple, clocks_mhz))
         for number, rank in enumerate(self._ranks):
             rank.place, rank.node = 0, -1
             rank.clocks = clocks_mhz[number]
@@ -260,7 +262,7 @@ class SimulatedNodes:
     def _plan_of(self, number: int, clocks_mhz: Sequence[int]) -> FollowedPlan | None:
         if not clocks_mhz:
             return None
-        key = number, tuple(clocks_mhz)
+        key = number, self._arm
         if key not in self._plans:
             kinds = [self._work.kinds[node] for node in self._work.orders[number]]
             self._plans[key] = FollowedPlan(clocks_mhz, kinds, before=self._ranks[number].plan)

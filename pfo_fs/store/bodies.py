@@ -39,8 +39,10 @@ from pfo_fs.models import (
     Watts,
     sharing_equal,
 )
-from pfo_fs.turns import ALL, MOST_TURNS, Term
+from pfo_fs.turns import ALL, MOST_TURNS, ROUND, Term
 
+MOST_CHECKED = 2048
+"""Steps of one check: a rank's result of them has some megabytes. It saves half of what it would save meanwhile."""
 RandomId = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 """Random letters and digits; they are compared, never shown."""
 ProcessId = Annotated[int, Field(ge=0, le=2**31)]
@@ -151,6 +153,9 @@ class Source(_Body):
 
     The scheduler made it for `plan_inputs`, after it had read the results of schedule `observed` (-1: of none) with the
     plan inputs `observed_with`: a replay needs all three. `policy` names the scheduler and its arguments.
+
+    Where `check` is not empty, the schedule only repeats the one before, for `pfo-fs check`, which has asked for it by
+    this nonce: its results are for that command alone.
     """
 
     kind: Literal["scheduler", "yaml"]
@@ -160,6 +165,7 @@ class Source(_Body):
     plan_inputs: PlanInputs = PlanInputs()
     observed: ScheduleNumberOrNone = -1
     observed_with: PlanInputs | None = None
+    check: RandomId = ""
 
 
 class IndexBody(_Body):
@@ -291,6 +297,18 @@ class IterationTimesBody(_Body):
     rank: RankNumber
     steps: list[tuple[StepNumber, ScheduleNumberOrNone, PositiveSeconds]] = Field(default=[], max_length=64)
     throttled: ShortText = ""
+
+
+class CheckBody(_Body):
+    """`check.json`: `pfo-fs check`, once: asks that the schedule in force is measured against default clocks.
+
+    There are `steps` steps in turns, each of which lasts for `block` steps. The coordinator removes the file when it
+    begins.
+    """
+
+    nonce: Annotated[RandomId, Field(min_length=8)]
+    block: Annotated[int, Field(ge=1, le=MOST_TURNS // len(ROUND))]
+    steps: Annotated[int, Field(ge=len(ROUND), le=MOST_CHECKED)]
 
 
 class ModelBody(_Body):

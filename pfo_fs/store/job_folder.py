@@ -185,6 +185,10 @@ class JobFolder(ScheduleFiles, RankFiles):
         """Replaces a file that is no record, in one step."""
         self.files.publish(self.below(name), content)
 
+    def remove_check(self) -> None:
+        """Removes what `pfo-fs check` has asked for, if it is there."""
+        self.files.remove(self.below(layout.CHECK))
+
     def remove_yaml(self) -> None:
         """Removes `schedule.yaml` if it is there: the scheduler's own schedule comes into force again."""
         self.files.remove(self.below(layout.YAML))

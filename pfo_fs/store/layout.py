@@ -27,6 +27,7 @@
     iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
     model.json                    the coordinator, replaced: what the scheduler plans with
     profile.csv                   the coordinator, replaced: what the job has measured, for `pfo-fs plan` and reports
+    check.json                    `pfo-fs check`, once, until the coordinator has begun: measure the schedule in force
     schedule.yaml                 a user (optional, read-only for pfo-fs)
     schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
     end.json                      rank 0, or the daemon when the job is given up, once
@@ -75,6 +76,7 @@ PROGRESS = "progress"
 ITERATION_TIMES = "iteration_times"
 MODEL = "model.json"
 PROFILE = "profile.csv"
+CHECK = "check.json"
 YAML = "schedule.yaml"
 YAML_STATUS = "schedule.status.yaml"
 END = "end.json"
@@ -118,6 +120,7 @@ RECORDS: dict[type[BaseModel], RecordFile] = {
     b.ProgressBody: RecordFile("progress", f"{PROGRESS}/{{name}}.json"),
     b.IterationTimesBody: RecordFile("iteration_times", f"{ITERATION_TIMES}/{{rank}}.json"),
     b.ModelBody: RecordFile("model", MODEL),
+    b.CheckBody: RecordFile("check", CHECK, once=True),
     b.EndBody: RecordFile("end", END, once=True),
 }
 FILES = {YAML: YAML_LIMIT, PROFILE: PROFILE_LIMIT}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN, STEP_END
 from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.turns import ALL_FOLLOW, Turn
 
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
@@ -77,13 +78,13 @@ class CudaEventTracker(InstructionTracker):
         self._epoch: _Epoch | None = None
 
     def step_begin(
-        self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, has_turn: bool = True
+        self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, turn: Turn = ALL_FOLLOW
     ) -> bool:
         """Begins a step; writes the marks of earlier ones whose events are ready."""
         self._flush()
         self._step = []
         self._keeping = True  # `_mark` keeps marks while this is set
-        one_clock = super().step_begin(step, number, clock_mhz, until=until, has_turn=has_turn)
+        one_clock = super().step_begin(step, number, clock_mhz, until=until, turn=turn)
         self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
         if self._events_work and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
             self._epoch = self._new_epoch()

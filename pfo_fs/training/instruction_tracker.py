@@ -35,6 +35,7 @@ from pfo_fs.device.shared_page import (
 )
 from pfo_fs.training.mark_check import MarkCheck
 from pfo_fs.training.progress_marker import ProgressMarker
+from pfo_fs.turns import ALL_FOLLOW, Turn
 
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
@@ -112,8 +113,7 @@ class InstructionTracker:
         self._most_measured_steps = 10 * (profile_steps + 1)
         self._head = clocks.words[HEAD]
         self._step_head = self._head
-        self._in_step = False
-        self._strayed = False
+        self._in_step = self._strayed = False
         self._last_end_ns = 0
         self._order: list[tuple[str, int | None]] | None = None
         self._order_taken = False
@@ -130,7 +130,7 @@ class InstructionTracker:
         Args:
             frequencies: (instruction, MHz) of each instruction of a step; 0 MHz leaves the clock as it is.
             stages: The stage of each instruction, where this rank holds several.
-            in_turns: Whether some steps run at default clocks (`has_turn` of `step_begin`).
+            in_turns: Whether some steps run at default clocks (`turn` of `step_begin`).
         """
         self._told.clear()
         if frequencies is None:
@@ -174,7 +174,7 @@ class InstructionTracker:
     # ---- training calls these
 
     def step_begin(
-        self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, has_turn: bool = True
+        self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, turn: Turn = ALL_FOLLOW
     ) -> bool:
         """Begins a step; returns whether it has one clock.
 
@@ -183,12 +183,12 @@ class InstructionTracker:
             clock_mhz: Where there is no schedule: the clock of the whole step, in MHz; 0 for the default clock. None:
                 clocks are left alone.
             until: The step before which the result under this number ends; 0: after the usual number; -1: no result.
-            has_turn: Whether the step follows the schedule; if not, it runs at default clocks.
+            turn: Whether this rank follows the schedule in the step; if not, it runs at default clocks.
         """
         if self._mark_check is not None:
             self._mark_check.step_begins(left_open=self._in_step)
         words, self._position, self._last_end_ns, self._in_step, self._strayed = self._words, 0, 0, True, False
-        self._plan = (self._schedule if has_turn else self._default) if self._schedule is not None else _NOTHING
+        self._plan = (self._schedule if turn.follows else self._default) if self._schedule is not None else _NOTHING
         step = min(max(step, 0), MAX_STEP)
         self._begun = step, monotonic_ns()
         one_clock = clock_mhz is not None and self._schedule is None
@@ -211,7 +211,7 @@ class InstructionTracker:
             if one_clock and self._marker.works:
                 self._turn = self._marker.begin_at(clock_mhz or 0)
             elif self._marker.works:
-                self._marker.begin_step(has_turn=has_turn)
+                self._marker.begin_step(turn)
             if not self._marker.works:
                 self._marker = None
         elif one_clock and clock_mhz != self._target_mhz:

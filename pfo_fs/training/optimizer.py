@@ -252,7 +252,7 @@ class PFOFileOptimizer(ZeusCallbacks):
         switcher = self._switcher
         if self._loads is None:
             number, until = switcher.measured_number, switcher.measured_until
-            self._tracker.step_begin(step, number, until=until, has_turn=switcher.has_turn(step))
+            self._tracker.step_begin(step, number, until=until, turn=switcher.turn(step))
         else:
             self._loads.begin(self._tracker, step, switcher)
 

@@ -27,6 +27,7 @@ from pfo_fs.device.shared_page import (
     TURNS,
 )
 from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.turns import ALL_FOLLOW, Turn
 
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
@@ -83,13 +84,14 @@ class ProgressMarker:
             self._kinds = list(kinds)
             shared_page.write_plan(self._words, shared_page.DEFAULT_SLOT, [0] * len(kinds), kinds)
 
-    def begin_step(self, *, has_turn: bool = True) -> None:
-        """Marks the begin of a step; without a turn, it runs at default clocks."""
+    def begin_step(self, turn: Turn = ALL_FOLLOW) -> None:
+        """Marks the begin of a step; if this rank does not follow the schedule in it, it runs at default clocks."""
         if self._slot == _NO_PLAN:
             self.leave_step()  # an exception may have left a step before its end
             return
         self._words[FOLLOWS] = PLAN
-        self._next_turn(self._slot if has_turn else shared_page.DEFAULT_SLOT)
+        slot = self._slot if turn.follows else shared_page.DEFAULT_SLOT
+        self._next_turn(slot + (shared_page.MIXED if turn.is_mixed else 0))
         self._mark(START)
 
     def begin_at(self, mhz: int) -> int:

@@ -33,7 +33,7 @@ from pfo_fs.guard import WarnOnce
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, SchedulesWithdrawn, ToTraining
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
-from pfo_fs.turns import MEASURED_BY_HAND, follows
+from pfo_fs.turns import MEASURED_BY_HAND, Turn, follows
 
 _OVER = "over"
 """Reason for default clocks: the schedule in force has ended, and none that this rank has is to follow it."""
@@ -106,6 +106,11 @@ class ScheduleSwitcher:
         If not, they have default clocks.
         """
         return follows(self._turns, step, self.half if half is None else half)
+
+    def turn(self, step: int) -> Turn:
+        """Returns what this rank does in a step."""
+        own, others = self.has_turn(step), self.has_turn(step, 1 - self.half)
+        return Turn(own, own != others)
 
     def number_at(self, step: int) -> int:
         """Returns the number of the schedule that is in force at the next step, if that is `step`."""

@@ -9,6 +9,7 @@ from clock import Clock
 from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
 from jobs import current_of, index_of, make_job, rank_infos, write_results, write_step
 
+from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.progress import IterationTimeReader
 from pfo_fs.models import PlanInputs, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler
@@ -175,3 +176,52 @@ def test_an_iteration_is_handed_on_once_and_throttling_goes_with_its_pipeline(tm
     assert reader.read(200.0, infos, 1.0) == []
     folder.write(bodies.IterationTimesBody(rank=0, steps=[(4, 0, 1.1), (5, 0, 1.0)]))
     assert [one.step for one in reader.read(300.0, infos, 1.0)] == [5]
+
+
+def checking(folder: JobFolder, clock: Clock) -> Coordinator:
+    """A coordinator that has published schedule 1, in turns, for a check of schedule 0."""
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=0.0)  # changes no clock
+    write_step(folder, 5, number=0)
+    poll(coordinator, clock, 2)
+    folder.write(bodies.CheckBody(nonce="0123456789abcdef", block=1, steps=4))
+    poll(coordinator, clock, 2)
+    assert index_of(folder, 1).source.check == "0123456789abcdef"
+    return coordinator
+
+
+def test_the_policy_gets_no_results_of_a_check_and_goes_on_with_its_schedule(folder: JobFolder, clock: Clock) -> None:
+    coordinator = checking(folder, clock)
+    calls = list(ReactingScheduler.calls)
+    write_results(folder, 1, rank_infos(1, 2), time_s=1.0)
+    write_step(folder, index_of(folder, 1).until + 1, number=1)
+    poll(coordinator, clock, 4)
+    assert (calls, current_of(folder).number) == (ReactingScheduler.calls, 1)
+    poll(coordinate(folder, clock), clock, 4)
+    assert (calls, current_of(folder).number) == (ReactingScheduler.calls, 1), "so does another coordinator"
+
+
+@pytest.mark.parametrize(("after", "assessed"), [(-1, False), (0, True)])
+def test_iterations_of_a_check_tell_of_no_straggler_but_those_after_it_do(
+    folder: JobFolder, clock: Clock, after: int, assessed: bool
+) -> None:
+    coordinator = checking(folder, clock)
+    step = index_of(folder, 1).until + after
+    for rank in (0, 1):
+        folder.write(bodies.IterationTimesBody(rank=rank, steps=[(step, 1, 1.5)]))
+    write_step(folder, step, number=1)
+    poll(coordinator, clock, 12)
+    assert (current_of(folder).number == 2) == assessed
+
+
+def test_a_policy_that_waits_for_results_is_not_disturbed_by_a_check(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_step(folder, 5, number=0)
+    folder.write(bodies.CheckBody(nonce="0123456789abcdef", block=1, steps=4))
+    poll(coordinator, clock, 4)
+    assert current_of(folder).number == 0
+    write_results(folder, 0, rank_infos(1, 2), time_s=0.0)
+    poll(coordinator, clock, 4)
+    assert current_of(folder).number == 1

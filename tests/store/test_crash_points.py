@@ -245,6 +245,10 @@ OPERATIONS: dict[str, Operation] = {
     "JobFolder.remove_yaml": in_job(
         lambda folder: folder.remove_yaml(), lambda folder: folder.write_file(layout.YAML, b"all: 900\n")
     ),
+    "JobFolder.remove_check": in_job(
+        lambda folder: folder.remove_check(),
+        lambda folder: folder.write(bodies.CheckBody(nonce="0123456789abcdef", block=1, steps=8)),
+    ),
     "JobFolder.write_schedule": in_job(
         lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from test_instruction_tracker import B, F, FakeClocks, Told, run
 
@@ -14,6 +16,7 @@ from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGR
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
+from pfo_fs.turns import Turn
 
 MS = 1_000_000
 
@@ -352,3 +355,37 @@ def test_after_the_clock_process_was_lost_nothing_is_marked_from_the_next_step_o
     marker.stop()
     run(tracker, F, B)
     assert len(queue) == marked
+
+
+def test_steps_in_which_half_of_the_ranks_follow_teach_nothing_of_the_others(
+    clocks: FakeClocks, marker: ProgressMarker, queue: Queue
+) -> None:
+    requests = ClockRequests(clocks.words, LatencyModel(known_ns=dict.fromkeys((0, 900, 1200), 20 * MS)))
+    marker.set_plan([900, 1200], [0, 1], in_turns=True)
+    now_ns = 0
+
+    def reach(mark: Callable[[], object], after_ns: int) -> None:
+        nonlocal now_ns
+        mark()
+        requests.wanted(now_ns + after_ns - MS)  # it looks, and the device is not there yet
+        now_ns += after_ns
+        clocks.words[PROGRESS] = queue[-1]
+        requests.wanted(now_ns)
+
+    def step(turn: Turn, takes_ns: int) -> int:
+        """Returns when, after the begin of the first instruction, the clock of the second is requested."""
+        reach(lambda: marker.begin_step(turn), 500 * MS)
+        reach(lambda: marker.begin(0), MS)
+        due_ns = requests.wake_ns(now_ns) - now_ns
+        reach(lambda: marker.end(0), takes_ns)
+        reach(lambda: marker.begin(1), MS)
+        reach(lambda: marker.end(1), 100 * MS)
+        reach(marker.end_step, MS)
+        return due_ns
+
+    for _ in range(20):
+        before_ns = step(Turn(), 100 * MS)
+    for _ in range(20):
+        beside_ns = step(Turn(follows=True, is_mixed=True), 200 * MS)
+    assert beside_ns > before_ns + 50 * MS
+    assert step(Turn(), 100 * MS) == pytest.approx(before_ns, abs=MS)

@@ -20,7 +20,7 @@ class ClockRequests:
     def __init__(self, words: memoryview, latencies: LatencyModel) -> None:
         self._words = words
         self._follower = ClockFollower(latencies)
-        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # of each slot, with its version
+        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # as `TURNS` names them, with the version of their slots
         self._progress = words[shared_page.PROGRESS]
         self._since_ns = self._lasted_ns = 0
 
@@ -57,7 +57,7 @@ class ClockRequests:
             return 0
         turn = progress >> shared_page.TURN_SHIFT
         mhz = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] & 0xFFFF
-        return mhz if mhz >= shared_page.PLAN_SLOTS else 0  # else it is the plan of a step that followed a schedule
+        return mhz if mhz >= 2 * shared_page.PLAN_SLOTS else 0  # else it is the plan of a step that followed a schedule
 
     @property
     def _open_until_ns(self) -> int:
@@ -65,14 +65,15 @@ class ClockRequests:
 
     def _reached(self, progress: int, now_ns: int) -> None:
         turn, code = progress >> shared_page.TURN_SHIFT, progress & shared_page.POINT_MASK
-        slot = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS]
-        if not 0 <= slot < shared_page.PLAN_SLOTS:
+        plan_at = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS]
+        if not 0 <= plan_at < 2 * shared_page.PLAN_SLOTS:
             return  # a step that has one clock
+        slot = plan_at % shared_page.MIXED
         version = shared_page.plan_version(self._words, slot)
-        kept = self._plans.get(slot)
+        kept = self._plans.get(plan_at)
         if kept is None or kept[0] != version:
             plan = FollowedPlan(*shared_page.read_plan(self._words, slot), before=self._follower.plan)
-            kept = self._plans[slot] = version, plan
+            kept = self._plans[plan_at] = version, plan
         self._follower.reached(turn, code, kept[1], now_ns)
 
     def waits(self) -> bool:

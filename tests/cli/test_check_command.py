@@ -1,0 +1,259 @@
+"""`pfo-fs check` on whole jobs in virtual time: each time the command waits, the job plays an iteration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from clock import replace_time
+from commands import pfo_fs
+from jobs import current_of, index_of, living_daemon, make_job, rank_infos, register
+from pydantic import ValidationError
+from simulated_jobs import converged
+
+from pfo_fs.device.simulated.physics import A100, node_physics
+from pfo_fs.loads_known import LoadsKnown
+from pfo_fs.planner import Measurement, make_pipeline
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import Cluster, Episode, ModelTruth, Nuisances, Play
+from pfo_fs.simulator.nodes import NodeSettings
+from pfo_fs.store import JobFolder, OffSwitch, bodies, layout
+from pfo_fs.turns import ROUND
+
+SLOWER_BY_ONE_PERCENT = "all: 1395\n"  # of 1410 MHz
+OTHERS_MAKE_IT_SLOWER = [Episode(1.01, 0, 10_000, pipeline) for pipeline in range(2)]
+
+
+class LongTruth(ModelTruth):
+    """Iterations of few micro-batches last for some seconds, as those of a real job."""
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        known = super().measurement(stage, instruction, mhz)
+        return replace(known, time_s=3 * known.time_s, energy_j=3 * known.energy_j)
+
+
+def playing(
+    root: Path,
+    yaml: str = "",
+    scheduler: str = "Manual",
+    episodes: list[Episode] | None = None,
+    mute_ranks: set[int] | None = None,
+) -> Play:
+    """A job of two pipelines under a `schedule.yaml`; a policy has one pipeline, whose clocks follow the device."""
+    nodes, pipelines = (None, 2) if yaml else (NodeSettings(node_physics("kind")), 1)
+    truth = LongTruth(A100, 4, slowest_mhz=900)
+    cluster = Cluster(make_pipeline("1f1b", 4, 4), truth, Nuisances(), pipelines, episodes or (), seed=3, nodes=nodes)
+    play = Play(cluster, root, PFOSettings(scheduler=scheduler, profile_steps=4), mute_ranks=mute_ranks or set())
+    if yaml:
+        say_yaml(play, yaml)
+        list(play.run(8))
+    play.folder.read_job()
+    return play
+
+
+def say_yaml(play: Play, yaml: str) -> None:
+    play.folder.files.publish(f"{play.folder.path}/{layout.YAML}", yaml.encode())
+
+
+Meanwhile = Callable[[int], object]
+
+
+def check(
+    play: Play, *arguments: object, meanwhile: Meanwhile = lambda looks: None, most: int = 400
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command; `meanwhile` is called with the number of its looks, before each iteration."""
+    looks, now_s = 0, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks, now_s
+        looks, now_s = looks + 1, now_s + seconds
+        assert looks < most, "the command never ends"
+        meanwhile(looks)
+        play.step()
+
+    root = play.folder.files.root
+    with pytest.MonkeyPatch.context() as patch, living_daemon(root):
+        replace_time(patch, "pfo_fs.cli.check", sleep=sleep, monotonic=lambda: now_s)
+        return pfo_fs("check", play.folder.job_id, "-d", root, *arguments)
+
+
+def figures(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+    answer: dict[str, float] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.slow
+def test_a_schedule_by_hand_that_costs_one_percent_is_named_as_the_cause(tmp_path: Path) -> None:
+    done = check(playing(tmp_path, SLOWER_BY_ONE_PERCENT, episodes=OTHERS_MAKE_IT_SLOWER), "--json", "--steps", 48)
+    answer = figures(done)
+    assert done.returncode == 1
+    assert answer["because_of_pfo_fs"] is True
+    assert answer["slower"] == pytest.approx(0.0090, abs=0.0010)
+    assert answer["slower_error"] < 0.001
+    assert answer["energy_saved"] == pytest.approx(0.0117, abs=0.003)
+    assert answer["default_steps"] == answer["steps"] / 2
+
+
+@pytest.mark.slow
+def test_a_job_that_another_cause_made_slower_is_not_blamed_on_pfo_fs(tmp_path: Path) -> None:
+    slow_pipeline = [Episode(1.02, 0, 10_000, 0)]
+    play = playing(tmp_path, "ranks: {4-7: 1395}  # of the other pipeline, which waits\n", episodes=slow_pipeline)
+    done = check(play, "--steps", 48)
+    assert (done.returncode, done.stdout[:11]) == (0, "not pfo-fs:"), done.stdout
+
+
+@pytest.mark.slow
+def test_the_plan_of_the_policy_is_told_with_its_saving_and_goes_on_as_before(tmp_path: Path) -> None:
+    play = playing(tmp_path, scheduler="ParetoScheduler")
+    converged(play, 400)
+    play.folder.read_job()
+    before = current_of(play.folder)
+    done = check(play, "--json")
+    answer = figures(done)
+    assert done.returncode == 0, done
+    assert answer["energy_saved"] > 0.03
+    assert answer["energy_saved_error"] < answer["energy_saved"] / 5
+    after = current_of(play.folder)
+    assert (after.source, after.converged) == (before.source, True)
+    assert index_of(play.folder, after.number).stays
+    assert list(play.run(3))[-1].number == after.number
+
+
+# ---- no answer
+
+
+def no_answer(done: subprocess.CompletedProcess[str], text: str) -> None:
+    assert (done.returncode, done.stdout) == (2, "")
+    assert text in done.stderr
+
+
+def test_without_lower_clocks_there_is_nothing_to_measure(tmp_path: Path) -> None:
+    no_answer(check(playing(tmp_path, "all: 1410\n")), "no schedule with lower clocks")
+
+
+def test_without_a_daemon_nothing_is_asked_for(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    no_answer(pfo_fs("check", play.folder.job_id, "-d", tmp_path), "gives a sign of life")
+    assert layout.CHECK not in play.folder.names()
+
+
+def test_a_job_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
+    playing(tmp_path)
+    no_answer(pfo_fs("check", "another", "-d", tmp_path), "is not a job in")
+
+
+def test_a_second_check_is_refused_while_the_first_waits(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    first = bodies.CheckBody(nonce="the first one", block=1, steps=8)
+    play.folder.write(first)
+    no_answer(check(play), "asks for a check already")
+    assert play.folder.read(bodies.CheckBody) == first
+
+
+def test_a_check_that_the_coordinator_does_not_begin_is_taken_back(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    play.daemon_runs = False
+    no_answer(check(play, "--timeout", 5), "did not begin within 5 s")
+    assert layout.CHECK not in play.folder.names()
+
+
+def test_ranks_that_measure_nothing_are_named(tmp_path: Path) -> None:
+    no_answer(check(playing(tmp_path, SLOWER_BY_ONE_PERCENT, mute_ranks={2}), "--steps", 8), "rank 2 measured nothing")
+
+
+def test_an_edit_by_a_person_ends_the_check(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    done = check(play, meanwhile=lambda looks: say_yaml(play, "all: 1305\n") if looks == 10 else None)
+    no_answer(done, "another schedule came into force")
+
+
+def test_the_end_of_the_job_ends_the_check(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    no_answer(check(play, meanwhile=lambda looks: play.end() if looks == 10 else None), "the job has ended")
+
+
+def test_more_steps_than_a_result_can_hold_are_refused(tmp_path: Path) -> None:
+    no_answer(check(playing(tmp_path, SLOWER_BY_ONE_PERCENT), "--steps", 5000), "at most 2,048 steps")
+
+
+def test_a_job_that_is_switched_off_is_at_default_clocks(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    OffSwitch(play.folder.files).turn_off(play.folder.job_id, "")
+    no_answer(check(play), "switched off")
+
+
+# ---- a coordinator that dies, and requests that nobody should have written
+
+
+def test_another_daemon_goes_on_with_a_check_that_has_begun(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    before = current_of(play.folder)
+    done = check(play, "--json", "--steps", 24, meanwhile=lambda looks: play.restart_daemon() if looks == 8 else None)
+    assert done.returncode == 1, done
+    assert figures(done)["schedule"] == before.number + 1 == current_of(play.folder).number
+    assert current_of(play.folder).source == before.source
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"not a record", b"\x00" * 300_000])
+def test_a_request_that_is_not_valid_changes_nothing(tmp_path: Path, content: bytes) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    before = current_of(play.folder)
+    play.folder.files.publish(f"{play.folder.path}/{layout.CHECK}", content)
+    list(play.run(4))
+    assert current_of(play.folder) == before
+
+
+@pytest.mark.parametrize("wrong", [{"nonce": ""}, {"block": 0}, {"block": 257}, {"steps": 3}, {"steps": 2049}])
+def test_a_request_has_limits(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        bodies.CheckBody.model_validate({"nonce": "0123456789abcdef", "block": 1, "steps": 96} | wrong)
+
+
+def test_a_request_is_carried_out_once_though_its_file_stays(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    asked, before = bodies.CheckBody(nonce="0123456789abcdef", block=1, steps=8), current_of(play.folder).number
+    play.folder.write(asked)
+    for _ in play.run(4):
+        play.folder.write(asked)
+    list(play.run(20))
+    play.restart_daemon()
+    list(play.run(8))
+    assert current_of(play.folder).number == before + 1
+    assert index_of(play.folder, before + 1).turns == list(ROUND)
+
+
+# ---- jobs without a schedule
+
+
+def told_by_loads(root: Path, **known: object) -> JobFolder:
+    folder = make_job(root, 1, 2)
+    register(folder, rank_infos(1, 2))
+    loads = LoadsKnown.model_validate({"text": "loads explain 99 %", "steps": 400, **known})
+    folder.write(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, step=400, step_age_s=3, loads=loads)]))
+    return folder
+
+
+@pytest.mark.parametrize(("slower", "code"), [(0.02, 1), (0.001, 0), (-0.01, 0)])
+def test_clocks_from_loads_say_what_they_have_measured_themselves(tmp_path: Path, slower: float, code: int) -> None:
+    known = {"late": slower, "late_error": 0.001, "controls": 11, "saved": 0.129, "saved_error": 0.002}
+    folder = told_by_loads(tmp_path, **known)
+    done = pfo_fs("check", folder.job_id, "-d", tmp_path, "--json")
+    answer = figures(done)
+    assert done.returncode == code
+    assert (answer["slower"], answer["slower_error"], answer["energy_saved_error"]) == (slower, 0.002, 0.004)
+    assert (answer["default_steps"], answer["steps"], answer["age_s"]) == (11, 400, 3)
+    text = pfo_fs("check", folder.job_id, "-d", tmp_path).stdout
+    assert "12.9 ± 0.4 % less energy, against 11 steps at default clocks, up to step 400, 3 s old" in text
+
+
+def test_clocks_from_loads_that_have_compared_nothing_yet_give_no_answer(tmp_path: Path) -> None:
+    no_answer(pfo_fs("check", told_by_loads(tmp_path).job_id, "-d", tmp_path), "loads explain 99 %. Ask again later")
+
+
+def test_a_power_limit_is_judged_by_its_profile(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1, coordination="none", scheduler="power_limit")
+    no_answer(pfo_fs("check", folder.job_id, "-d", tmp_path), "sets one power limit itself")
