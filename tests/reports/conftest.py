@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from simulated_jobs import converged
 
 from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.planner import make_pipeline
@@ -42,11 +43,12 @@ def play_job(root: Path) -> None:
         seed=0,  # a plan was measured and stays before the straggler is announced, and after it has gone
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
-    for step, _ in enumerate(play.run(200)):
+    for step, _ in enumerate(play.run(150)):
         if step == 120:
             (play.folder.location / "schedule.yaml").write_text("straggler: {slowdown: 1.2, pipeline: 1}\n")
         if step == 140:
             play.folder.remove_yaml()
+    converged(play)
 
 
 @pytest.fixture
