@@ -114,8 +114,8 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
             for iteration in play.run(args.iterations):
                 played.append(iteration)
                 scheduler = play.coordinator.scheduler
-                # It speaks of the schedule that was published last, which is in force some iterations later.
-                newest = max(play.folder.schedule_numbers(), default=-1)
+                # It speaks of the schedule that was published last to stay, which is in force some iterations later.
+                newest = play.staying
                 said = statement_of(scheduler.model() if scheduler else {}, newest)
                 if said is not None and (not statements or said[1:] != statements[-1][1:]):
                     statements.append(said)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pfo_fs.autotune.beliefs import Beliefs
+from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.judgements import ClockPlan, Judgement
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
 from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
@@ -236,8 +236,7 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._choice is not None
         assert self._model is not None
         about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
-        trial = self._beliefs.trials.get(self._choice.plan.key)
-        measured = measured_text(self._choice.judgement, trial)
+        measured = measured_text(*self._told)
         changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         message = "; ".join(filter(None, [about, measured, how_often, self._choice.note]))
@@ -252,9 +251,20 @@ class ParetoScheduler(FrequencyScheduler):
             steps = min(max(rounds, _ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // len(turns)) * len(turns) if turns else 0
         purpose: Literal["run", "measure"] = "measure" if choice.trial and len(turns) > 1 else "run"
-        asked = choice.plan.key in self._energy_asked and not self._is_measuring
+        trial, asked = (
+            self._beliefs.trials.get(choice.plan.key),
+            choice.plan.key in self._energy_asked and not self._is_measuring,
+        )
         stays = nothing_to_tell or asked or (trial is not None and trial.saved_error < math.inf)
         return ScheduleRequest(self._schedules, purpose, message, choice.converged and stays, turns, steps)
+
+    @property
+    def _told(self) -> tuple[Judgement, Trial | None]:
+        """What is believed and was measured of the plan that runs, also while another one is tried."""
+        assert self._choice is not None
+        assert self._model is not None
+        plan = self._choice.stays if self._choice.trial and self._choice.stays is not None else self._choice.plan
+        return self._model.judge(plan), self._beliefs.trials.get(plan.key)
 
     @property
     def _is_measuring(self) -> bool:
@@ -348,5 +358,4 @@ class ParetoScheduler(FrequencyScheduler):
         """Returns the figures of the model that plans are made with, and what the last plan saves and costs."""
         if self._model is None or self._choice is None:
             return {}
-        trial = self._beliefs.trials.get(self._choice.plan.key)
-        return figures_of(self._model, self._choice.judgement, trial)
+        return figures_of(self._model, *self._told)
