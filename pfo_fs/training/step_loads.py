@@ -111,7 +111,7 @@ class StepLoads:
         follows = not switcher.is_suspended and tracker.follows_device
         mhz = decided_mhz(self._words, step) if follows else 0
         number, until = switcher.measured_number, switcher.measured_until
-        if not tracker.step_begin(step, number, mhz, until=until, has_turn=switcher.has_turn(step)):
+        if not tracker.step_begin(step, number, mhz, until=until, turn=switcher.turn(step)):
             mhz = -1
         times = tracker.step_times
         ended = [times.popleft() for _ in range(min(MOST_ENDED, len(times)))]
