@@ -82,7 +82,7 @@ class Reconciler:
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
         pipelines, by_hand = self.job.job_info.dp_degree, publication.by_hand
         override = YamlOverride(self.folder, pipelines, accepted, by_hand, publication.plan_inputs)
-        override.term = publication.term if accepted else override.term
+        override.term = publication.term if accepted and not publication.checked_until else override.term
         return override
 
     def reconcile(self, now: float, names: set[str]) -> bool:
@@ -234,9 +234,11 @@ class Reconciler:
         """Returns whether a schedule is in force for good, and the policy waits for no results of it."""
         publication, runner = self.publication, self.runner
         by_policy = wanted.source.kind == "scheduler" and runner.learns
+        always_in_turns = publication.term.turns and not publication.term.until  # as a person wants it
         return (
             bool(wanted.schedules)
             and publication.staying == publication.number
+            and not always_in_turns
             and publication.in_force_step is not None
             and publication.term.until <= self.progress.step
             and not publication.differs(wanted.source)
@@ -263,7 +265,7 @@ class Reconciler:
     def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:
         """For how long the next schedule holds."""
         publication = self.publication
-        if wanted.source.kind == "yaml":
+        if wanted.source.kind == "yaml" and not wanted.source.check:
             return self.override.term._replace(after=publication.staying)
         if wanted.turns:
             after = publication.staying if wanted.measures else publication.number + 1

@@ -192,7 +192,9 @@ class IndexBody(_Body):
     @property
     def term(self) -> Term:
         """For how long the schedule holds, and who follows it meanwhile."""
-        return Term(self.until, self.after, tuple(self.turns), by_hand=self.source.kind == "yaml")
+        return Term(
+            self.until, self.after, tuple(self.turns), by_hand=self.source.kind == "yaml" and not self.source.check
+        )
 
     @property
     def stays(self) -> bool:

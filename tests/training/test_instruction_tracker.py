@@ -10,6 +10,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.shared_page import MarkReader, SharedPage
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.turns import Turn
 
 F, B = "forward", "backward"
 
@@ -97,7 +98,7 @@ def test_a_step_without_a_turn_has_the_same_marks_at_default_clocks(
     tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
     marks, seen = [], []
     for step, has_turn in enumerate([True, False, True]):
-        tracker.step_begin(step, 0, until=9, has_turn=has_turn)
+        tracker.step_begin(step, 0, until=9, turn=Turn(has_turn))
         for name in (F, B):
             tracker.begin(name)
             seen.append(clocks.target)
@@ -113,7 +114,7 @@ def test_a_step_without_a_turn_that_runs_something_else_is_not_measured_and_said
     tracker: InstructionTracker, told: Told
 ) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
-    run(tracker, F, F, until=9, has_turn=False)
+    run(tracker, F, F, until=9, turn=Turn(False))
     assert [position for position, _, _ in told] == [1]
 
 
@@ -121,7 +122,7 @@ def test_a_schedule_is_measured_until_its_last_step_in_turns(tracker: Instructio
     tracker.set_schedule([(F, 900)], in_turns=True)
     measured = []
     for step in range(200):
-        run(tracker, F, step=step, until=150, has_turn=step % 2 == 0)
+        run(tracker, F, step=step, until=150, turn=Turn(step % 2 == 0))
         measured.append(shared_page.BEGIN in clocks.kinds())
     assert measured == [True] * 150 + [False] * 50
 

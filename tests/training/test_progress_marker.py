@@ -154,7 +154,7 @@ def test_a_step_without_a_turn_has_the_same_points_at_the_default_clock(
 ) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
     for has_turn in (True, False, False, True):
-        run(tracker, F, B, until=9, has_turn=has_turn)
+        run(tracker, F, B, until=9, turn=Turn(has_turn))
     assert codes(queue) == [START, 0, 1, 2, 3, IDLE] * 4
     got = [device.reach() for _ in range(len(queue))]
     assert got[:6] == got[18:] == [900, 900, 1200, 1200, 1200, 0]
