@@ -15,7 +15,6 @@ from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import measured_switching
-from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -33,6 +32,8 @@ errors."""
 _BLOCKING_SHARE = 0.2
 """Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
 (A100), 70 of 299 W (A40)."""
+_SURE_POWER_ERROR = 0.02
+"""Relative: a power with a larger error does not tell how much more warm GPUs draw."""
 _USABLE_WAITING_POWER_ERROR = 0.2
 """Relative: a measured blocking power with a larger error is not used."""
 _LESS_SURE = 10.0
@@ -101,8 +102,6 @@ class Beliefs:
         samples: Time and power of each instruction at each clock, at an ordinary load.
         loads: What varies; None before the first window.
         windows: The latest windows.
-        power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
-            GPUs leak more current.
         trials: What was measured of plans, by their keys.
         switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
             rank.
@@ -116,7 +115,6 @@ class Beliefs:
         self.samples = Samples()
         self.loads: LoadModel | None = None
         self.windows: list[Window] = []
-        self.power_drift_factor = 1.0
         self.trials: dict[object, Trial] = {}
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
@@ -161,7 +159,6 @@ class Beliefs:
         if not self.layout.one_pipeline():
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken, turns)
-        self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
         are_known = bool(schedules) and not (window and window.or_mhz.any())
         self.clock_unknown_s = 0.0 if are_known else LATENCY_UNKNOWN_S
         if window is not None:
@@ -172,8 +169,9 @@ class Beliefs:
                 self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
                 point.add_times(found.count, found.time_s, found.error * found.time_s)
+        level = self._power_level(taken)
         for result in taken:
-            self._add_powers(result, in_force.get(result.rank))
+            self._add_powers(result, in_force.get(result.rank), level)
         self._curves = None
         return window
 
@@ -203,8 +201,23 @@ class Beliefs:
                 if mhz != max(curve):
                     point.time_weight /= _LESS_SURE**2
 
-    def _add_powers(self, result: ProfilingResult, schedule: FrequencySchedule | None) -> None:
-        """Adds the powers of one rank; its default clock counts as its highest one."""
+    def _power_level(self, results: Sequence[ProfilingResult]) -> float:
+        """The powers at the highest clocks as a multiple of those of the first windows: warm GPUs leak more current."""
+        ratios = []
+        for result in results:
+            top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
+            stages = dict(self.layout.order(result.rank))
+            for power in result.powers:
+                known = self.samples.curve((stages.get(power.instruction, -1), power.instruction)).get(
+                    top_mhz, _NOTHING
+                )
+                is_top = power.frequency in (0, top_mhz) and power.error < _SURE_POWER_ERROR * power.power
+                if is_top and known.power_error < _SURE_POWER_ERROR:
+                    ratios.append(power.power / known.power_w)
+        return median(ratios) if ratios else 1.0
+
+    def _add_powers(self, result: ProfilingResult, schedule: FrequencySchedule | None, level: float) -> None:
+        """Adds the powers of one rank, at the level of the first windows; its default clock counts as its highest."""
         top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
         ran = [(name, stage, mhz or top_mhz) for name, stage, mhz in self.layout.run_by(result.rank, schedule)]
         points = self.samples.points
@@ -218,7 +231,7 @@ class Beliefs:
             for one in result.powers
         ]
         as_set = result.model_copy(update={"powers": powers})
-        self.samples.add_powers(as_set, ran, times_s, self.power_drift_factor)
+        self.samples.add_powers(as_set, ran, times_s, level)
 
     def problem(self) -> str:
         """Returns why no plan can be made from what was measured, for the status; empty if one can."""

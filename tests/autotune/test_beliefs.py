@@ -373,3 +373,15 @@ def test_blocks_that_are_too_short_for_energy_counters_tell_no_energy() -> None:
     window = beliefs.take(results, schedules, ROUND)
     assert window is not None
     assert math.isinf(trial_of(model_of(beliefs), beliefs, plan, window, 1).saved_error)
+
+
+def test_powers_of_warm_gpus_are_told_as_those_of_the_first_windows() -> None:
+    beliefs = probed()
+    before = {mhz: point.power_w for mhz, point in beliefs.samples.curve((0, "forward")).items()}
+    for _ in range(3):
+        results = results_of(beliefs, [])
+        for result in results:
+            result.powers[:] = [one.model_copy(update={"power": 1.05 * one.power}) for one in result.powers]
+        beliefs.take(results, [])
+    after = {mhz: point.power_w for mhz, point in beliefs.samples.curve((0, "forward")).items()}
+    assert after == {mhz: pytest.approx(watts, rel=0.005) for mhz, watts in before.items()}
