@@ -32,9 +32,9 @@ class Books:
         self.plans: list[tuple[int, ...]] = []
         take, add_trial = Beliefs.take, Beliefs.add_trial
 
-        def noted_take(beliefs: Beliefs, results: Any, schedules: Sequence[FrequencySchedule]) -> Any:
+        def noted_take(beliefs: Beliefs, results: Any, schedules: Sequence[FrequencySchedule], turns: Any = ()) -> Any:
             self.windows.append(clocks_of(schedules))
-            return take(beliefs, results, schedules)
+            return take(beliefs, results, schedules, turns)
 
         def noted_trial(beliefs: Beliefs, key: object, trial: Trial) -> None:
             self.plans.append(tuple(round(mhz) for mhz in trial.plan.of(0)))
