@@ -118,7 +118,7 @@ def test_a_plan_is_judged_by_all_steps_of_the_trace(tmp_path: Path) -> None:
     play = Play(
         trace.job(nodes=KIND).cluster(1), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=3)
     )
-    summary = summarize(play, list(play.run(80)))
+    summary = summarize(play, list(play.run(250)))
     assert summary.plan_number is not None
     quiet = trace.job(nuisances=QUIET).cluster()
     played = [quiet.run(quiet.clocks_of([{}, {}])) for _ in trace.steps]
