@@ -29,7 +29,7 @@ def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_how_
     plays = {gpus: job(tmp_path / str(gpus), "A100 node", gpus) for gpus in (1, 8)}
     texts, changes = {}, {}
     for gpus, play in plays.items():
-        played = converged(play, 200)
+        played = converged(play, 500)
         summary = summarize(play, played)
         assert summary.slowdown < 0.004
         assert summary.energy_saved > 0.04
