@@ -7,11 +7,13 @@ from pfo_fs.store import bodies
 
 
 def converged(play: Play, most: int = 240) -> list[Iteration]:
-    """Plays until a plan has been measured and stays."""
+    """Plays until a plan has been measured and stays, and its turns are over."""
     played: list[Iteration] = []
     for iteration in play.run(most):
         played.append(iteration)
         current = play.folder.read(bodies.CurrentBody)
         if current is not None and current.converged and iteration.number == current.number:
-            return played
+            index = play.folder.read(bodies.IndexBody, number=current.number)
+            if index is not None and iteration.step > index.until + 2:
+                return played
     raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")

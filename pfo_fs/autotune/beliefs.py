@@ -41,7 +41,7 @@ _LESS_SURE = 10.0
 LEAST_BLOCK_S = 2.0
 """Between two ticks of an energy counter, up to 0.1 s apart, energy is divided in proportion to time: that mixes 2 % of
 the energies of two turns if each lasts for 2 s, after a first step that does not count."""
-_ROUNDS = 2
+LEAST_ROUNDS = 2
 """Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
 _LATE = 0.05
 """Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
@@ -130,7 +130,7 @@ class Beliefs:
 
     def trial_steps(self) -> int:
         """For how many steps a plan is tried at first: two rounds of turns."""
-        return _ROUNDS * len(ROUND) * self.block(for_energy=False)
+        return LEAST_ROUNDS * len(ROUND) * self.block(for_energy=False)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -159,8 +159,8 @@ class Beliefs:
         if not self.layout.one_pipeline():
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken, turns)
-        are_known = bool(schedules) and not (window and window.or_mhz.any())
-        self.clock_unknown_s = 0.0 if are_known else LATENCY_UNKNOWN_S
+        if window is not None and np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
+            self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, Beliefs, block_of
+from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, LEAST_ROUNDS, Beliefs, block_of
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.plan_schedules import PlanGoal, target_of
@@ -17,9 +17,8 @@ from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, Profili
 from pfo_fs.scheduler.checks import plausible_results
 from pfo_fs.turns import ROUND
 
-_USUAL_STEPS, _LEAST_ROUNDS = 96, 2
-"""Time is then known to about 0.05 %, and energy to a twentieth of its saving. Each rank has both clocks twice at
-least, beside ranks with either."""
+_USUAL_STEPS = 96
+"""Time is then known to about 0.05 %, and energy to a twentieth of its saving."""
 
 
 class Checked(NamedTuple):
@@ -51,7 +50,7 @@ def turns_for(step_s: float, latency_s: float, steps: int | None) -> tuple[int, 
     block = block_of(step_s, latency_s, LEAST_BLOCK_S)
     a_round = block * len(ROUND)
     rounds = math.ceil((steps or _USUAL_STEPS) / a_round)
-    return block, a_round * (rounds if steps else max(_LEAST_ROUNDS, rounds))
+    return block, a_round * (rounds if steps else max(LEAST_ROUNDS, rounds))
 
 
 def checked(

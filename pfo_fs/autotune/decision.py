@@ -8,7 +8,6 @@ stop   when there is none: the plan in force stays until the monitor finds that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -51,8 +50,8 @@ _MOST_WINDOWS = 3
 """A trial goes on while it is neither surely in time nor surely late, for three windows at most. Each has
 twice the steps of the window before, so that a plan that is far too late ends after few."""
 TRIALS_IN_VAIN = 2
-"""After two trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
-these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
+"""After two trials in a row that won nothing, one that only hopes is made after each regular measurement of the plan in
+force: these come ever more rarely, so that the number of trials grows with the logarithm of the iterations."""
 _MOST_MADE = 4
 """A plan is made again for an earlier end, four times at most, until it is surely in time."""
 
@@ -236,7 +235,7 @@ def _choose(
     plan, judgement = run
     stays = plan if plan.key in tried else None
     in_vain = _in_vain(last, plan, is_regular)
-    left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < TRIALS_IN_VAIN else -math.inf
+    left = LOST_TIME * (HORIZON + iterations) - lost
     for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan, steady))):
         found = model.judge(likely)
         took = trial_time(found, model.trial_iterations)
@@ -247,7 +246,8 @@ def _choose(
     if stays is None:
         return Choice(plan, judgement, planned.margin, plan, in_vain=in_vain, note=note)
     # Half of the time that is left, so that there is some for the next trial.
-    hoped = _hopeful_plan(model, plan, tried, left / 2, steady) if left > 0 else None
+    may_hope = left > 0 and in_vain < TRIALS_IN_VAIN
+    hoped = _hopeful_plan(model, plan, tried, left / 2, steady) if may_hope else None
     if hoped is not None:
         trial, more = hoped
         expected = model.judge(trial)

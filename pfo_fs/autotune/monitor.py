@@ -155,10 +155,10 @@ class Monitor:
             test.forget()
 
     def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float]) -> Alarm | None:
-        if not self._expected_s:
-            return None
         turn = step[0].turn
         expected_s = {pipeline: mean_s for (of_turn, pipeline), mean_s in self._expected_s.items() if of_turn == turn}
+        if not expected_s:
+            return None
         usual_s = median(expected_s.values())
         logs = {one.pipeline: math.log(one.span_s / expected_s.get(one.pipeline, usual_s)) for one in step}
         # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs, Trial
 from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
@@ -35,7 +35,7 @@ from pfo_fs.turns import ALL, ROUND
 
 log = logging.getLogger(__name__)
 
-_ROUNDS, _MOST_ROUNDS = 2, 12
+_MOST_ROUNDS = 12
 """The plan that runs is measured in two rounds of turns, later in up to twelve: its errors fall with the time."""
 _DEFAULT_SHARE = 0.01
 """So many of the plan's steps run at default clocks, where they are not more than twelve rounds have."""
@@ -248,7 +248,7 @@ class ParetoScheduler(FrequencyScheduler):
             turns = self._turns(for_energy=choice.converged and not choice.trial)
         if choice.converged and len(turns) > 1:
             rounds = round(_DEFAULT_SHARE * self._iterations / (len(turns) // 2))
-            steps = min(max(rounds, _ROUNDS), _MOST_ROUNDS) * len(turns)
+            steps = min(max(rounds, LEAST_ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // len(turns)) * len(turns) if turns else 0
         purpose: Literal["run", "measure"] = "measure" if choice.trial and len(turns) > 1 else "run"
         trial, asked = (

@@ -57,13 +57,6 @@ class Point:
         self.weight += weight
         self.power_w += (power_w - self.power_w) * weight / self.weight
 
-    def scale(self, times: float, powers: float) -> None:
-        """Multiplies the point's times by `times` and its powers by `powers`."""
-        self.time_s *= times
-        self.time_weight /= times * times
-        self.power_w *= powers
-        self.weight /= powers * powers
-
     @property
     def time_error(self) -> float:
         """Standard error of the duration, relative."""

@@ -320,6 +320,14 @@ def test_a_plan_that_is_likely_in_time_is_measured_before_it_counts_as_late() ->
     assert choice.stays == PLAN
 
 
+def test_a_plan_that_is_expected_to_save_more_is_tried_however_many_hopes_were_in_vain() -> None:
+    model = FakeModel({1200: believed(0.1), 1100: believed(0.15, late_error=0.003)}, planned=1100)
+    last = replace(in_force(PLAN), in_vain=9)
+    assert chosen(model, last, (PLAN,)).plan == OTHER
+    model = trying(believed(0.09, late=0.002, late_error=0.002))
+    assert not chosen(model, last, (PLAN,)).trial, "it only hopes"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_job_whose_beliefs_do_not_change_settles_after_a_few_windows(seed: int) -> None:
     rng = random.Random(seed)

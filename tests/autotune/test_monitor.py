@@ -185,3 +185,10 @@ def test_in_turns_each_pipeline_is_expected_to_take_what_its_ranks_make_of_it() 
         turn = (1, 2, 3, 0)[step % 4]
         times = [IterationTime(each, step, 1, expected_s[turn, each], turn=turn) for each in (0, 1)]
         assert monitor.add(times, {}) is None
+
+
+def test_an_iteration_in_a_turn_of_which_nothing_is_expected_is_no_change() -> None:
+    monitor = monitor_of(2, 0.01)
+    for step in range(20):
+        times = [IterationTime(pipeline, step, 1, 9 * MEAN_S, turn=61_297_949) for pipeline in range(2)]
+        assert monitor.add(times, {}) is None
