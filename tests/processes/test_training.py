@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from running import HANGS_AFTER_S, Gluster, Processes
 from training_job import Job, all_made, told_on_failure
 
 from pfo_fs.store import Files, SharedDirectory, bodies
+from pfo_fs.turns import ALL, NONE, ROUND
 
 HERE = Path(__file__).parent
 Wait = Callable[..., Any]
@@ -418,3 +422,30 @@ def test_clocks_follow_the_device_and_not_the_training_thread_that_launches_ahea
         for path in job.sim_dir.iterdir():
             path.unlink()
     assert shares["device"] < shares["launch"] / 2, shares
+
+
+@pytest.mark.slow
+def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_schedules(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}, "launches": True})
+    with told_on_failure(job):
+        wait_for(lambda: job.of(number=0, step=5), "steps")
+        job.put_yaml("all: 1110\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the schedule")
+        wait_for(lambda: job.of(number=1, rank=0)[30:], "steps under it")
+        command = [sys.executable, "-m", "pfo_fs", "check", str(job.folder.location), "--steps", "4", "--json"]
+        checked = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False)
+        assert job.finish() == 0
+    answer = json.loads(checked.stdout)
+    index = job.folder.read(bodies.IndexBody, number=answer["schedule"])
+    assert index is not None
+    took: dict[int, list[float]] = {turn: [] for turn in ROUND}
+    for before, line in pairwise(job.of(rank=0, number=index.number)):
+        turns = {index.turns[one["step"] % len(index.turns)] for one in (before, line)}
+        if len(turns) == 1 and line["step"] < index.until:  # the first step of a turn may begin at the clock before
+            took[turns.pop()].append(line["at_s"] - before["at_s"])
+    assert answer["slower"] == pytest.approx(median(took[ALL]) / median(took[NONE]) - 1, abs=0.03)
+    assert answer["slower"] > 0.1
+    assert checked.returncode == 1
+    assert job.having("step")[-1]["number"] == index.after, "the person's schedule runs again"
