@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import pfo_fs
+from pfo_fs.cli.advise import advise
 from pfo_fs.cli.check import check
 from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.demo import demo
@@ -94,7 +95,22 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 for command in (
-    *(demo, daemon, status, plan, simulate, loads, report, trace, check, target, straggler, doctor, profile_p2p),
+    *(
+        advise,
+        demo,
+        daemon,
+        status,
+        plan,
+        simulate,
+        loads,
+        report,
+        trace,
+        check,
+        target,
+        straggler,
+        doctor,
+        profile_p2p,
+    ),
     *(off, on, prune, reset_clocks, power_limit),
 ):
     app.command(cls=PlainCommand)(command)

@@ -255,7 +255,7 @@ def write_trace_csv(data: JobData, path: str | os.PathLike[str]) -> dict[str, in
     with _opened(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for step, pipeline, laid in _at_max_clocks(data):
+        for step, pipeline, laid in at_max_clocks(data):
             steps.add(step)
             pipelines.add(pipeline)
             rows += len(laid.times_s)
@@ -279,8 +279,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             yield compressed
 
 
-def _at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
-    """(step, pipeline, iteration) of the steps that were measured at max clocks by all pipelines with results."""
+def at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:
+    """Yields (step, pipeline, iteration) of the steps that all pipelines with results have measured at max clocks."""
     for window in data.windows:
         if window.measured is None or not data.at_max_clocks(window, or_default=True):
             continue

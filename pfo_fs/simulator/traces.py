@@ -100,6 +100,12 @@ class Trace:
     left_out: Sequence[int] = ()
     incomplete: int = 0
 
+    @property
+    def full_s(self) -> Array:
+        """Durations in s, (steps, nodes, pipelines)."""
+        lengths_s = [self.lengths_s[one.stage, one.name] for one in self.pipeline.instructions]
+        return self.table * np.array(lengths_s)[:, None]
+
     def factors(self, iteration: int, seed: int) -> Array:
         """Factors of an iteration, (nodes, pipelines): first the steps in order, then steps drawn at random."""
         return self.table[self.place(iteration, seed)]

@@ -1,0 +1,133 @@
+"""`pfo-fs advise`: what would save energy in a job, from one normal run at default clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.text import Text
+from typer import Argument, Option
+
+from pfo_fs.cli.jobs import find_job
+from pfo_fs.cli.simulate import PipelineSchedule
+from pfo_fs.cli.terminal import JsonFlag, NumRanksOption, SharedDirOption, err, fail, print_json, say, show, table
+from pfo_fs.reports.wording import duration_text, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pfo_fs.arrays import Array
+    from pfo_fs.planner import Pipeline
+    from pfo_fs.simulator.advice import Advice, Interval, Remedy
+
+_LITTLE = 0.02
+"""Of energy: a job that may save less is not worth a new tool."""
+_SEEN = 0.001
+"""A smaller saving is none."""
+_REMEDIES = {
+    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks; instructions of 10 ms or more"),
+    "loads": ("a clock per step, from loads: LoadClocks", "right to set clocks; lengths known before the step"),
+    "limit": ("one power limit: pfo-fs power-limit", "right to set power limits"),
+}
+
+
+def advise(
+    source: Annotated[str, Argument(help="A job, as for `pfo-fs report`, or a CSV file as `pfo-fs trace` writes it.")],
+    gpu: Annotated[
+        str, Option(help="Kind of the GPUs, such as A100; default: of a job its own, of a file unknown.")
+    ] = "",
+    schedule: Annotated[PipelineSchedule, Option(help="Of a file: order of a pipeline's instructions.")] = "1f1b",
+    num_ranks: NumRanksOption = None,
+    shared_dir: SharedDirOption = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Say what would save energy in a job, and how much, from durations at default clocks: no right is needed.
+
+    Each saving is an interval that holds the truth in nine of ten cases.
+    """
+    from pfo_fs.simulator import read_trace
+    from pfo_fs.simulator.advice import SLOWDOWNS, advise
+
+    with err.status("reading durations ..."):
+        if Path(source).is_file():
+            trace = read_trace(Path(source), schedule, num_ranks=num_ranks)
+            pipeline, full_s = trace.pipeline, trace.full_s
+        else:
+            pipeline, full_s, found = _of_job(source, shared_dir)
+            gpu = gpu or found
+    with err.status("planning for these steps ..."):
+        advice = advise(pipeline, full_s, gpu)
+    if json_:
+        print_json({**advice._asdict(), "waits": [one._asdict() for one in advice.waits], "slowdowns": SLOWDOWNS})
+        return
+    _show(advice, gpu, full_s.shape)
+
+
+def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str]:
+    """The pipeline of a job, its durations at default clocks as `advise` takes them, and the name of its GPUs."""
+    from pfo_fs.arrays import np
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.trace import at_max_clocks
+
+    folder = find_job(job, shared_dir, archived=True)
+    steps: dict[int, list[list[float]]] = {}
+    pipeline = None
+    for step, _, laid in at_max_clocks(collect_job(folder)):
+        pipeline = pipeline or laid.pipeline
+        steps.setdefault(step, []).append(list(laid.times_s))
+    if pipeline is None:
+        fail(
+            f"job {folder.job_id}: no step was measured at default clocks yet, or its instructions are not marked; "
+            f"`pfo-fs status` says what it waits for"
+        )
+    widest = max(map(len, steps.values()))
+    full_s = np.array([np.transpose(rows) for rows in steps.values() if len(rows) == widest])
+    return pipeline, full_s, next((body.gpu_name for body in folder.each_rank() if body.gpu_name), "")
+
+
+def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
+    from pfo_fs.simulator.advice import NOTABLE, SLOWDOWNS
+
+    waiting = sum(one.share for one in advice.waits)
+    waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
+    say(
+        f"{shape[0]} steps of {shape[2]} pipelines, {duration_text(advice.step_s)} each. GPUs work "
+        f"{percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}: {waits}"
+    )
+    shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
+    shown.title = "Energy saved, by how much longer steps may be"
+    _add(shown, advice.remedies)
+    show(shown)
+    if not advice.published:
+        say(
+            f"How training on {gpu or 'these GPUs'} follows the clock is not published: the intervals hold what is "
+            "known of A100 and A40. If they are of these kinds, give --gpu."
+        )
+    for one in advice.waits[2:]:
+        if one.share > NOTABLE:
+            do = "replace them" if one.cause == "slow workers" else "balance them, by packing or a balancing scheduler"
+            say(f"First: without {one.cause}, steps would be {percent(one.shorter, 1)} shorter; {do}.")
+    if advice.balanced:
+        say("With balanced loads, there is left: " + ", ".join(_left(one) for one in advice.balanced if _left(one)))
+    if advice.most < _LITTLE:
+        say("Little to save without more time: at most " + percent(advice.most, 1))
+    best = max(advice.remedies, key=lambda one: one.saved[0].high)
+    say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")
+
+
+def _add(shown: Table, remedies: Sequence[Remedy]) -> None:
+    for one in remedies:
+        name, needs = _REMEDIES[one.name]
+        shown.add_row(Text(name), *(_text(saved) for saved in one.saved), Text(needs))
+
+
+def _left(remedy: Remedy) -> str:
+    return f"{_text(remedy.saved[0])} by {_REMEDIES[remedy.name][0]}" if remedy.saved[0].high > _SEEN else ""
+
+
+def _text(saved: Interval) -> str:
+    """An interval in whole percents, that of 2.4 to 5.1 % as 2–6 %."""
+    low, high = math.floor(100 * saved.low), math.ceil(100 * saved.high - 100 * _SEEN)
+    return f"{low}–{high} %" if high else "0"

@@ -1,0 +1,227 @@
+"""What each remedy would save in a job of which only durations at default clocks are known, with an interval.
+
+Why GPUs wait is found by adding one cause after the other: with equal stages, a pipeline has its bubbles only; then
+stages are as unequal as they are on average; then slow workers come on top; then what varies among micro-batches.
+
+What a remedy saves follows from these durations and from how time and power of the kind of GPU follow the clock. Where
+that has been published for training (A100, A40), it counts; for other kinds, both ends of the interval come from what
+is published of any kind, so that it is wide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pfo_fs.arrays import Array, np
+from pfo_fs.device.simulated.physics import MODELS, GpuModel
+from pfo_fs.planner import Measurement, Pipeline, Problem, Profile, ScenarioPlanner, Scenarios, SwitchCosts
+from pfo_fs.planner.scenario_model import Played
+from pfo_fs.simulator.traces import SLOW_WORKER
+
+SLOWDOWNS = (1.0, 1.01, 1.02, 1.05)
+"""Longest mean time of a step, as a multiple of that at default clocks."""
+_SCENARIOS, _PIPELINES = 16, 16
+"""Plans are made for at most 16 steps of at most 16 pipelines, spread over the trace."""
+_SAME = 1e-9
+"""Relative: times that differ by less are equal."""
+_CLOCKS = 40
+"""Number of clocks that plans choose from, spread over those of the GPU above 60 % of the highest one."""
+_LOWEST = 0.42
+_LATENCY_S = 0.01
+"""Clocks act this much later than they are requested, as on a node with A100s."""
+_MOST_LATE = 0.001
+"""Relative: with this much more time, running jobs are compared with plans of full knowledge in the benchmarks."""
+NOTABLE = 0.02
+"""Share of all time that GPUs wait because loads are unequal, from which on it is told what is left without that."""
+_DELIVERED = {"plan": (0.6, 1.0), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
+"""What remedies deliver of what is computed here: on drawn jobs, plans gave 0.57 to 0.96 of it, clocks from loads 0.8
+to 1.0; a power limit is one clock for all, which leaves little to go wrong."""
+
+
+class Interval(NamedTuple):
+    """An energy saving, relative: the truth lies in it in nine of ten cases."""
+
+    low: float
+    high: float
+
+
+class Remedy(NamedTuple):
+    """What saves energy.
+
+    Attributes:
+        name: `plan` (a clock per instruction), `loads` (a clock per pipeline and step, from its load), or `limit` (one
+            power limit for all GPUs).
+        saved: What it saves at each of `SLOWDOWNS`.
+    """
+
+    name: str
+    saved: tuple[Interval, ...]
+
+
+class Wait(NamedTuple):
+    """A cause of waiting.
+
+    Attributes:
+        cause: What makes GPUs wait.
+        share: For which share of all time.
+        shorter: By how much shorter steps would be without it, relative; 0.0 for a pipeline's bubbles.
+    """
+
+    cause: str
+    share: float
+    shorter: float
+
+
+class Advice(NamedTuple):
+    """What is known of a job before any clock was set.
+
+    Attributes:
+        step_s: Mean time of a step, without what comes after its last instruction, in s.
+        waits: Why GPUs wait.
+        remedies: What would save energy.
+        balanced: The same if all loads were equal, as a balancing scheduler makes them; empty if they are.
+        published: Whether it is published how training on this kind of GPU follows the clock.
+    """
+
+    step_s: float
+    waits: list[Wait]
+    remedies: list[Remedy]
+    balanced: list[Remedy]
+    published: bool
+
+    @property
+    def most(self) -> float:
+        """The highest saving that may be had without more time, relative."""
+        return max(one.saved[0].high for one in self.remedies)
+
+
+def advise(pipeline: Pipeline, full_s: Array, gpu: str) -> Advice:
+    """Returns what would save energy in a job.
+
+    Args:
+        pipeline: The instructions that each pipeline runs.
+        full_s: Durations at default clocks in s, (steps, nodes as in `Pipeline.instructions`, pipelines).
+        gpu: Name of its GPUs; a kind without a published curve gets wide intervals.
+    """
+    steps = np.unique(np.linspace(0, len(full_s) - 1, _SCENARIOS).round().astype(int))
+    full_s = full_s[steps][:, :, :_PIPELINES]
+    published = [model for name, model in MODELS.items() if re.search(rf"\b{name}\b", gpu.upper())]
+    models = published or list(MODELS.values())
+    jobs = [_Job(pipeline, full_s, model) for model in models]
+    waits, balanced = jobs[0].waits(), []
+    if waits[-1].share > NOTABLE:
+        alike_s = _mean_of(jobs[0].kinds, full_s, of_pipelines=True)
+        balanced = _remedies([_Job(pipeline, alike_s, model) for model in models])
+    remedies = [one for one in _remedies(jobs) if one.name != "loads" or waits[-1].share > NOTABLE]
+    return Advice(jobs[0].step_s, waits, remedies, balanced, bool(published))
+
+
+def _remedies(jobs: Sequence[_Job]) -> list[Remedy]:
+    found = [job.saved() for job in jobs]
+    return [
+        Remedy(name, tuple(_interval(name, values) for values in zip(*(saved[name] for saved in found), strict=True)))
+        for name in found[0]
+    ]
+
+
+def _interval(name: str, saved: Sequence[float]) -> Interval:
+    low, high = _DELIVERED[name]
+    return Interval(low * max(0.0, min(saved)), high * max(0.0, max(saved)))
+
+
+class _Job:
+    """The steps of a job on one kind of GPU."""
+
+    def __init__(self, pipeline: Pipeline, full_s: Array, model: GpuModel) -> None:
+        nodes, top_mhz = pipeline.instructions, model.clocks_mhz[0]
+        self.kinds = [(one.stage, one.name) for one in nodes]
+        offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * top_mhz]
+        self.clocks_mhz = offered[:: -(-len(offered) // _CLOCKS)]
+        lengths_s = dict(zip(self.kinds, _mean_of(self.kinds, full_s)[0, :, 0].tolist(), strict=True))
+        rows = {kind: self._curve(model, kind[1], length_s) for kind, length_s in lengths_s.items()}
+        costs = SwitchCosts(latency_s=_LATENCY_S, timing_error_s=_LATENCY_S / 2)
+        problem = Problem(pipeline, Profile(rows), model.blocking_power_w, switch_costs=costs)
+        of_stages = _sums(np.array([one.stage for one in nodes]), full_s.mean(axis=0))
+        self.slow = (of_stages > SLOW_WORKER * np.median(of_stages, axis=1, keepdims=True)).any(axis=0)
+        groups = np.where(self.slow, np.cumsum(self.slow), 0)
+        self.scenarios = Scenarios(problem, full_s, groups.tolist())
+        self.spans_s = self.scenarios.spans_s()
+        self.step_s = float(self.spans_s.max(axis=1).mean())
+
+    def _curve(self, model: GpuModel, name: str, length_s: float) -> list[Measurement]:
+        curve = model.coefficients(name)
+        times_s = [length_s * curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in self.clocks_mhz]
+        return [Measurement(mhz, s, s * curve.power_w(mhz)) for mhz, s in zip(self.clocks_mhz, times_s, strict=True)]
+
+    def waits(self) -> list[Wait]:
+        """For which share of all time GPUs wait, by cause."""
+        full_s, problem = self.scenarios.full_s, self.scenarios.problem
+        of_pipelines = _mean_of(self.kinds, full_s, of_pipelines=True)
+        healthy_s = np.broadcast_to(of_pipelines[:, :, ~self.slow].mean(axis=2, keepdims=True), full_s.shape)
+        steps: dict[str, Array] = {  # each holds one cause more
+            "pipeline bubbles": _mean_of([name for _, name in self.kinds], healthy_s),
+            "unequal stages": healthy_s,
+            "slow workers": np.where(self.slow, of_pipelines, healthy_s),
+            "unequal loads": full_s,
+        }
+        found: list[Wait] = []
+        before = before_s = 0.0
+        for cause, times_s in steps.items():
+            step_s = float(Scenarios(problem, times_s, range(times_s.shape[2])).iteration_times_s().mean())
+            gpu_s = len(problem.pipeline.orders) * times_s.shape[2] * len(times_s) * step_s
+            waiting = 1 - float(times_s.sum()) / gpu_s
+            found.append(Wait(cause, max(0.0, waiting - before), max(0.0, 1 - before_s / step_s) if found else 0.0))
+            before, before_s = max(before, waiting), step_s
+        return found
+
+    def saved(self) -> dict[str, list[float]]:
+        """What each remedy saves at each slowdown, if all is known."""
+        scenarios = self.scenarios
+        full_j, planner = scenarios.energy_j(), ScenarioPlanner(scenarios)
+        uniform = [scenarios.play(np.full((scenarios.nodes, scenarios.count), number)) for number in self._numbers]
+        found = {}
+        if len(scenarios.problem.pipeline.orders) > 1:
+            plans = [planner.at((slowdown + _MOST_LATE) * self.step_s) for slowdown in SLOWDOWNS]
+            found["plan"] = [1 - scenarios.energy_j(plan) / full_j for plan in plans]
+        if scenarios.pipelines > 1:
+            found["loads"] = [1 - self._by_loads_j(uniform, slowdown) / full_j for slowdown in SLOWDOWNS]
+        in_time = [
+            [one.energy_j for one in uniform if one.mean_s <= (slowdown + _MOST_LATE) * self.step_s]
+            for slowdown in SLOWDOWNS
+        ]
+        found["limit"] = [1 - min(energies_j) / full_j for energies_j in in_time]
+        return found
+
+    @property
+    def _numbers(self) -> list[int]:
+        """The clocks as positions."""
+        return [self.scenarios.table.number[mhz] for mhz in self.clocks_mhz]
+
+    def _by_loads_j(self, uniform: Sequence[Played], slowdown: float) -> float:
+        """Mean energy of a step in J if each pipeline runs at the clock at which it ends with the slowest one."""
+        scenarios, table = self.scenarios, self.scenarios.table
+        most_s = slowdown * self.spans_s.max(axis=1, keepdims=True)
+        least_j: Array = np.full(self.spans_s.shape, np.inf)
+        for number, played in zip(self._numbers, uniform, strict=True):
+            cost_w = table.cost_w[table.kind, number][:, None]
+            work_j = (scenarios.durations_s * cost_w).sum(axis=0).reshape(least_j.shape)
+            fits = played.spans_s <= most_s * (1 + _SAME)
+            least_j = np.where(fits & (work_j < least_j), work_j, least_j)
+        waiting_j: float = scenarios.waiting_power_w * slowdown * self.step_s
+        return float(least_j.sum(axis=1).mean()) + waiting_j
+
+
+def _sums(places: Array, values: Array) -> Array:
+    """Sums of the rows of each place."""
+    return np.array([values[places == place].sum(axis=0) for place in range(places.max() + 1)])
+
+
+def _mean_of(keys: Sequence[object], full_s: Array, *, of_pipelines: bool = False) -> Array:
+    """Durations with each replaced by the mean of all with its key; or of those of its pipeline."""
+    found: Array = np.empty_like(full_s)
+    for key in set(keys):
+        rows = np.array([one == key for one in keys])
+        found[:, rows] = full_s[:, rows].mean(axis=(0, 1) if of_pipelines else None)
+    return found
