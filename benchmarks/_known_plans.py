@@ -16,7 +16,6 @@ from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.device.simulated.physics import A40, A100, GpuModel, node_physics
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (
-    Planner,
     Problem,
     Profile,
     ScenarioPlanner,
@@ -130,15 +129,7 @@ def _ways(
     for problem in problems:
         if all(len(rows) == 1 for rows in problem.profile.measurements.values()):
             continue  # no clock acts soon
-        if job.variation is None:
-            yield partial(_for_one, Planner(problem))
-        else:
-            yield ScenarioPlanner(Scenarios(problem, truth.full_s, groups), most_walks=_WALKS).at
-
-
-def _for_one(planner: Planner, allowed_s: float) -> list[list[int]]:
-    found = planner.at(deadline=max(allowed_s, planner.fastest_s))
-    return [[mhz for one in found.schedules() for _, mhz in one.frequencies]]
+        yield ScenarioPlanner(Scenarios(problem, truth.full_s, groups), most_walks=_WALKS).at
 
 
 def _groups(job: SimulatedJob, factors: Any) -> list[int]:
@@ -166,19 +157,14 @@ class _PlayedScenarios(Scenarios):
     """
 
     def __init__(self, job: SimulatedJob, cluster: Cluster, problem: Problem, most_late: float) -> None:
-        nodes = job.pipeline.instructions
-        shape = 1, len(nodes), job.pipelines
-        varies = job.variation
-        factors = np.ones(shape) if varies is None else np.array(varies.judged(cluster.iteration, cluster.seed))
-        highest = job.truth.clocks_mhz[0]
-        highest_s = [job.truth.measurement(one.stage, one.name, highest).time_s for one in nodes]
-        super().__init__(problem, factors * np.array(highest_s)[:, None], _groups(job, factors))
+        full = judged_iterations(cluster, [{}] * job.pipelines)
+        full_s = np.stack([(each.ends_s - each.starts_s).reshape(-1, job.pipelines) for each in full])
+        super().__init__(problem, full_s, _groups(job, full_s))
         self._job, self._cluster, self.most_late = job, cluster, most_late
         self._known: dict[bytes, Played] = {}
         self.best, self.best_clocks = Known(0.0, 0.0), self.max_clocks
-        self.plays_each = min(_MOST_PLAYS, max(_LEAST_PLAYS, _INSTRUCTIONS // factors.size))
+        self.plays_each = min(_MOST_PLAYS, max(_LEAST_PLAYS, _INSTRUCTIONS // full_s.size))
         self.plays_left = 0
-        full = judged_iterations(cluster, [{}] * job.pipelines)
         self.most_s = most_late * fmean(each.time_s for each in full)
 
     def play(self, numbers: Any) -> Played:
