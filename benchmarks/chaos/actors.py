@@ -318,13 +318,14 @@ class Client:
         return ""
 
     def revive(self, joining: list[m.Message]) -> bool:
-        if self._connect():
-            for message in joining:
-                self.send(message)
-            return True
-        if self.may_start and self.host.state is None:
-            self.host.start()
-        return False
+        if not self._connect():
+            if self.may_start and self.host.state is None:
+                self.host.start()
+            if not self._connect():
+                return False
+        for message in joining:
+            self.send(message)
+        return True
 
     def wait_for(self, kind: type[m.NewSchedule], timeout_s: float) -> None:
         raise AssertionError("the world waits")
@@ -436,8 +437,7 @@ class Rank:
         """Training ends in order: clocks go back first, then the helper hears of it."""
         if self.clocks_alive:
             self.clocks_end()
-        self.link.send(m.Goodbye(reason=reason))
-        self.link.close()
+        self.link.leave(m.Goodbye(reason=reason))
         self.is_training = False
 
     def kill(self) -> None:

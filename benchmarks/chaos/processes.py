@@ -30,6 +30,11 @@ _WHAT = {
 }
 _STARTS_WITHIN_S = 120.0
 _ENDS_WITHIN_S = 90.0
+_LEFT_S = 30.0
+"""The processes beside training end within this time after it."""
+_DISK_BYTES = 4 << 20
+_JUMP_S = 30 * 86_400
+"""The file system's clock jumps by this time, which is more than the idle time of a job (a week)."""
 _PROFILE_WINDOW = 48
 """After this many steps of 20 ms in a row under one schedule, all ranks have surely measured it: a result takes five
 readings of the energy counter, and on a busy host each can take 10 ms, after which there is none for 200 ms."""
@@ -46,7 +51,8 @@ class SlowEpisode:
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = Random(seed)
         self.folder = folder
-        self.root = folder / "pfo"
+        self.disk = folder / "disk"
+        self.root = self.disk / "pfo"
         self.happened: list[str] = []
         self.world_size = self.random.choice((1, 2, 2))
         self.coordination = "local" if self.world_size == 1 else "daemon"
@@ -54,6 +60,9 @@ class SlowEpisode:
         self.killed: set[str] = set()  # kinds of processes that were killed
         self.held_up: set[str] = set()  # kinds of processes that were killed or stopped
         self.may_fail = False
+        self.is_lost = False  # the directory was removed: what it holds says nothing
+        self._is_full = False  # until training has ended
+        self._is_own_disk = False
         self._stopped: set[int] = set()
         self._mark = f"{seed}-{os.getpid()}-{time.monotonic_ns()}"
         self._started: list[subprocess.Popen[bytes]] = []
@@ -117,6 +126,9 @@ class SlowEpisode:
 
     def play(self) -> list[str]:
         """Plays the episode; returns what was violated."""
+        self.disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "none", str(self.disk)]
+        self._is_own_disk = os.geteuid() == 0 and not subprocess.run(mount, capture_output=True, check=False).returncode
         self.root.mkdir(mode=0o700)
         try:
             if self.coordination == "daemon":
@@ -145,21 +157,58 @@ class SlowEpisode:
                 self.signal(pid, signal.SIGKILL)
             for process in self._started:
                 process.wait()
+            if self._is_own_disk:
+                subprocess.run(["umount", "-l", str(self.disk)], check=True)
 
     def disturb(self) -> None:
         """Makes one thing go wrong, or lets a stopped process go on."""
-        kinds = ("helper", "clocks", "daemon", "daemon", "rank", "directory", "start", "people")
+        kinds = (
+            "helper",
+            "clocks",
+            "daemon",
+            "daemon",
+            "rank",
+            "directory",
+            "start",
+            "people",
+            "clock",
+            "full",
+            "removed",
+        )
         kind = self.random.choice((*kinds, "decider", "decider") if self.loads else kinds)
         number = self.random.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT))
         choice, pause_s = self.random.random(), self.random.uniform(0.2, 2.5)
         if kind == "directory":
             self.happened.append(f"the directory is away for {pause_s:.1f} s")
-            self.root.rename(self.folder / "away")
+            with suppress(FileNotFoundError):  # it was removed
+                self.root.rename(self.disk / "away")
             time.sleep(pause_s)
             self._bring_back()
+        elif kind == "removed":
+            if choice < 0.3:
+                shutil.rmtree(self.root, ignore_errors=True)
+                self.is_lost = True
+                self.happened.append("the directory is removed")
+        elif kind == "full":
+            if self._is_own_disk:
+                with suppress(OSError), (self.disk / "fill").open("wb", buffering=0) as file:
+                    while True:
+                        file.write(bytes(4096))
+                self._is_full = self._is_full or choice < 0.3
+                self.happened.append("the disk is full" + (" until training has ended" if self._is_full else ""))
+                time.sleep(pause_s)
+                self._make_room()
+        elif kind == "clock":
+            jump_s = _JUMP_S if choice < 0.5 else -_JUMP_S
+            for path in self.root.rglob("*"):
+                with suppress(FileNotFoundError):
+                    os.utime(path, times=(path.stat().st_mtime - jump_s,) * 2)
+            self.happened.append(f"the file system's clock jumps by {jump_s} s")
         elif kind == "people":
+            text = "all: 1200\n" if choice < 0.5 else "target: {slowdown: 1.1}\n"
             for path in self.root.glob("jobs/*"):
-                (path / "schedule.yaml").write_text("all: 1200\n" if choice < 0.5 else "target: {slowdown: 1.1}\n")
+                with suppress(OSError):  # the disk is full
+                    (path / "schedule.yaml").write_text(text)
             self.happened.append("a person writes schedule.yaml")
         elif kind == "start":
             if self.coordination == "daemon":
@@ -185,11 +234,16 @@ class SlowEpisode:
     def heal(self) -> None:
         """Ends all that is wrong."""
         self._bring_back()
+        self._make_room()
         for pid in self.pids():
             self.signal(pid, signal.SIGCONT)
 
+    def _make_room(self) -> None:
+        if not self._is_full:
+            (self.disk / "fill").unlink(missing_ok=True)
+
     def _bring_back(self) -> None:
-        away = self.folder / "away"
+        away = self.disk / "away"
         while away.exists():
             shutil.rmtree(self.root, ignore_errors=True)
             with suppress(OSError):  # a daemon that starts just now has made a new one: remove that too
@@ -207,12 +261,14 @@ class SlowEpisode:
         (self.folder / "stop").touch()
         if not self.wait(lambda: all(process.poll() is not None for process in self._ranks), _ENDS_WITHIN_S):
             return ["training does not end"]
+        self._is_full = False
+        self._make_room()
         found = []
         codes = [process.returncode for process in self._ranks]
         if any(codes) and not self.may_fail:
             found.append(f"training ended with status {codes}")
         beside = ("helper", "clocks", "decider")
-        if not self.wait(lambda: not any(map(self.pids, beside)), _ENDS_WITHIN_S):
+        if not self.wait(lambda: not any(map(self.pids, beside)), _LEFT_S):
             found.append(f"processes are left: { {kind: self.pids(kind) for kind in beside} }")
         for pid in self.pids("daemon"):
             self.signal(pid, signal.SIGTERM)
@@ -231,7 +287,7 @@ class SlowEpisode:
 
     def violations(self) -> list[str]:
         """Returns what does not hold in the directory, the ranks' logs and the GPUs' logs."""
-        found = damaged_records(self.root)
+        found = [] if self.is_lost else damaged_records(self.root)
         logs = [
             {step: (number, measured) for step, number, measured in self.log(rank)[1:]}
             for rank in range(self.world_size)
@@ -241,7 +297,7 @@ class SlowEpisode:
             if actions and actions[-1]["action"] != "reset":
                 found.append(f"{path.name}: the clock is left at {actions[-1]['mhz']} MHz")
         job_id = self.log(0)[0]["job_id"]
-        if job_id is None:
+        if job_id is None or self.is_lost:
             return found
         folder = SharedDirectory(Files(self.root)).job(job_id)
         folder.read_job()

@@ -63,7 +63,7 @@ def main() -> None:
     with (folder / f"rank{rank}.log").open("w", buffering=1) as log:
         if given["loads"]:
             clocks = LoadClocks(
-                folder / "pfo",
+                folder / "disk" / "pfo",
                 rank=rank,
                 world_size=size,
                 dp_rank=rank,
@@ -73,7 +73,7 @@ def main() -> None:
             train_by_loads(clocks, ranks, folder, log)
             return
         opt = PFOFileOptimizer(
-            folder / "pfo",
+            folder / "disk" / "pfo",
             rank=rank,
             world_size=size,
             pp_degree=size,

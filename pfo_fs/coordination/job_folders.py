@@ -139,7 +139,7 @@ class JobFolders:
                     del self._waiting[name]
                     found.jobs.append(coordinator)
                     return
-            is_old = self._age_s(layout.job(name)) > self.archive_after_s
+            is_old = names <= layout.OF_JOBS and self._age_s(layout.job(name)) > self.archive_after_s
         except StoreUnavailable as error:
             problem = f"the shared directory does not answer: {error.args[-1]}"
         except (StoreError, RecordError) as error:

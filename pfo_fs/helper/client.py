@@ -104,10 +104,15 @@ class HelperClient:
         Any rank of the host may start the new one. If helpers die again and again, the pauses between two starts grow.
         """
         self._own_socket.close_socket(self._socket)
-        if self._connect():
-            for message in joining:
-                self.send(message)
-            return True
+        if not self._connect():
+            self._start_when_due()
+            if not self._connect():  # at once: the new one ends if its first rank does not come within a minute
+                return False
+        for message in joining:
+            self.send(message)
+        return True
+
+    def _start_when_due(self) -> None:
         now_s = time.monotonic()
         if self._connected_s:  # the first try; rank 0 comes first, since its settings count
             if now_s - self._connected_s > _LIVED_S:
@@ -118,7 +123,6 @@ class HelperClient:
             self._start_after_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._start()
-        return False
 
     def _start(self) -> None:
         """Starts a helper that listens at the first address that is free, unless one of this user has it already.

@@ -113,6 +113,17 @@ class HelperLink:
             self._unsent = {kind for kind in self._unsent if not client.send(self._kept[kind])}
         return found
 
+    def leave(self, goodbye: Message) -> None:
+        """Tells how training ends, also a new helper in place of one that has died, and closes the connection."""
+        client = self.client
+        try:
+            if client is not None and not client.send(goodbye) and client.lost:
+                self._revive_at_s = 0.0
+                self._revive(client)
+                client.send(goodbye)
+        finally:
+            self.close()
+
     def close(self) -> None:
         client, self.client = self.client, None
         if client is not None:

@@ -152,8 +152,7 @@ class FileClient:
 
     def leave(self) -> None:
         """Ends the connection without waiting; the helper still writes what was sent to it."""
-        self._link.send(m.Goodbye(reason="finished"))
-        self._link.close()
+        self._link.leave(m.Goodbye(reason="finished"))
 
     # ---- the helper
 

@@ -125,6 +125,9 @@ RECORDS: dict[type[BaseModel], RecordFile] = {
 }
 FILES = {YAML: YAML_LIMIT, PROFILE: PROFILE_LIMIT}
 """The files in a job's folder that are no records, and bytes of the largest one that is read."""
+OF_JOBS = {file.path.split("/")[0] for file in RECORDS.values()} | {*FILES, YAML_STATUS}
+"""Names in a job's folder. A folder without a job that holds another one is not of pfo-fs, and stays: the shared
+directory may be the folder of a project, which has its own `jobs/`."""
 
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")

@@ -88,7 +88,8 @@ class Pruning:
                     self.problems.append(str(error.args[-1]))
                     continue
                 if layout.JOB not in names:
-                    yield folder.path, "no job"
+                    if names <= layout.OF_JOBS:
+                        yield folder.path, "no job"
                 elif archived or layout.END in names:
                     yield folder.path, "ended job"
                 else:

@@ -323,9 +323,7 @@ class PFOFileOptimizer(ZeusCallbacks):
 
     def _leave_job(self, reason: str, message: str = "") -> None:
         with suppress(Exception):  # what the helper cannot be told, it sees when the connection is gone
-            self._link.send(messages.Goodbye(reason=reason, message=message))
-        with suppress(Exception):
-            self._link.close()
+            self._link.leave(messages.Goodbye(reason=reason, message=message))
 
     @property
     def switching(self) -> str:

@@ -138,6 +138,17 @@ def test_what_is_no_job_goes_when_it_is_old(tmp_path: Path) -> None:
     assert [row["kind"] for row in prune(tmp_path, "--older-than", "1h")["removed"]] == ["no job"]
 
 
+@pytest.mark.parametrize("folder", ["jobs", "archive"])
+def test_a_folder_with_files_of_another_program_stays_however_old(tmp_path: Path, folder: str) -> None:
+    SharedDirectory(Files(tmp_path)).make_folders()
+    weights = tmp_path / folder / "run-1" / "weights.bin"
+    weights.parent.mkdir()
+    weights.write_text("of another program")
+    aged(weights.parent, 400)
+    assert prune(tmp_path, "--older-than", "1h")["removed"] == []
+    assert weights.exists()
+
+
 def test_a_switch_goes_with_its_job_and_that_of_all_stays(tmp_path: Path) -> None:
     folder, switch = job(tmp_path, ended=False, days=40), OffSwitch(Files(tmp_path))
     for name in ("all", folder.job_id, "gone"):

@@ -178,6 +178,15 @@ def test_ended_jobs_and_folders_without_a_job_are_archived_by_their_own_age_whoe
     assert not list((root / "jobs").iterdir())
 
 
+def test_a_folder_with_files_of_another_program_stays_where_it_is(root: Path, clock: Clock) -> None:
+    weights = root / "jobs" / "run-1" / "weights.bin"
+    weights.parent.mkdir()
+    weights.write_text("of another program")
+    aged(weights.parent, 1000)
+    look(folders_in(root, clock, archive_after_s=100), clock, 1000)
+    assert weights.exists()
+
+
 def test_a_job_is_silent_since_the_last_file_of_its_own_processes(root: Path, clock: Clock) -> None:
     job = make_job(root, 1)
     job.write(bodies.ProgressBody(ranks=[]))

@@ -87,6 +87,15 @@ def test_any_rank_replaces_a_dead_helper_and_only_one_does(make: Make, wait_for:
     assert all(each.revive([]) and answers(each) for each in clients)
 
 
+def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once_however_late_its_next_step_comes(
+    make: Make, wait_for: WaitFor
+) -> None:
+    client = make(0)
+    die([client], wait_for)
+    assert client.revive([])
+    assert answers(client)
+
+
 def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make, wait_for: WaitFor) -> None:
     clients = [make(rank) for rank in (0, 1)]
     die(clients, wait_for)

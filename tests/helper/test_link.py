@@ -9,6 +9,7 @@ from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc.messages import (
     AllRanks,
+    Goodbye,
     Joined,
     JoinJob,
     LogLine,
@@ -22,6 +23,7 @@ from pfo_fs.ipc.messages import (
 
 JOIN = JoinJob(job_id="job", attempt="a", coordination="local", rank_body={})
 RANKS = AllRanks(rank_infos=[])
+GOODBYE = Goodbye(reason="finished")
 ORDER = OrderSeen(instructions=[("forward", None)])
 
 
@@ -77,6 +79,23 @@ def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warni
         now_s[0] += 0.1
     assert len(tries) == 5
     assert caplog.text.count("has died; another one is started") == 1
+
+
+def test_training_that_ends_when_its_helper_has_died_tells_a_new_one_how(link: HelperLink, client: FakeClient) -> None:
+    link.send_kept(JOIN)
+    client.die()
+    link.poll()
+    client.die()
+    link.leave(GOODBYE)
+    assert client.told_on_revival == [[JOIN], [JOIN]]
+    assert client.sent[-1] == GOODBYE
+    assert client.closed
+
+
+def test_training_that_ends_tells_its_helper_once(link: HelperLink, client: FakeClient) -> None:
+    link.leave(GOODBYE)
+    assert client.sent == [GOODBYE]
+    assert client.closed
 
 
 def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: HelperLink, client: FakeClient) -> None:
