@@ -1,0 +1,110 @@
+"""What is advised before a clock may be set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from pfo_fs.planner import Pipeline, make_pipeline
+from pfo_fs.simulator import Play, generated_job, summarize
+from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Interval, advise
+
+STEPS = 8
+
+
+def pipeline_of(stages: int) -> Pipeline:
+    return make_pipeline("1f1b", stages, 8)
+
+
+def durations(pipeline: Pipeline, pipelines: int = 1) -> np.ndarray:
+    """Forwards of 50 ms and backwards of 100 ms, alike everywhere."""
+    of_step = [0.05 if one.name == "forward" else 0.1 for one in pipeline.instructions]
+    return np.tile(np.array(of_step)[None, :, None], (STEPS, 1, pipelines))
+
+
+def shares(advice: Advice) -> Mapping[str, float]:
+    return {one.cause: one.share for one in advice.waits}
+
+
+def saved(advice: Advice, name: str) -> tuple[Interval, ...]:
+    return next(one.saved for one in advice.remedies if one.name == name)
+
+
+def test_equal_stages_wait_in_bubbles_alone() -> None:
+    pipeline = pipeline_of(4)
+    found = shares(advise(pipeline, durations(pipeline), "A100"))
+    assert found["pipeline bubbles"] == pytest.approx(3 / 11, abs=0.01)  # (stages - 1) / (micro-batches + stages - 1)
+    assert sum(found.values()) == pytest.approx(found["pipeline bubbles"])
+
+
+def test_a_long_stage_makes_the_others_wait_which_a_plan_saves() -> None:
+    pipeline = pipeline_of(4)
+    full_s = durations(pipeline)
+    full_s[:, [one.stage == 3 for one in pipeline.instructions]] *= 1.3
+    advice = advise(pipeline, full_s, "A100")
+    assert shares(advice)["unequal stages"] > 0.1
+    assert saved(advice, "plan")[0].low > 0.03
+
+
+def test_a_slow_worker_is_named_with_the_time_that_it_costs() -> None:
+    pipeline = pipeline_of(2)
+    full_s = durations(pipeline, 4)
+    full_s[:, :, 2] *= 1.5
+    advice = advise(pipeline, full_s, "A100")
+    assert {one.cause: one.shorter for one in advice.waits}["slow workers"] == pytest.approx(1 / 3, abs=0.01)
+    assert shares(advice)["unequal loads"] == pytest.approx(0)
+
+
+def test_unequal_loads_are_to_be_balanced_first_and_clocks_from_loads_save_the_rest_of_the_waiting() -> None:
+    pipeline = pipeline_of(1)
+    full_s = durations(pipeline, 8) * np.random.default_rng(1).lognormal(0, 0.3, (STEPS, 1, 8))
+    advice = advise(pipeline, full_s, "A100")
+    assert shares(advice)["unequal loads"] > 0.2
+    assert saved(advice, "loads")[0].low > 0.05
+    (left,) = [one.saved[0] for one in advice.balanced if one.name == "loads"]
+    assert left.high < 0.3 * saved(advice, "loads")[0].high
+
+
+def test_there_is_little_to_save_in_a_balanced_job_without_a_pipeline() -> None:
+    pipeline = pipeline_of(1)
+    advice = advise(pipeline, durations(pipeline, 8), "A100")
+    assert advice.most < 0.01
+    assert [one.name for one in advice.remedies] == ["limit"]
+
+
+def test_slower_steps_never_save_less() -> None:
+    pipeline = pipeline_of(4)
+    advice = advise(pipeline, durations(pipeline), "A100")
+    assert len(SLOWDOWNS) == 4
+    for remedy in advice.remedies:
+        highs = [one.high for one in remedy.saved]
+        assert highs == sorted(highs)
+
+
+def test_a_kind_of_gpu_of_which_nothing_is_published_gets_an_interval_that_holds_those_of_all_others() -> None:
+    pipeline = pipeline_of(4)
+    full_s = durations(pipeline)
+    full_s[:, [one.stage == 3 for one in pipeline.instructions]] *= 1.3
+    wide = advise(pipeline, full_s, "NVIDIA H100 80GB HBM3")
+    assert not wide.published
+    for name in ("NVIDIA A100-SXM4-80GB", "NVIDIA A40"):
+        one = advise(pipeline, full_s, name)
+        assert one.published
+        for narrow, whole in zip(saved(one, "plan"), saved(wide, "plan"), strict=True):
+            assert whole.low <= narrow.low <= narrow.high <= whole.high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [512_001, 512_006])
+def test_what_the_loop_then_saves_lies_in_the_interval(seed: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    job = generated_job(seed)
+    nodes = job.pipeline.instructions
+    highest = job.truth.clocks_mhz[0]
+    full_s = np.array([job.truth.measurement(one.stage, one.name, highest).time_s for one in nodes])
+    full_s = np.tile(full_s[None, :, None], (STEPS, 1, job.pipelines))
+    play = Play(job.cluster(1), tmp_path)
+    told = saved(advise(job.pipeline, full_s, "A100"), "plan")[0]
+    delivered = summarize(play, list(play.run(200))).energy_saved
+    assert told.low - 0.005 <= delivered <= told.high + 0.005
