@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "device", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler", "loads"},
-    "power_limit": {"ipc", "device", "helper", "loads"},
+    "power_limit": {"ipc", "device", "helper"},
     "integrations": {"ipc", "planner", "loads", "training", "power_limit"},
     "doctor": {"ipc", "store", "coordination", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -13,7 +13,6 @@ from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
-from pfo_fs.power_limit.same_load import SameLoad
 from pfo_fs.power_limit.selectors import OptimumSelector, Search
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,6 @@ class Decision(NamedTuple):
         problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
         wait_steps: Steps at the highest level before the next one is measured.
-        errors: Relative standard errors of time and energy of each level beside others, where steps have loads.
     """
 
     measurements: Sequence[KnobMeasurement]
@@ -38,7 +36,6 @@ class Decision(NamedTuple):
     problem: str = ""
     error: str = ""
     wait_steps: int = 0
-    errors: Mapping[int, tuple[float, float]] = {}
 
 
 class Chooser:
@@ -61,11 +58,7 @@ class Chooser:
         self._bounds = agreed.bounds
         self._knob = knob
         self._measured = KNOBS[knob]
-        self._windows = SameLoad()
-        self._raw: dict[int, KnobMeasurement] = {}  # as measured, by level
-        self._own: dict[int, KnobMeasurement] = {}  # the same at the same load, where that is known
-        self._errors: dict[int, tuple[float, float]] = {}  # of these, by level
-        self._has_warned = False
+        self._of_level: dict[int, KnobMeasurement] = {}
         self._in_file: Sequence[KnobMeasurement] = []
         self._dropped = 0  # windows in turn without a measurement
 
@@ -107,42 +100,24 @@ class Chooser:
         try:
             energy_j = sum(window.energy_j for window in windows) * self._scale
             time_s = max(window.time_s for window in windows) * self._scale
-            measured = self._measured.at(level, energy=energy_j, time=time_s)
+            self._of_level[level] = self._measured.at(level, energy=energy_j, time=time_s)
         except ValidationError:
             return Decision(
                 [], problem=f"energy and time at {level} {self._measured.unit} are not both positive: {windows}"
             )
-        self._raw[level] = measured
-        self._windows.add(level, windows)
-        self._count_own()
-        return self._decide()._replace(errors=self._errors)
+        return self._decide()
 
     @property
     def _known(self) -> list[KnobMeasurement]:
         """What counts for the choice, highest level first."""
-        return [self._own[level] for level in self._levels if level in self._own]
-
-    def _count_own(self) -> None:
-        """Has the windows count: at the same load where that is known, otherwise as they were measured."""
-        self._own, self._errors = dict(self._raw), {}
-        try:
-            at_same_load = self._windows.find()
-            for level, window in at_same_load.items():
-                raw = self._raw[level]
-                self._own[level] = type(raw).at(level, energy=raw.energy * window.energy, time=raw.time * window.time)
-            self._errors = {level: (window.time_error, window.energy_error) for level, window in at_same_load.items()}
-        except ValueError as error:
-            self._own = dict(self._raw)
-            if not self._has_warned:
-                self._has_warned = True
-                log.warning("levels are compared as they were measured, whatever their loads were: %s", error)
+        return [self._of_level[level] for level in self._levels if level in self._of_level]
 
     def _again(self, level: int, why: str) -> Decision:
         """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
         log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._measured.unit, steps, why)
-        return Decision(self._known, next_level=level, wait_steps=steps, errors=self._errors)
+        return Decision(self._known, next_level=level, wait_steps=steps)
 
     def conclude(self, decision: Decision) -> None:
         """Has the helper process write the profile, unless it was read from the file.
@@ -164,7 +139,7 @@ class Chooser:
 
     def forget_measurements(self) -> None:
         """Drops all measurements: the load has changed, so earlier ones are not valid."""
-        self._raw, self._own, self._windows, self._errors = {}, {}, SameLoad(), {}
+        self._of_level = {}
 
     def _decide(self) -> Decision:
         try:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.errors import PlanError
@@ -226,12 +225,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         return True
 
     @guarded
-    def on_step_begin(self, loads: Iterable[Any] | None = None) -> None:
-        """Marks the beginning of a step; states change only here and at the end of an epoch.
-
-        Args:
-            loads: The load of each micro-batch of the step: a number, or several (`pfo_fs.loads` reads them).
-        """
+    def on_step_begin(self) -> None:
+        """Marks the beginning of a step; states change only here and at the end of an epoch."""
         if self._closed:
             return
         self._metrics.step_begins()
@@ -240,8 +235,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         self._files.poll()
         self._gpus.hold(self._files.is_off)
         state = self.state
-        if isinstance(state, Profiling):
-            self._gpus.end_step()
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             if self._gpus.check():
@@ -252,8 +245,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             state.steps -= 1
             if state.steps <= 0:
                 self._go_on_from(state)
-        if isinstance(self.state, Profiling):
-            self._gpus.begin_step(loads)
 
     @guarded
     def pause_measurement(self) -> None:
@@ -283,7 +274,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         self._drop_window()
         if self._chooser is not None:
             self._chooser.forget_measurements()
-        self.measurements, self.errors = [], {}
+        self.measurements = []
         self._wait(self.power_limits[0], 1)
 
     @guarded
@@ -341,7 +332,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         if decision.problem:
             self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
             return
-        self.measurements, self.errors = decision.measurements, decision.errors
+        self.measurements = decision.measurements
         if decision.next_level is not None:
             if decision.wait_steps:
                 self._wait(decision.next_level, decision.wait_steps)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.device.gpu.driver_errors import Pauses, passes
 from pfo_fs.guard import reason_of
 from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
-from pfo_fs.power_limit.same_load import StepsReport, WindowSteps
 
 log = logging.getLogger("pfo_fs")
 
@@ -44,7 +42,6 @@ class WindowReport(NamedTuple):
     energy_j: float
     problem: str
     dropped: str = ""
-    steps: StepsReport = StepsReport()
 
 
 class RankGpus:
@@ -65,7 +62,6 @@ class RankGpus:
         self._level: int | None = None  # the level that was requested last; None: the earlier one
         self._held = (0.0, 0.0)  # time and energy of the open window before it was interrupted
         self._interrupted = False
-        self._steps = WindowSteps()
         self._open_window = ""
         self._is_open = False
         self._dropped = ""
@@ -146,22 +142,13 @@ class RankGpus:
         self.check()
         # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.
         self._open_window = f"__GlobalPowerLimitOptimizer_{level}"
-        self._held, self._interrupted, self._steps = (0.0, 0.0), False, WindowSteps()
+        self._held, self._interrupted = (0.0, 0.0), False
         self._begin()
-
-    def begin_step(self, loads: Iterable[Any] | None) -> None:
-        """Notes that a step of the open window begins."""
-        self._steps.begin(loads)
-
-    def end_step(self) -> None:
-        """Notes that a step of the open window ends."""
-        self._steps.end()
 
     def interrupt_window(self) -> None:
         """Leaves out of the open window what runs from here to `resume_window`; a second call does nothing."""
         if not self._interrupted:
             self._interrupted = True
-            self._steps.interrupt()
             self._end()
 
     def resume_window(self) -> None:
@@ -176,7 +163,7 @@ class RankGpus:
             self._end()
         self._interrupted = False
         problem = self.check()
-        return WindowReport(*self._held, problem, self._dropped, self._steps.report())
+        return WindowReport(*self._held, problem, self._dropped)
 
     def _begin(self) -> None:
         if self._dropped:

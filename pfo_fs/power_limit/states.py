@@ -123,14 +123,12 @@ class ShownOptimizer(ZeusCallbacks):
 
     Attributes:
         state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
-        errors: Relative standard errors of time and energy of each level beside the others, where steps have loads.
         power_limits: The levels to choose from, highest first; empty if `Off` from the start.
     """
 
     def _show(self, state: State, guard: Guard) -> None:
         self.state, self.guard = state, guard
         self.measurements: Sequence[KnobMeasurement] = []
-        self.errors: Mapping[int, tuple[float, float]] = {}
         self.power_limits: list[int] = []
         self.knob: Knob = "power_limit"
         self._metrics = StepMetrics([])

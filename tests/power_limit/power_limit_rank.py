@@ -3,8 +3,7 @@
     python power_limit_rank.py RANK WORLD_SIZE STORE SCENARIOS
 
 `SCENARIOS` is a JSON object: by name, the optimizer's options; `env` has environment variables by rank, `dies_at` is
-the step at which rank 1 ends, `diverges_at` the one at which an epoch ends for rank 1 alone, `loads_until` the
-first rank without loads. Prints one JSON object by
+the step at which rank 1 ends, `diverges_at` the one at which an epoch ends for rank 1 alone. Prints one JSON object by
 scenario: state, measurements, what went wrong.
 """
 
@@ -37,8 +36,6 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     dies_at = options.pop("dies_at", None)
     diverges_at = options.pop("diverges_at", None)
     destroys_at = options.pop("destroys_at", None)
-    loads_until = options.pop("loads_until", None)
-    has_loads = loads_until is not None and rank < loads_until
     if "factor" in options:
         options["optimum_selector"] = MaxSlowdownConstraint(options.pop("factor"))
     measured: list[int] = []
@@ -67,13 +64,12 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
                 dist.barrier()  # as gradients would
                 if step == diverges_at and rank == 1:
                     optimizer.on_epoch_end()
-            optimizer.on_step_begin(loads=[1.0 + 0.1 * (step % 3) + rank] if has_loads else None)
-            if step == 5 and loads_until is None:
+            optimizer.on_step_begin()
+            if step == 5:
                 optimizer.on_epoch_end()
         result["state"] = repr(optimizer.state)
         result["measurements"] = [m.model_dump() for m in optimizer.measurements]
         result["measured"] = len(measured)
-        result["errors"] = len(optimizer.errors)
         optimizer.close()
     except PfoError as error:
         result["error"] = f"{type(error).__name__}: {error}"

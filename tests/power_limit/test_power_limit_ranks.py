@@ -68,8 +68,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
         "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
         "switched": {"shared_dir": str(folder / "shared")},
         "out_of_step": {"diverges_at": 3, "wait_s": 2.0},
-        "all_loads": {"loads_until": 2, "profile_steps": 6},
-        "some_loads": {"loads_until": 1, "profile_steps": 6},
     }
     return folder, run_ranks(folder, 2, scenarios)
 
@@ -152,19 +150,6 @@ def test_ranks_with_a_switch_choose_alike_and_the_default_cost_counts_all_gpus(j
         assert result["switched"]["selector"] == "ZeusCost(eta_knob=0.5, world_size=2)"
         assert result["switched"]["state"] == job[1][0]["switched"]["state"]
         assert result["switched"]["state"].startswith("Done(")
-
-
-def test_ranks_exchange_the_loads_of_their_steps(job: tuple[Path, Results]) -> None:
-    for result in job[1]:
-        assert result["all_loads"]["errors"] == 5, "all five limits are compared at the same load"
-        assert result["all_loads"]["warnings"] == []
-
-
-def test_a_rank_without_loads_is_one_warning_and_windows_count_as_measured(job: tuple[Path, Results]) -> None:
-    assert [len(result["some_loads"]["warnings"]) for result in job[1]] == [1, 0]
-    for result in job[1]:
-        assert result["some_loads"]["errors"] == 0
-        assert result["some_loads"]["state"].startswith("Done(")
 
 
 def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
