@@ -22,7 +22,7 @@ from pfo_fs.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from pfo_fs.planner import Problem
+    pass
 
 _MAX_ROWS = 24
 """At most about this many rows of a frontier are printed; `frontier.csv` has all."""
@@ -30,7 +30,6 @@ _MAX_ROWS = 24
 
 _PROFILE = "CSV with stage,instruction,frequency,time,energy (MHz, s, J); or a Zeus dump's folder."
 _FRONTIER = "Make this many plans, from the least energy (number 0) to the fastest."
-_CALIBRATE = "JSON file of measured iterations, to which the delay between ranks and the overhead are fitted."
 
 
 def plan(
@@ -52,8 +51,6 @@ def plan(
     gpus_per_rank: Annotated[int, Option(help="GPUs of a rank; the profile is of one, results are for all.")] = 1,
     switching: Annotated[Path | None, Option(help="What `pfo-fs doctor --switching` has written.")] = None,
     ranks_per_host: Annotated[int, Option(help="Ranks that share a host and its driver.", min=1)] = 1,
-    max_changes: Annotated[int | None, Option(help="Most clock changes of an iteration, all ranks.", min=0)] = None,
-    calibrate: Annotated[Path | None, Option(help=_CALIBRATE)] = None,
     derive: Annotated[bool, Option(help="Estimate missing instructions from forward and backward.")] = False,
     json_: JsonFlag = False,
 ) -> None:
@@ -80,8 +77,6 @@ def plan(
 
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
-    if max_changes is not None and (frontier is not None or asked.keys() - {"slowdown", "deadline"}):
-        fail("--max-changes works with --slowdown and --deadline only")
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
         fail(f"give only one of {', '.join('--' + name for name in names)}")
@@ -97,8 +92,6 @@ def plan(
     if switching is not None:
         hosts = even_hosts(len(problem.pipeline.orders), ranks_per_host)
         problem = replace(problem, switch_costs=costs_of(read_switching(switching), gpus_per_rank, hosts))
-    if calibrate is not None:
-        problem = _calibrated(problem, calibrate)
     for warning in problem.warnings:
         say(("warning: ", "yellow"), warning, to=err)
     if output is not None:
@@ -112,7 +105,7 @@ def plan(
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = shown = plan_parts.find_plans(problem, asked, solver, max_changes)
+        rows = shown = plan_parts.find_plans(problem, asked, solver)
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
@@ -129,17 +122,3 @@ def plan(
     if written:
         others = f" and {len(written) - 1} more in that folder" if len(written) > 1 else ""
         say(f"written: {written[0]}{others}")
-
-
-def _calibrated(problem: Problem, path: Path) -> Problem:
-    """Returns the problem with the delay and overhead that fit measured iterations, and says how well they do."""
-    from pfo_fs.planner import calibrate, read_iterations
-
-    found = calibrate(problem.pipeline, read_iterations(path, problem.pipeline))
-    say(
-        f"calibrated on {found.iterations} measured iterations: {found.delay_s * 1e3:.3g} ms between ranks, "
-        f"{found.overhead_s:.4g} s per iteration; iterations left out of the fit are predicted within "
-        f"{found.error:.2%} (the bare pipeline: {found.bare_error:.2%})",
-        to=err,
-    )
-    return found.problem(problem)

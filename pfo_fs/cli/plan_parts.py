@@ -94,12 +94,7 @@ def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:
     return p2p_power if p2p_power is not None else blocking_power_w(gpu or "")
 
 
-def find_plans(
-    problem: Problem,
-    asked: dict[str, float],
-    solver: str,
-    max_changes: int | None = None,
-) -> list[tuple[str, Plan | str]]:
+def find_plans(problem: Problem, asked: dict[str, float], solver: str) -> list[tuple[str, Plan | str]]:
     """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
 
     Without a request, plans may take as long as at max clocks. The simpler plans always get the
@@ -107,7 +102,6 @@ def find_plans(
 
     Args:
         asked: One argument of `Planner.at`, or none for no slowdown.
-        max_changes: The most clock changes within an iteration; None: no limit.
 
     Raises:
         Impossible: The planner itself cannot fulfil the request.
@@ -118,8 +112,6 @@ def find_plans(
     planner = Planner(problem)
     asked = asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}
     plan = planner.at(**asked)
-    if max_changes is not None:
-        plan = planner.with_few_changes(plan.deadline_s, max_changes, [all_maximum(problem), plan])
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
         ("max clocks", lambda: all_maximum(problem)),

@@ -17,7 +17,7 @@ program takes ten seconds (64 iterations); `scenario_relaxation` comes near its 
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
-from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
+from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
     Dependency,
@@ -62,7 +62,6 @@ __all__ = [
     "pipeline_from_orders",
     "pipeline_from_torch",
     "plan_of_orders",
-    "read_iterations",
     "read_profile",
     "solve_frontier",
 ]

@@ -8,21 +8,16 @@ keeps the delay short where they do not.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
 from pfo_fs.planner.problem import Problem
-from pfo_fs.user_files import read_user_file
 
-MAX_FILE_BYTES = 64 * 2**20
 _USUAL_DELAY = 0.02
 """Relative to the mean instruction: known beforehand of a delay is that it is about this long or shorter."""
 _MODEL_ERROR = 0.002
@@ -46,23 +41,17 @@ class MeasuredIteration:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What has to be added to the DAG, and how well the DAG then predicts iteration times.
+    """What has to be added to the DAG.
 
     Attributes:
         delay_s: Delay of every dependency between two ranks, in s.
         overhead_s: Fixed time per iteration, in s.
         load_s: For a stage, the time that loading data takes before each of its forwards, in s.
-        bare_error: Largest relative error of the bare DAG.
-        error: Largest relative error for an iteration after a fit to all the other iterations.
-        iterations: Number of iterations in the fit.
     """
 
     delay_s: float
     overhead_s: float
     load_s: Mapping[int, float]
-    bare_error: float
-    error: float
-    iterations: int
 
     def pipeline(self, pipeline: Pipeline) -> Pipeline:
         """Returns the pipeline with the delays and the data loading."""
@@ -100,16 +89,9 @@ def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Ca
     without_s = _makespans_s(pipeline, own_s, 0.0)
     longer_s, missing_s = _makespans_s(pipeline, own_s, usual_s) - without_s, real_s - without_s
     delays, overhead_s = _fit(longer_s, missing_s, _MODEL_ERROR * float(real_s.mean()))
-    errors = []
-    for number in range(len(iterations)):
-        others = np.arange(len(iterations)) != number
-        found, constant_s = _fit(longer_s[others], missing_s[others], _MODEL_ERROR * float(real_s[others].mean()))
-        errors.append(abs(found * longer_s[number] + constant_s - missing_s[number]) / real_s[number])
-    bare_s = _makespans_s(pipeline, _own_s(pipeline, [replace(it, load_s={}) for it in iterations]), 0.0)
     stages = range(pipeline.num_stages)
     load_s = {stage: sum(i.load_s.get(stage, 0.0) for i in iterations) / len(iterations) for stage in stages}
-    bare_error = float((abs(bare_s - real_s) / real_s).max())
-    return Calibration(delays * usual_s, overhead_s, load_s, bare_error, float(max(errors)), len(iterations))
+    return Calibration(delays * usual_s, overhead_s, load_s)
 
 
 def _fit(longer_s: Array, missing_s: Array, error_s: float) -> tuple[float, float]:
@@ -157,66 +139,3 @@ def _with_loads(pipeline: Pipeline, load_s: Mapping[int, float]) -> Pipeline:
         if later.name == "forward" and load_s.get(later.stage, 0.0) > 0
     ]
     return Pipeline(pipeline.orders, (*pipeline.dependencies, *loads), pipeline.name)
-
-
-def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[MeasuredIteration]:
-    """Reads measured iterations from JSON.
-
-    The file is an object with `plans`, a list of objects with `forward_s` and `backward_s` (a list per stage of seconds
-    per micro-batch; other instructions as `NAME_s`), `iteration_time_s`, and optionally `load_s` in the same form.
-
-    Raises:
-        PlanError: The file cannot be read, or lacks an instruction; the message names plan, key, stage.
-    """
-    try:
-        document = json.loads(read_user_file(path, MAX_FILE_BYTES, "measured iterations"))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, PlanError):
-            raise
-        raise PlanError(f"{path}: cannot be read as measured iterations, which are JSON: {error}") from None
-    plans = document.get("plans") if isinstance(document, dict) else None
-    if not isinstance(plans, list) or not plans:
-        raise PlanError(f"{path}: has no list of plans")
-    for key, expected in (("pp", len(pipeline.orders)), ("num_microbatches", pipeline.num_microbatches)):
-        if document.get(key, expected) != expected:
-            raise PlanError(f"{path}: {key} is {document[key]}, and the pipeline's is {expected}; measure the same job")
-    if pipeline.name != "custom" and document.get("schedule", pipeline.name) != pipeline.name:
-        raise PlanError(f"{path}: was measured with the schedule {document['schedule']!r}, not with {pipeline.name}")
-    return [_iteration(body, pipeline, f"{path}: plan {number}") for number, body in enumerate(plans)]
-
-
-def _iteration(body: Any, pipeline: Pipeline, where: str) -> MeasuredIteration:
-    if not isinstance(body, dict):
-        raise PlanError(f"{where}: is not an object")
-    for key, rows in body.items():
-        if key.endswith("_s") and isinstance(rows, list):
-            shape = [len(row) if isinstance(row, list) else 0 for row in rows]
-            if shape != [pipeline.num_microbatches] * pipeline.num_stages:
-                raise PlanError(
-                    f"{where}: {key} holds {len(rows)} stages of {sorted(set(shape))} micro-batches, and the pipeline "
-                    f"has {pipeline.num_stages} of {pipeline.num_microbatches}; measure the same job"
-                )
-    times = {
-        instruction: _seconds(body, f"{instruction.name}_s", instruction.stage, instruction.microbatch, where)
-        for instruction in pipeline.instructions
-    }
-    loads: dict[int, float] = {}
-    if "load_s" in body:
-        microbatches = range(pipeline.num_microbatches)
-        for stage in range(pipeline.num_stages):
-            loads[stage] = sum(_seconds(body, "load_s", stage, m, where) for m in microbatches) / len(microbatches)
-    try:
-        iteration_time_s = float(body["iteration_time_s"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanError(f"{where}: has no iteration_time_s") from error
-    return MeasuredIteration(times, iteration_time_s, loads)
-
-
-def _seconds(body: Any, key: str, stage: int, microbatch: int, where: str) -> float:
-    try:
-        value = float(body[key][stage][microbatch])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise PlanError(f"{where}: {key} has no number for micro-batch {microbatch} of stage {stage}") from error
-    if not 0 <= value < float("inf"):
-        raise PlanError(f"{where}: {key} of micro-batch {microbatch} on stage {stage} is {value}")
-    return value

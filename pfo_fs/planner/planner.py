@@ -14,7 +14,7 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.scenario_model import Played
-from pfo_fs.planner.scenarios import ScenarioPlanner, least_price_j
+from pfo_fs.planner.scenarios import ScenarioPlanner
 from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts
 
 _CLOSE = 1e-9
@@ -23,10 +23,6 @@ _CLOSE = 1e-9
 _BOUNDINGS, _BISECTIONS = 20, 10
 """For a limit on energy or power, the shortest iteration is bracketed by this many answers of the relaxation, and then
 by this many plans."""
-_PRICES = 10
-"""Number of prices of a change that are tried for a limit on the number of changes."""
-_FIRST_SHARE = 1 / 64
-"""The first of these prices is this share of the mean energy of an instruction."""
 _WALKS = 500
 """The most walks of a descent: more save less than 0.02 %."""
 _CLOSE_ENOUGH = 0.003
@@ -162,44 +158,6 @@ class Planner:
     def least_energy(self) -> Plan:
         """Returns the plan with least energy, however long its iteration."""
         return self._within(self.slowest_s)
-
-    def with_few_changes(self, deadline_s: float, most: int, known: Sequence[Plan] = ()) -> Plan:
-        """Returns the plan with least energy of those found that have at most `most` clock changes.
-
-        Args:
-            most: The most clock changes within an iteration, all ranks together.
-            known: Plans within the deadline that are known already; one with a lower bound saves time.
-
-        Raises:
-            Impossible: No plan with so few changes was found, or the deadline is shorter than the fastest plan's
-                iteration.
-        """
-        free = next((plan for plan in known if plan.lower_bound_j is not None), None) or self._within(deadline_s)
-        problem, plans = self.problem, [*known, free]
-        target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
-        relaxed = self._solve(target_s, problem.waiting_power_w)
-        simple = self._simple(target_s)
-
-        def few_enough(price_j: float) -> bool:
-            planner = ScenarioPlanner(problem.alike, change_price_j=price_j, most_walks=_WALKS)
-            starts = [problem.alike.numbers([plans[-1].frequencies_mhz])]
-            found = planner.search(relaxed.answer, target_s, starts, simple, thorough=True)
-            clocks_mhz = tuple(problem.alike.mhz(found.clocks)[0])
-            plans.append(free.replace(frequencies_mhz=clocks_mhz, limits=ChangeLimits()))
-            return len(plans[-1].changes) <= most
-
-        if len(free.changes) > most:
-            first_j = _FIRST_SHARE * sum(abs(each.costs_j[0]) for each in problem.choices) / len(problem.choices)
-            least_price_j(first_j, few_enough, _PRICES)
-        within = [plan for plan in plans if len(plan.changes) <= most]
-        if not within:
-            fewest = min(len(plan.changes) for plan in plans)
-            raise Impossible(
-                f"no plan found has {most} clock changes or fewer within {deadline_s:.6g} s; the fewest are {fewest}",
-                asked=most,
-                best=fewest,
-            )
-        return min(within, key=lambda plan: plan.energy_j).replace(lower_bound_j=free.lower_bound_j)
 
     # ---- deadlines
 

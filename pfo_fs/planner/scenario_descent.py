@@ -73,7 +73,6 @@ class ScenarioDescent:
     Args:
         whole_ranks: Whether all instructions of a rank keep to one clock.
         waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
-        change_price_j: Price of a clock change beyond what it costs, in J.
         most_walks: The most walks through all scenarios in which plans get slower.
     """
 
@@ -83,14 +82,12 @@ class ScenarioDescent:
         *,
         whole_ranks: bool = False,
         waiting_w: float | None = None,
-        change_price_j: float = 0.0,
         most_walks: int = MOST_WALKS,
     ) -> None:
         self._scenarios, problem = scenarios, scenarios.problem
         self._single = problem.switch_costs.none and not whole_ranks
-        self._free = problem.switch_costs.none and not change_price_j
+        self._free = problem.switch_costs.none
         self._waiting_w = scenarios.waiting_power_w if waiting_w is None else waiting_w
-        self._change_price_j = change_price_j
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._rank = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
         table = scenarios.table
@@ -112,10 +109,8 @@ class ScenarioDescent:
         self._walks_left = 0
 
     def value(self, played: Played) -> tuple[int, float]:
-        """Returns how good a plan is, the smaller the better: what the drivers cannot do, and energy with prices, J."""
-        load = played.load
-        price_j = self._change_price_j * load.changes
-        return played.impossible, played.effective_j + self._waiting_w * played.mean_s + price_j
+        """Returns how good a plan is, the smaller the better: what the drivers cannot do, and energy in J."""
+        return played.impossible, played.effective_j + self._waiting_w * played.mean_s
 
     def improve(self, clocks: Array, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
@@ -353,6 +348,5 @@ class ScenarioDescent:
             new_left, new_right = (left, clock) if at_begin else (clock, right)
             old_j = self._scenarios.change_j(at, left, right)
             new_j = self._scenarios.change_j(at, new_left, new_right)
-            new_j = new_j + self._change_price_j * ((new_left != new_right) - 1.0 * (left != right))
             more_j += np.where(inner, self._members[group] * (new_j - old_j), 0.0)
         return more_j

@@ -19,7 +19,7 @@ from pfo_fs.planner.scenario_descent import MOST_WALKS, ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxation
 
-__all__ = ["ScenarioPlanner", "Scenarios", "least_price_j"]
+__all__ = ["ScenarioPlanner", "Scenarios"]
 
 _FURTHER = 48
 """Number of scenarios that are added: with them, plans for 16 iterations of real jobs are at most 0.06 points later on
@@ -52,7 +52,6 @@ class ScenarioPlanner:
     Args:
         near: `answer` of a planner for about the same scenarios; it saves most of the time that the first plan takes.
         waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
-        change_price_j: Price of a clock change beyond what it costs, in J.
         most_walks: The most walks of a descent through all scenarios in which plans get slower.
 
     Attributes:
@@ -66,17 +65,11 @@ class ScenarioPlanner:
         near: ScenarioAnswer | None = None,
         *,
         waiting_w: float | None = None,
-        change_price_j: float = 0.0,
         most_walks: int = MOST_WALKS,
     ) -> None:
         self._scenarios = scenarios
-        self._change_price_j = change_price_j
-        self._options: dict[str, Any] = {
-            "waiting_w": waiting_w,
-            "change_price_j": change_price_j,
-            "most_walks": most_walks,
-        }
-        self._free = scenarios.problem.switch_costs.none and not change_price_j
+        self._options: dict[str, Any] = {"waiting_w": waiting_w, "most_walks": most_walks}
+        self._free = scenarios.problem.switch_costs.none
         self.answer = near
         self.limited = False
 
@@ -179,11 +172,11 @@ class ScenarioPlanner:
             return played(price_j, factor).mean_s <= mean_s
 
         first_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
-        price_j = first_j + self._change_price_j
+        price_j = first_j
         found = played(price_j)
         self.limited = bool(found.load.overloaded)
         if found.impossible:
-            price_j = least_price_j(2 * price_j, lambda each_j: not played(each_j).impossible, _PRICE_STEPS)
+            price_j = _least_price_j(2 * price_j, lambda each_j: not played(each_j).impossible, _PRICE_STEPS)
             found = played(price_j)
         yield found.clocks
         for more in _MORE if thorough else ():
@@ -192,10 +185,10 @@ class ScenarioPlanner:
             if more:
                 yield found.clocks
             if found.mean_s > mean_s:
-                yield played(each_j, least_price_j(2.0, partial(in_time, each_j), _FACTORS)).clocks
+                yield played(each_j, _least_price_j(2.0, partial(in_time, each_j), _FACTORS)).clocks
 
 
-def least_price_j(first_j: float, is_enough: Callable[[float], bool], steps: int) -> float:
+def _least_price_j(first_j: float, is_enough: Callable[[float], bool], steps: int) -> float:
     """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one."""
     too_low_j, enough_j, price_j = 0.0, float("inf"), first_j
     for _ in range(steps):

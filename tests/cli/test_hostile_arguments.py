@@ -27,7 +27,6 @@ HEADER = b"step,dp_rank,stage,instruction,micro_batch,time_s,load,length,frequen
 CASES = [  # a command that reads a file, and its arguments; FILE is the file
     ("plan", "FILE", "--num-microbatches", "2", "--gpu", "A100"),
     ("plan", "p.csv", "--num-microbatches", "2", "--gpu", "A100", "--switching", "FILE"),
-    ("plan", "p.csv", "--num-microbatches", "2", "--gpu", "A100", "--calibrate", "FILE"),
     ("simulate", "--trace", "FILE", "--iterations", "1"),
     ("simulate", "--trace", "trace.csv", "--loads", "FILE", "--iterations", "1"),
     ("loads", "FILE"),

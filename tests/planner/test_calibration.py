@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,6 @@ from pfo_fs.planner import (
     Problem,
     calibrate,
     make_pipeline,
-    read_iterations,
 )
 
 
@@ -45,8 +45,6 @@ def test_what_was_put_in_is_found(delay_s: float, overhead_s: float) -> None:
     found = calibrate(pipeline, iterations_of(pipeline, delay_s, overhead_s))
     assert found.delay_s == pytest.approx(delay_s, abs=0.001)
     assert found.overhead_s == pytest.approx(overhead_s, abs=0.02)
-    assert found.error < 0.005
-    assert found.error <= found.bare_error
 
 
 @given(seed=st.integers(0, 1000), noise=st.floats(-0.002, 0.002))
@@ -105,43 +103,18 @@ def test_one_iteration_is_too_few() -> None:
         calibrate(pipeline, iterations_of(pipeline, 0, 0, 1))
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"forward_s": [[0.1]]}, "forward_s holds 1 stages"),
-        ({"forward_s": [[0.1, -1], [0.1, 0.1]]}, "forward_s of micro-batch 1 on stage 0 is -1"),
-        ({"iteration_time_s": None}, "has no iteration_time_s"),
-        ({"load_s": [[0.1, 0.1]]}, "load_s"),
-    ],
-)
-def test_a_measured_iteration_that_cannot_be_right_is_named(tmp_path: Path, change: dict, named: str) -> None:
-    rows = [[0.1, 0.1], [0.1, 0.1]]
-    good = {"forward_s": rows, "backward_s": rows, "iteration_time_s": 1.0}
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps({"plans": [good, {**good, **change}]}))
-    with pytest.raises(PlanError, match=named) as caught:
-        read_iterations(path, make_pipeline("1f1b", 2, 2))
-    assert "plan 1" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("about", "named"),
-    [({"num_microbatches": 3}, "num_microbatches is 3"), ({"pp": 4}, "pp is 4"), ({"schedule": "gpipe"}, "'gpipe'")],
-)
-def test_iterations_of_another_job_are_refused(tmp_path: Path, about: dict, named: str) -> None:
-    rows = [[0.1, 0.1], [0.1, 0.1]]
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps({**about, "plans": [{"forward_s": rows, "backward_s": rows, "iteration_time_s": 1.0}]}))
-    with pytest.raises(PlanError, match=named):
-        read_iterations(path, make_pipeline("1f1b", 2, 2))
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"plans": []}', '{"plans": [3]}', "[" * 100_000])
-def test_a_file_without_iterations_is_refused(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "measured.json"
-    path.write_text(content)
-    with pytest.raises(PlanError):
-        read_iterations(path, make_pipeline("1f1b", 2, 2))
+def measured_iterations(path: Path) -> tuple[Pipeline, list[MeasuredIteration]]:
+    """The pipeline of a job that was measured, and the medians of its iterations under each plan."""
+    document = json.loads(path.read_text())
+    pipeline = make_pipeline("1f1b", document["pp"], document["num_microbatches"])
+    return pipeline, [
+        MeasuredIteration(
+            {i: plan[f"{i.name}_s"][i.stage][i.microbatch] for i in pipeline.instructions},
+            plan["iteration_time_s"],
+            {stage: fmean(loads_s) for stage, loads_s in enumerate(plan.get("load_s", ()))},
+        )
+        for plan in document["plans"]
+    ]
 
 
 @pytest.mark.slow
@@ -150,21 +123,16 @@ def test_real_iterations_that_were_left_out_of_the_fit_are_predicted_within_one_
     shared_data: Path, model: str
 ) -> None:
     (file,) = (shared_data / "measured").glob(f"{model}+*.json")
-    document = json.loads(file.read_text())
-    pipeline = make_pipeline("1f1b", document["pp"], document["num_microbatches"])
-    iterations = read_iterations(file, pipeline)
+    pipeline, iterations = measured_iterations(file)
     fitted = calibrate(pipeline, iterations[::2])
     for iteration in iterations[1::2]:
         assert fitted.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s, rel=0.01)
-    assert fitted.bare_error > 0.01
 
 
 @pytest.mark.parametrize("pair", [(5, 6), (0, 1)])
 def test_two_real_plans_that_are_alike_predict_the_others(shared_data: Path, pair: tuple[int, int]) -> None:
     (file,) = (shared_data / "measured").glob("gpt3-xl+*.json")
-    document = json.loads(file.read_text())
-    pipeline = make_pipeline("1f1b", document["pp"], document["num_microbatches"])
-    iterations = read_iterations(file, pipeline)
+    pipeline, iterations = measured_iterations(file)
     fitted = calibrate(pipeline, [iterations[number] for number in pair])
     for iteration in iterations:
         assert fitted.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s, rel=0.001)

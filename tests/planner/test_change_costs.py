@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import small_problems
 
-from pfo_fs.errors import Impossible
 from pfo_fs.planner import (
     Measurement,
     Plan,
@@ -51,37 +50,6 @@ def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
     assert plan.lower_bound_j is not None
     assert plan.lower_bound_j <= least_j * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)
     assert plan.energy_j <= least_j * (1 + 3e-2)
-
-
-@settings(max_examples=10)
-@given(small_problems(clocks=2), st.integers(0, 4))
-def test_a_budget_of_changes_is_kept_and_its_bound_is_valid(problem: Problem, most: int) -> None:
-    problem = with_costs(problem, 0.002)
-    deadline_s = all_maximum(problem).iteration_time_s * 1.05
-    planner = Planner(problem)
-    possible = [p.energy_j for p in every_plan(problem) if p.iteration_time_s <= deadline_s and len(p.changes) <= most]
-    try:
-        plan = planner.with_few_changes(deadline_s, most)
-    except Impossible:
-        return
-    assert len(plan.changes) <= most
-    assert plan.iteration_time_s <= deadline_s * (1 + _EXACT)
-    assert plan.lower_bound_j is not None
-    assert plan.lower_bound_j <= min(possible) * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)
-
-
-def test_fewer_changes_save_less() -> None:
-    problem = replace(pipeline_with_slack(), switch_costs=SwitchCosts())
-    deadline_s = all_maximum(problem).iteration_time_s
-    planner = Planner(problem)
-    free = planner.at(deadline=deadline_s)
-    before = free
-    for share in (2, 4, 8):
-        plan = planner.with_few_changes(deadline_s, len(free.changes) // share)
-        assert len(plan.changes) <= len(free.changes) // share
-        assert plan.energy_j >= before.energy_j
-        assert plan.iteration_time_s <= deadline_s
-        before = plan
 
 
 def pipeline_with_slack(driver_time_s: float = 0.002) -> Problem:
