@@ -1,79 +1,56 @@
-"""`pfo-fs demo`: a job on simulated GPUs, what it has saved, and the page about it.
-
-In virtual time, so that the result does not depend on how busy the machine is, or with real training processes.
-"""
+"""`pfo-fs demo`: a job in virtual time on simulated GPUs, what it has saved, and the page about it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from typer import Option
 
-from pfo_fs.cli.terminal import SLOWDOWN, JsonFlag, plausible_slowdown, print_json, say, show, table, wrong_usage
-from pfo_fs.errors import CoordinationError, PlanError
+from pfo_fs.cli.terminal import SLOWDOWN, JsonFlag, err, out, plausible_slowdown, print_json, say, show, table
+from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.loads_known import LoadsKnown
+    from rich.console import Console
+
     from pfo_fs.reports.collect import JobData
-    from pfo_fs.simulator import Iteration
+    from pfo_fs.simulator import Iteration, Summary
 
 STAGES, MICROBATCHES = 8, 12
 _MOST_ITERATIONS = 400
-Shown = tuple[dict[str, object], Callable[[], None]]
-"""A demo's result for programs, and a function that prints it for people."""
-
-_LOADS = "Train without a pipeline, with unequal work, by clocks from loads (needs torch; half a minute)."
 _PAGE = Path("pfo-fs-demo.html")
 
 
 def demo(
     slowdown: Annotated[float, Option(help=SLOWDOWN, min=1.0, callback=plausible_slowdown)] = 1.0,
-    real: Annotated[bool, Option("--real", help="Train a small GPT in real processes: four minutes; torch.")] = False,
-    loads: Annotated[bool, Option("--loads", help=_LOADS)] = False,
-    minutes: Annotated[float, Option(help="Minutes after which real training gives up.", min=1.0, max=1440.0)] = 10.0,
     shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
     output: Annotated[Path, Option("--output", "-o", help="The page about the job to write.")] = _PAGE,
     json_: JsonFlag = False,
 ) -> None:
     """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
-    from pfo_fs.cli.demo_training import LOADS, PIPELINE, temporary_folder, train
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.page import render_page
 
-    if loads and (real or slowdown != 1.0):
-        wrong_usage("--loads trains in real processes, and never slower: leave out --real and --slowdown")
-    console = Console(stderr=json_)
     with ExitStack() as stack:
-        folder = stack.enter_context(temporary_folder())
-        root = shared_dir or folder / "pfo"
-        if loads:
-            data, _ = train(LOADS, root, folder, console, minutes)
-            result, tell = _of_loads(data)
-        elif real:
-            data, printed = train(PIPELINE, root, folder, console, minutes, slowdown=slowdown)
-            result, tell = _of_pipeline(data, printed)
-        else:
-            data, result, tell = _in_virtual_time(slowdown, root, console)
+        root = shared_dir or Path(stack.enter_context(TemporaryDirectory(prefix="pfo-fs-demo-"))) / "pfo"
+        data, summary = _play(slowdown, root, err if json_ else out)
         page = render_page(data)
     with output_file(output) as file:
         file.write(page)
     if json_:
-        print_json({"job_id": data.folder.job_id, "page": str(output.absolute()), **result})
+        print_json({"job_id": data.folder.job_id, "page": str(output.absolute()), **summary.as_json()})
         return
-    tell()
+    _show(summary)
     say(f"The job as a page, to open in a browser: {output.absolute()}")
     if shared_dir is not None:
         say(f"The job is kept in {root}: pfo-fs status {root}")
 
 
-def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[JobData, dict[str, object], Any]:
-    """Plays a job until its plan is measured and stays.
+def _play(slowdown: float, root: Path, console: Console) -> tuple[JobData, Summary]:
+    """Plays a job until its plan is measured and stays; tells on the console what happens meanwhile.
 
     Raises:
         PlanError: No plan was in force and measured within 400 iterations.
@@ -111,94 +88,20 @@ def _in_virtual_time(slowdown: float, root: Path, console: Console) -> tuple[Job
         raise PlanError(f"no plan was in force and measured within {_MOST_ITERATIONS} iterations")
     summary = summarize(play, played)
     play.end()
-
-    def tell() -> None:
-        _show_iteration((summary.full_time_s, summary.plan_time_s), (summary.full_energy_j, summary.plan_energy_j))
-        say(
-            f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
-            f"{difference_text(summary.overhead_s, duration_text)} and "
-            f"{difference_text(summary.overhead_j, energy_text)} than at max clocks.\n"
-            "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
-            "coordinator, scheduler and planner are those of real jobs. With real training: pfo-fs demo --real"
-        )
-
-    return collect_job(play.folder), summary.as_json(), tell
+    return collect_job(play.folder), summary
 
 
-def _show_iteration(times_s: tuple[float, float], energies_j: tuple[float, float]) -> None:
-    """Shows time and energy of an iteration at max clocks and with the plan."""
+def _show(summary: Summary) -> None:
     shown = table("", "time s", "energy J", title="One iteration")
-    for name, time_s, energy_j in zip(("max clocks", "with the plan"), times_s, energies_j, strict=True):
-        shown.add_row(name, f"{time_s:.4f}", f"{energy_j:,.0f}")
-    time, energy = signed_percent(times_s[1] / times_s[0] - 1, 2), signed_percent(energies_j[1] / energies_j[0] - 1)
+    shown.add_row("max clocks", f"{summary.full_time_s:.4f}", f"{summary.full_energy_j:,.0f}")
+    shown.add_row("with the plan", f"{summary.plan_time_s:.4f}", f"{summary.plan_energy_j:,.0f}")
+    time, energy = signed_percent(summary.slowdown, 2), signed_percent(-summary.energy_saved)
     shown.add_row("[bold]difference[/]", f"[bold]{time}[/]", f"[bold green]{energy}[/]")
     show(shown)
-
-
-def _of_pipeline(data: JobData, printed: list[str]) -> Shown:
-    """What a plan has saved in real training processes: the same figures as on the page.
-
-    Raises:
-        CoordinationError: That is not known at the end.
-    """
-    from pfo_fs.reports.savings import savings_of
-
-    savings = savings_of(data)
-    best, against = savings.measured, savings.baseline
-    if best is None or against is None:
-        raise CoordinationError("at the end of training, no plan was compared with max clocks; is this machine busy?")
-    losses = [float(line.split()[3]) for line in printed if line.startswith("iteration ")]
-    result = {
-        "iter_time_s": {"without": against.span_s, "with": best.span_s},
-        "iter_energy_j": {"without": against.energy_j, "with": best.energy_j},
-        "energy_saved": 1 - best.energy_j / against.energy_j,
-        "slowdown": best.span_s / against.span_s - 1,
-        "iterations": len(losses),
-        "schedules": 1 + data.windows[-1].number,
-        "loss": {"first": losses[0], "last": losses[-1]},
-    }
-
-    def tell() -> None:
-        _show_iteration((against.span_s, best.span_s), (against.energy_j, best.energy_j))
-        say(
-            f"loss {losses[0]:.3f} -> {losses[-1]:.3f} over {len(losses)} iterations. "
-            "The GPUs are simulated (coefficients fitted to a published A100 profile). The rest is real: the training, "
-            "the profiling in it, the daemon, the shared directory, the planner, the switch of all ranks at one step."
-        )
-
-    return result, tell
-
-
-def _of_loads(data: JobData) -> Shown:
-    """What clocks from loads have saved.
-
-    Raises:
-        CoordinationError: That is not known at the end.
-    """
-    loads = data.loads
-    if loads is None or loads.saved is None:
-        told = loads.text if loads is not None else "nothing is known of the loads"
-        raise CoordinationError(f"at the end of training: {told}; is this machine busy?")
-    return loads.model_dump(), lambda: _show_loads(loads)
-
-
-def _show_loads(loads: LoadsKnown) -> None:
-    from pfo_fs.loads_known import LEAST_BALANCED
-
-    saved, saved_error = signed_percent(-(loads.saved or 0.0)), f"{100 * (loads.saved_error or 0):.1f} %"
-    explained = "too little" if loads.explained is None else f"{math.floor(100 * loads.explained)} %"
-    against = f"against {loads.controls} steps at max clocks"
-    shown = table(against, "", "± error", title=f"Clocks from loads, {loads.steps} steps")
-    shown.add_row("energy", f"[bold green]{saved}[/]", saved_error)
-    if loads.late is not None:
-        shown.add_row("time", f"[bold]{signed_percent(loads.late, 2)}[/]", f"{100 * (loads.late_error or 0):.2f} %")
-    shown.add_section()
-    shown.add_row("loads explain, of what varies between ranks", explained)
-    shown.add_row("time, with batches of equal work", signed_percent(-loads.balanced, 0))
-    show(shown)
-    first = "Balance batches first, if you can: that saves time. " if loads.balanced >= LEAST_BALANCED else ""
     say(
-        f"{first}Clocks from loads save energy where they stay unequal.\n"
-        "GPUs are simulated (coefficients fitted to a published A100 profile); training processes, exchange of loads "
-        "and choice of clocks are real. With your own lengths: pfo-fs loads FILE"
+        f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
+        f"{difference_text(summary.overhead_s, duration_text)} and "
+        f"{difference_text(summary.overhead_j, energy_text)} than at max clocks.\n"
+        "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
+        "coordinator, scheduler and planner are those of real jobs."
     )
