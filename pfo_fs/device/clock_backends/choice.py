@@ -5,7 +5,6 @@ A further way is a module beside this one with a `ClockBackend`, and an entry in
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from pfo_fs.device.gpu.driver_errors import patiently
@@ -30,7 +29,7 @@ _OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeu
 Its module is imported only then, because the clock process must start fast."""
 MODULES = tuple(_OPENED_BY)
 """The modules beside this one that are imported only when they are needed."""
-NAMES = ("auto", "nvml", *_OPENED_BY, "slurm-step", "none")
+NAMES = ("auto", "nvml", *_OPENED_BY, "none")
 """What a user can ask for; `auto` tries the others in this order."""
 
 
@@ -52,7 +51,7 @@ class BackedGpu(ReadThrough):
         self._asked = choice != "auto"
         self._chosen: ClockBackend | None = None
         self.clock_backend = "none"
-        """The chosen way; `slurm-step` if Slurm holds the clock for the whole step; otherwise `none`."""
+        """The chosen way; before that, and where none works, `none`."""
 
     def try_reset(self) -> str:
         """Chooses a way by resetting the clocks; returns why none works, way by way, or an empty string.
@@ -126,11 +125,6 @@ class BackedGpu(ReadThrough):
     def _open(self, way: str) -> ClockBackend:
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
-        if way == "slurm-step":
-            step = SlurmStepBackend()
-            if step.requested:
-                self.clock_backend = way
-            return step
         if way == "none":
             return MeasuresOnly(
                 "clock_backend is 'none': clocks and power limits are left alone, and training is measured"
@@ -162,28 +156,3 @@ def _no_way(reasons: dict[str, str]) -> str:
         return next(iter(reasons.values()))
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
     return f"no way to set clocks works here, so they stay at their default. Tried: {tried}"
-
-
-# ---- Slurm's clock
-
-
-class SlurmStepBackend(MeasuresOnly):
-    """Recognises the clock of this Slurm step (`srun --gpu-freq`), and leaves it alone.
-
-    Slurm sets one clock as root for the whole step and resets it at the step's end: nothing can be changed meanwhile.
-    A user who runs each stage as a step of its own gives each stage its clock.
-
-    Attributes:
-        requested: The `--gpu-freq` of this step, for the graphics clock; empty if it has none.
-    """
-
-    def __init__(self) -> None:
-        asked = os.environ.get("SLURM_GPU_FREQ", "")[:200].split(",") if "SLURM_STEP_ID" in os.environ else []
-        # Such as `medium,memory=high,verbose`.
-        self.requested = next((part for part in asked if part and "=" not in part and part != "verbose"), "")
-        super().__init__(
-            f"clocks cannot change during the Slurm step: this stage runs at --gpu-freq={self.requested} till its end; "
-            "run each stage as a step with its own --gpu-freq"
-            if self.requested
-            else "this process is not in a Slurm step that was started with --gpu-freq"
-        )

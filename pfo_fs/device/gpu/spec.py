@@ -24,8 +24,8 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        clock_backend: The way to set clocks: one of `clock_backends.choice.NAMES`. On simulated GPUs, only
-            `slurm-step` and `none` differ from the others, as they set no clocks.
+        clock_backend: The way to set clocks: one of `clock_backends.choice.NAMES`. On simulated GPUs, only `none`
+            differs from the others, as it sets no clocks.
 
     Raises:
         DeviceError: `spec` does not name a GPU of this machine, the GPU cannot be opened, or there is no such way.
@@ -40,7 +40,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
         from pfo_fs.device.simulated.gpu import SimulatedGpu
 
         gpu = SimulatedGpu(name)
-        if clock_backend in ("slurm-step", "none"):
+        if clock_backend == "none":
             from pfo_fs.device.clock_backends.choice import BackedGpu
 
             gpu = BackedGpu(gpu, clock_backend)

@@ -237,8 +237,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
         fake.fails[f"nvmlDevice{what}"] = 4
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setenv("PATH", str(tmp_path / "missing"))
-    for variable in ("SLURM_GPU_FREQ", "SLURM_STEP_ID", "ZEUSD_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("ZEUSD_TOKEN", raising=False)
     return fake
 
 
@@ -295,7 +294,6 @@ def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
         "zeusd: discovering GPUs: zeusd has no socket at",
         "the operator starts zeusd",
         "sudo: the program sudo is not installed",
-        "slurm-step: this process is not in a Slurm step that was started with --gpu-freq",
     ):
         assert text in why
     assert gpu.clock_backend == "none"
@@ -338,38 +336,3 @@ def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_
     nvml.fails["nvmlDeviceGetPciInfo"] = 15
     why = gpu_with("auto").try_reset()
     assert "zeusd: reading the PCI address: the GPU has fallen off the bus" in why
-
-
-# ---- one clock for a whole Slurm step
-
-
-@pytest.mark.parametrize(
-    ("requested", "runs"),
-    [("1395", "1395"), ("1000,verbose", "1000"), ("high,memory=high", "high"), ("memory=high,highm1", "highm1")],
-)
-def test_a_slurm_step_with_a_clock_of_its_own_is_named_and_left_alone(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, requested: str, runs: str
-) -> None:
-    monkeypatch.setenv("SLURM_STEP_ID", "0")
-    monkeypatch.setenv("SLURM_GPU_FREQ", requested)
-    for choice in ("auto", "slurm-step"):
-        gpu = gpu_with(choice)
-        assert f"cannot change during the Slurm step: this stage runs at --gpu-freq={runs} " in gpu.try_reset()
-        assert gpu.clock_backend == "slurm-step"
-        gpu.close()
-    assert nvml.locked == []
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [{}, {"SLURM_STEP_ID": "0"}, {"SLURM_GPU_FREQ": "900"}, {"SLURM_STEP_ID": "0", "SLURM_GPU_FREQ": "memory=high"}],
-)
-def test_without_a_graphics_clock_of_the_step_slurm_holds_nothing(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    gpu = gpu_with("slurm-step")
-    assert "not in a Slurm step that was started with --gpu-freq" in gpu.try_reset()
-    assert gpu.clock_backend == "none"
-    gpu.close()

@@ -38,7 +38,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     del sys.modules["pynvml"]
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
-    for variable in ("PFO_FS_DRY_RUN", "PFO_FS_CLOCK_BACKEND", "SLURM_STEP_ID", "SLURM_GPU_FREQ", "ZEUSD_TOKEN"):
+    for variable in ("PFO_FS_DRY_RUN", "PFO_FS_CLOCK_BACKEND", "ZEUSD_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     return folder
 
