@@ -31,7 +31,7 @@ _ANSWERS_WITHIN_S = 20.0
 class AtOnce:
     """Runs the polls of jobs at once, in place of the daemon's threads (`workers.Workers`)."""
 
-    busy = False
+    busy = waits = False
 
     def __init__(self, most: int) -> None:
         pass

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.job_folders import Found, JobFolders
-from pfo_fs.coordination.workers import Workers
+from pfo_fs.coordination.workers import PATIENCE_S, Workers
 from pfo_fs.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,8 @@ class ServedJobs:
                 if entry.not_before <= now:
                     self._start_poll(job_id, entry)
         soonest = min((soonest, *(entry.due for entry in free.values() if not entry.polling)))
-        return max(0.0, soonest - now)
+        waits = self._workers.waits or self._folders_worker.waits
+        return min(PATIENCE_S if waits else math.inf, max(0.0, soonest - now))
 
     def restart_timers(self) -> None:
         """Restarts the timing of the jobs' silence: during an outage of the file system no activity is seen."""

