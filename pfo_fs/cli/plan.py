@@ -42,7 +42,6 @@ def plan(
     slowdown: SlowdownOption = None,
     deadline: DeadlineOption = None,
     straggler: Annotated[float | None, Option(help="Iteration in s of a pipeline that this one waits for.")] = None,
-    energy: Annotated[float | None, Option(help="Highest energy of an iteration in J, all GPUs together.")] = None,
     power: PowerOption = None,
     frontier: Annotated[int | None, Option(help=_FRONTIER, max=100_000)] = None,
     output: Annotated[Path | None, Option("--output", "-o", help="Folder for plans, table and picture.")] = None,
@@ -56,7 +55,7 @@ def plan(
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
 
-    Give one of --slowdown, --deadline, --straggler, --energy, --power and --frontier.
+    Give one of --slowdown, --deadline, --straggler, --power and --frontier.
     Without any of them, the plan takes no more time than at max clocks.
     The table compares the plan with simpler ones that get the same time.
     Its gap shows how far the plan's energy can be above the least possible.
@@ -75,7 +74,7 @@ def plan(
     )
     from pfo_fs.switching_file import read_switching
 
-    given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
+    given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]

@@ -107,8 +107,8 @@ def find_plans(problem: Problem, asked: dict[str, float], solver: str) -> list[t
         Impossible: The planner itself cannot fulfil the request.
         ConfigError: Only lowtime is to be used, but it cannot plan for this request.
     """
-    if solver == "lowtime" and asked.keys() & {"energy", "power"}:
-        raise ConfigError("lowtime plans for deadlines only; leave --solver out with --energy and --power")
+    if solver == "lowtime" and "power" in asked:
+        raise ConfigError("lowtime plans for deadlines only; leave --solver out with --power")
     planner = Planner(problem)
     asked = asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}
     plan = planner.at(**asked)

@@ -1,4 +1,4 @@
-"""The planner: for a deadline, a slowdown, an energy or a power it returns a plan with a proven lower bound."""
+"""The planner: for a deadline, a slowdown or a power it returns a plan with a proven lower bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
 _BOUNDINGS, _BISECTIONS = 20, 10
-"""For a limit on energy or power, the shortest iteration is bracketed by this many answers of the relaxation, and then
+"""For a limit on power, the shortest iteration is bracketed by this many answers of the relaxation, and then
 by this many plans."""
 _WALKS = 500
 """The most walks of a descent: more save less than 0.02 %."""
@@ -88,10 +88,9 @@ class Planner:
         deadline: float | None = None,
         slowdown: float | None = None,
         straggler: float | None = None,
-        energy: float | None = None,
         power: float | None = None,
     ) -> Plan:
-        """Returns the plan that takes least energy, or for `energy` and `power` least time, for one request.
+        """Returns the plan that takes least energy, or for `power` least time, for one request.
 
         Args:
             deadline: The longest iteration time, in s.
@@ -99,22 +98,19 @@ class Planner:
             straggler: Iteration time in s of another pipeline, for which this one waits at the end of every iteration.
                 Energies are then over that time, so that slower clocks save energy even where a plan for a deadline
                 would end sooner (T' in Perseus, SOSP'24, section 4).
-            energy: The most energy of an iteration, in J, over all GPUs of the pipeline.
             power: The highest average power of the pipeline, in W, over all its GPUs.
 
         Raises:
             ConfigError: None of them, or more than one, is given.
             Impossible: No plan fulfils the request; the message says what is possible.
         """
-        given = {"deadline": deadline, "slowdown": slowdown, "straggler": straggler, "energy": energy, "power": power}
+        given = {"deadline": deadline, "slowdown": slowdown, "straggler": straggler, "power": power}
         asked = {name: value for name, value in given.items() if value is not None}
         if len(asked) != 1:
             raise ConfigError(f"ask for exactly one of {', '.join(given)}, not for {len(asked)}")
         ((name, value),) = asked.items()
         if not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value}; it must be a number above zero")
-        if name == "energy":
-            return self._within_energy(value)
         if name == "power":
             return self._within_power(value)
         if name == "slowdown" and value < 1.0:
@@ -154,10 +150,6 @@ class Planner:
     def fastest(self) -> Plan:
         """Returns the plan with least energy among the fastest: no slowdown at all."""
         return self._within(self.fastest_s)
-
-    def least_energy(self) -> Plan:
-        """Returns the plan with least energy, however long its iteration."""
-        return self._within(self.slowest_s)
 
     # ---- deadlines
 
@@ -233,18 +225,7 @@ class Planner:
         simple = [problem.fastest_mhz, problem.cheapest_mhz, *(each.best(target_s, straggler_s) for each in tried)]
         return [problem.played(clocks_mhz) for clocks_mhz in simple if clocks_mhz is not None]
 
-    # ---- energies and powers
-
-    def _within_energy(self, energy_j: float) -> Plan:
-        least = self.least_energy()
-        if least.energy_j > energy_j:
-            raise Impossible(
-                f"no plan found takes {energy_j:.6g} J or less for an iteration; the least is {least.energy_j:.6g} J, "
-                f"in {least.iteration_time_s:.6g} s (none can take less than {least.lower_bound_j:.6g} J)",
-                asked=energy_j,
-                best=least.energy_j,
-            )
-        return self._shortest(energy_j, 0.0, least)
+    # ---- powers
 
     def _within_power(self, power_w: float) -> Plan:
         slowest = self._own_pace(self.slowest_s)
@@ -255,7 +236,7 @@ class Planner:
                 asked=power_w,
                 best=slowest.average_power_w,
             )
-        return self._shortest(0.0, power_w, slowest)
+        return self._shortest(power_w, slowest)
 
     def _own_pace(self, deadline_s: float) -> Plan:
         """The plan whose instructions take least energy within the deadline, evaluated without a straggler."""
@@ -264,17 +245,11 @@ class Planner:
         bound += self.problem.waiting_power_w * self.problem.overhead_s
         return plan.replace(straggler_s=None, deadline_s=plan.iteration_time_s, lower_bound_j=bound)
 
-    def _shortest(self, constant_j: float, per_second_w: float, longest: Plan) -> Plan:
-        """The shortest plan found that takes no more energy than `constant_j + per_second_w * iteration time`.
-
-        Args:
-            constant_j: The constant part of the limit, in J.
-            per_second_w: The part of the limit that grows with the iteration time, in W.
-            longest: A plan that is within the limit.
-        """
+    def _shortest(self, power_w: float, longest: Plan) -> Plan:
+        """The shortest plan found that draws no more than `power_w` on average; `longest` is one that does not."""
 
         def is_within(energy_j: float, length_s: float) -> bool:
-            return energy_j <= constant_j + per_second_w * length_s
+            return energy_j <= power_w * length_s
 
         best = self.fastest()
         if is_within(best.energy_j, best.iteration_time_s):
