@@ -69,7 +69,6 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
             coordination="auto",
             scheduler="ParetoScheduler",
             scheduler_args={"target": {"slowdown": 1.0}},
-            model_key="gpt",
             host="node1",
             started="2026-01-02 03:04:05",
             versions={"torch": "2.6"},

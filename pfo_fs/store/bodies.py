@@ -74,8 +74,7 @@ def plain_json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Body(BaseModel):
-    # Without the last one, pydantic before 2.10 warns of the name `model_key`.
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class DirectoryBody(_Body):
@@ -90,14 +89,12 @@ class JobBody(_Body):
 
     No process schedules a job whose `coordination` is `none`: it sets one power limit, or one clock, itself.
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
-    `model_key` says what is trained, for people.
     """
 
     job_info: JobInfo
     coordination: Literal["auto", "daemon", "local", "none"]
     scheduler: ShortText = ""
     scheduler_args: Annotated[dict[str, Any], AfterValidator(plain_json)] = {}
-    model_key: ShortText = ""
     profile_steps: Annotated[int, Field(ge=1, le=1000)] = 5
     host: ShortText = ""
     started: ShortText = Field(default="", description="UTC, as text")

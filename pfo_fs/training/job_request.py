@@ -29,7 +29,6 @@ class JobRequest:
     own_scheduler: bool
     coordination: Coordination
     job_metadata: str | None
-    model_key: str | None
     device: int | None
     wait_for_schedule_s: float
     switching: Switching = "auto"

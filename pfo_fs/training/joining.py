@@ -228,7 +228,6 @@ class JobJoiner:
             "coordination": request.coordination,
             "scheduler": given.get("scheduler", ""),
             "scheduler_args": given.get("scheduler_args", {}),
-            "model_key": (request.model_key or "")[:200],
             "profile_steps": request.settings.profile_steps,
             "host": plain_text(socket.gethostname()),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -59,7 +59,7 @@ class LoadClocks(InTraining):
         lost_time: Relative: clocks may make training longer by this share on average.
         profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
         strict: Raise errors in place of a warning.
-        options: Other arguments of `PFOFileOptimizer`, such as `model_key`, `device`, `clock_backend`.
+        options: Other arguments of `PFOFileOptimizer`, such as `device`, `clock_backend`.
 
     Attributes:
         optimizer: The `PFOFileOptimizer`, which has joined the job.

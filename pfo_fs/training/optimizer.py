@@ -81,8 +81,6 @@ class PFOFileOptimizer(ZeusCallbacks):
         device, device_id: CUDA device index of this process (`device_id` in Zeus); the current device if None.
         server_url: Without `shared_dir`, the directory. Otherwise it is not used: there is no server.
         job_metadata: Text that describes the job; part of its folder's name.
-        model_key: What is trained (model, micro-batch size, sequence length, precision), for people: it stands in
-            `job.json`, beside the profile.
         coordination: `daemon`, `local` (rank 0 schedules and broadcasts by `torch.distributed`), or `auto`: a daemon if
             one answers, otherwise local.
         scheduler, scheduler_args: The scheduler that this job requests; by default the daemon's, or that of `PFO_FS_*`.
@@ -142,7 +140,6 @@ class PFOFileOptimizer(ZeusCallbacks):
         *,
         mesh: DeviceMesh | None = None,
         device: int | None = None,
-        model_key: str | None = None,
         coordination: Literal["auto", "daemon", "local"] = "auto",
         scheduler: str | None = None,
         scheduler_args: dict[str, Any] | None = None,
@@ -177,7 +174,6 @@ class PFOFileOptimizer(ZeusCallbacks):
                     own_scheduler=scheduler is not None,
                     coordination=coordination,
                     job_metadata=text_of(job_metadata),
-                    model_key=text_of(model_key),
                     device=checked_device(device, device_id),
                     wait_for_schedule_s=wait_for_schedule_s,
                     switching=switching,

@@ -64,7 +64,7 @@ COMMON = [
     *of_kind("descriptors", 0, 5, 8),
     *of_kind("closed", [0, 1, 2]),
     *of_kind("limit", ["RLIMIT_FSIZE", 0]),
-    given(job_metadata=UNREADABLE, model_key=UNREADABLE),
+    given(job_metadata=UNREADABLE),
     given(pp_degree="two"),
     given(shared_dir="a\0b"),
     given(scheduler="no.such:Class"),

@@ -15,7 +15,7 @@ from pfo_fs.training.job_request import JobRequest, checked_settings, text_of
 
 def request(**given: Any) -> JobRequest:
     settings = checked_settings("daemon", None, None, None)
-    fixed = {"job_metadata": None, "model_key": None, "device": None, "wait_for_schedule_s": 0.0}
+    fixed = {"job_metadata": None, "device": None, "wait_for_schedule_s": 0.0}
     return JobRequest(**{"settings": settings, "own_scheduler": False, "coordination": "auto", **fixed, **given})
 
 

@@ -78,7 +78,6 @@ def join_all(
             "own_scheduler": False,
             "coordination": "daemon",
             "job_metadata": None,
-            "model_key": None,
             "device": rank,
             "wait_for_schedule_s": 0.0,
         }
