@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 from typer import Argument, Option
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 
 _JOB_OR_ALL = f"{JOB_HELP} Without it: a table of all jobs of the directory, with kWh by user and day."
-_TRACE = (
-    "The file to write: .json for ui.perfetto.dev; .csv or .csv.gz with all durations that were measured at max "
-    "clocks, for `pfo-fs simulate --trace`."
-)
+_TRACE = "The CSV file to write; compressed if its name ends in .gz."
 
 
 def status(
@@ -149,37 +146,19 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, Option("--output", "-o", help=_TRACE)] = Path("trace.json"),
-    number: Annotated[int | None, Option(help="Schedule that was measured; default: the newest.", min=0)] = None,
-    pipeline: Annotated[int | None, Option(help="Only this data-parallel rank; default: all.", min=0)] = None,
-    full: Annotated[bool, Option("--full", help="Write all measured iterations, not only five.")] = False,
+    output: Annotated[Path, Option("--output", "-o", help=_TRACE)] = Path("trace.csv"),
     json_: JsonFlag = False,
 ) -> None:
-    """Write measured iterations of a job as a trace: instructions, clocks, power of each rank."""
+    """Write all durations of a job's instructions that were measured at max clocks, for `pfo-fs simulate --trace`."""
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace import window_to_trace, write_trace, write_trace_csv
+    from pfo_fs.reports.trace import write_trace
 
-    as_csv = output.name.endswith((".csv", ".csv.gz"))
-    if as_csv and (number is not None or pipeline is not None or full):
-        wrong_usage("a CSV file has all steps at max clocks: leave out --number, --pipeline and --full")
     folder = find_job(job, shared_dir, archived=True)
-    data = collect_job(folder)
-    answer: dict[str, Any] = {"file": str(output), "job_id": folder.job_id}
-    if as_csv:
-        answer |= write_trace_csv(data, output)
-        text = (
-            f"{answer['rows']:,} instructions of {answer['pipelines']} pipelines in {answer['steps']} steps that were "
-            f"measured at max clocks; replay them by `pfo-fs simulate --trace {output}`"
-        )
-    else:
-        window = window_to_trace(data, number)
-        answer |= {"schedule": window.number, **write_trace(data, window, output, pipeline, most=None if full else 5)}
-        text = (
-            f"{answer['iterations']} iterations of {answer['ranks']} ranks under schedule {window.number}, "
-            f"{answer['slices']:,} instructions; open it at ui.perfetto.dev. Start times are reconstructed from "
-            "measured durations."
-        )
+    answer = {"file": str(output), "job_id": folder.job_id, **write_trace(collect_job(folder), output)}
     if json_:
         print_json(answer)
         return
-    say(f"written: {output}: {text}")
+    say(
+        f"written: {output}: {answer['rows']:,} instructions of {answer['pipelines']} pipelines in {answer['steps']} "
+        f"steps that were measured at max clocks; replay them by `pfo-fs simulate --trace {output}`"
+    )

@@ -189,15 +189,15 @@ class JobData(JobState):
         several = any(len({stage for _, stage in order}) > 1 for order in self.orders.values())
         return "pipeline rank" if several else "stage"
 
-    def pipeline_ranks(self, pipeline: int, tp_rank: int = 0) -> list[RankInfo]:
-        """The ranks of one pipeline by stage; empty if one of them is missing."""
-        by_stage = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and i.tp_rank == tp_rank}
+    def pipeline_ranks(self, pipeline: int) -> list[RankInfo]:
+        """The first ranks of a pipeline's stages; empty if one of them is missing."""
+        by_stage = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and not i.tp_rank}
         degree = self.job.job_info.pp_degree
         return [by_stage[stage] for stage in range(degree)] if set(range(degree)) <= set(by_stage) else []
 
-    def pipeline_orders(self, pipeline: int, tp_rank: int = 0) -> list[StagedOrder]:
+    def pipeline_orders(self, pipeline: int) -> list[StagedOrder]:
         """The instructions that the ranks of one pipeline run; empty if those of a rank are not known."""
-        orders = [self.orders.get(info.rank) for info in self.pipeline_ranks(pipeline, tp_rank)]
+        orders = [self.orders.get(info.rank) for info in self.pipeline_ranks(pipeline)]
         return [order for order in orders if order] if all(orders) else []
 
     def at_max_clocks(self, window: Window, *, or_default: bool = False) -> bool:

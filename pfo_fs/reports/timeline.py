@@ -90,7 +90,7 @@ class MeasuredPipeline(NamedTuple):
     iterations: dict[int, Laid]
 
 
-def measured_pipeline(data: JobData, window: Window, pipeline: int, tp_rank: int = 0) -> MeasuredPipeline | None:
+def measured_pipeline(data: JobData, window: Window, pipeline: int) -> MeasuredPipeline | None:
     """Returns measured iterations, with begins from the DAG; those in which a rank ran something else are left out.
 
     None while ranks, their instructions or their results are missing.
@@ -98,7 +98,7 @@ def measured_pipeline(data: JobData, window: Window, pipeline: int, tp_rank: int
     Raises:
         PlanError: The recorded orders cannot run.
     """
-    ranks, dag = data.pipeline_ranks(pipeline, tp_rank), dag_of(data, pipeline)
+    ranks, dag = data.pipeline_ranks(pipeline), dag_of(data, pipeline)
     found = results_of(data, window.number, ranks)
     if dag is None or not ranks or len(found) < len(ranks):
         return None

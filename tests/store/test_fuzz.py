@@ -152,7 +152,7 @@ COMMANDS = [
     ["schedule", "set", "latest", "{yaml}", "-d", "{root}"],
     ["target", "latest", "--slowdown", "1.1", "-d", "{root}"],
     ["straggler", "latest", "--slowdown", "1.2", "--pipeline", "0", "-d", "{root}"],
-    ["trace", "latest", "-d", "{root}", "-o", "{root}/trace.json"],
+    ["trace", "latest", "-d", "{root}", "-o", "{root}/trace.csv"],
 ]
 
 
