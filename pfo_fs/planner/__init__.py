@@ -27,7 +27,7 @@ from pfo_fs.planner.pipeline import (
     pipeline_from_torch,
 )
 from pfo_fs.planner.pipeline_schedules import make_pipeline
-from pfo_fs.planner.plan import Plan, plan_of_orders
+from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner, even_deadlines, solve_frontier
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import Measurement, Profile, blocking_power_w, read_profile
@@ -61,7 +61,6 @@ __all__ = [
     "one_per_stage",
     "pipeline_from_orders",
     "pipeline_from_torch",
-    "plan_of_orders",
     "read_profile",
     "solve_frontier",
 ]

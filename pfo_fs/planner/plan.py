@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -200,28 +199,3 @@ class Plan:
     def replace(self, **changes: object) -> Plan:
         """Returns a copy with other fields."""
         return replace(self, **changes)  # type: ignore[arg-type]
-
-
-def plan_of_orders(problem: Problem, orders: Sequence[Sequence[tuple[str, int]]], solver: str = "file") -> Plan:
-    """Returns the plan that a plan file holds, to be evaluated.
-
-    Args:
-        problem: The problem whose pipeline runs the plan.
-        orders: For each rank, (instruction, MHz) in order.
-
-    Raises:
-        PlanError: The orders are not the pipeline's; the message names rank and position.
-    """
-    pipeline = problem.pipeline
-    if len(orders) != len(pipeline.orders):
-        raise PlanError(f"the plan has {len(orders)} ranks, the pipeline {len(pipeline.orders)}")
-    frequencies: list[int] = []
-    for rank, (steps, order) in enumerate(zip(orders, pipeline.orders, strict=True)):
-        if len(steps) != len(order):
-            raise PlanError(f"rank {rank}: the plan has {len(steps)} instructions, the pipeline {len(order)}")
-        for position, ((name, mhz), instruction) in enumerate(zip(steps, order, strict=True)):
-            if name != instruction.name:
-                raise PlanError(f"rank {rank}, position {position}: the plan has {name}, the pipeline {instruction}")
-            frequencies.append(mhz)
-    plan = Plan(problem, tuple(frequencies), solver, deadline_s=0.0)
-    return plan.replace(deadline_s=plan.iteration_time_s)

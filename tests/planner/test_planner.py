@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from planner_problems import published, random_profile
 
-from pfo_fs.errors import ConfigError, Impossible, PlanError
+from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner import (
     Measurement,
     Plan,
@@ -22,7 +22,6 @@ from pfo_fs.planner import (
     make_pipeline,
     one_frequency,
     one_per_stage,
-    plan_of_orders,
     solve_frontier,
 )
 
@@ -128,22 +127,12 @@ def test_overhead_and_tensor_parallel_gpus_are_part_of_time_and_energy() -> None
     assert larger.fastest().energy_j == pytest.approx(4 * plain.fastest().energy_j + waiting_j, rel=1e-3)
 
 
-def test_a_plan_becomes_schedules_for_training_and_back() -> None:
+def test_a_plan_becomes_schedules_for_training() -> None:
     plan = Planner(problem_of("zb-v", 4, 6)).fastest()
     schedules = plan.schedules()
     assert [len(schedule.frequencies) for schedule in schedules] == [36, 36]
     assert set(schedules[0].stages or []) == {0, 3}
-    again = plan_of_orders(plan.problem, [schedule.frequencies for schedule in schedules])
-    assert again.frequencies_mhz == plan.frequencies_mhz
-    assert again.energy_j == plan.energy_j
-
-
-def test_a_plan_of_another_pipeline_is_refused_where_it_differs() -> None:
-    plan = Planner(problem_of(stages=2, microbatches=2)).fastest()
-    orders = [list(schedule.frequencies) for schedule in plan.schedules()]
-    orders[1][1] = ("forward", 1400)
-    with pytest.raises(PlanError, match="rank 1, position 1: the plan has forward"):
-        plan_of_orders(plan.problem, orders)
+    assert [mhz for schedule in schedules for _, mhz in schedule.frequencies] == list(plan.frequencies_mhz)
 
 
 def test_the_critical_path_is_as_long_as_the_iteration(planner: Planner) -> None:
@@ -258,6 +247,7 @@ def test_lowtimes_own_plans_are_beaten_at_their_own_iteration_time(shared_data: 
     files = sorted((shared_data / "plans").glob("freqs_pipeline_gpt3*.py"))
     assert len(files) == 3
     for file in files:
-        theirs = plan_of_orders(problem, read_plan(file))
+        clocks_mhz = tuple(mhz for order in read_plan(file) for _, mhz in order)
+        theirs = Plan(problem, clocks_mhz, "lowtime", deadline_s=0.0)
         ours = planner.at(straggler=theirs.iteration_time_s)
         assert ours.energy_j <= theirs.energy_j
