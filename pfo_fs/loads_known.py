@@ -22,10 +22,7 @@ class LastLoadStep(BaseModel):
     """The last step: some of the `lanes` (data-parallel ranks) by falling work, evenly chosen if there are more.
 
     Attributes:
-        step: The step.
         lanes: Number of all lanes.
-        lane: The lane of each row.
-        mhz: Its clock.
         work_s: The time of its own work.
         full_s: The same at the highest clock.
     """

@@ -115,9 +115,6 @@ class JobInfo(_Model):
 
     Attributes:
         job_id: Name of the job's folder, made by `set_job_id`; empty until then.
-        pp_degree: Pipeline-parallel degree.
-        dp_degree: Data-parallel degree.
-        tp_degree: Tensor-parallel degree.
         world_size: Number of ranks, the product of the three degrees.
         job_metadata: Free text that describes the job; the job id ends in a safe form of it.
     """
@@ -173,10 +170,7 @@ class RankInfo(_Model):
     """One rank of a job.
 
     Attributes:
-        rank: Global rank.
-        dp_rank: Rank in the data-parallel group.
         pp_rank: Rank in the pipeline-parallel group, which is the stage where a rank holds one stage.
-        tp_rank: Rank in the tensor-parallel group.
         available_frequencies: Graphics clocks that the rank's GPU offers, in MHz; empty where clocks cannot be set.
         host: The name of the rank's host; empty if it is not known.
     """
@@ -193,7 +187,6 @@ class FrequencySchedule(_Model):
     """What one rank does in one iteration, in order.
 
     Attributes:
-        rank: Global rank.
         frequencies: One (instruction, MHz) for each instruction of the iteration; 0 MHz leaves the clock alone.
         stages: The stage of each instruction, one per entry of `frequencies`; None for a rank that holds one stage.
     """
@@ -228,7 +221,6 @@ class InstructionPower(_Model):
     Attributes:
         instruction: The instruction's name; empty for waiting (the blocking power).
         frequency: The clock that was set, in MHz; 0 for the driver's default, and for waiting.
-        power: The power, in W.
         error: Standard error of `power`, in W.
         seconds: How long the instruction ran in the window.
     """
@@ -269,7 +261,6 @@ class ProfilingResult(_Model):
     """What one rank measured while one schedule was in force.
 
     Attributes:
-        rank: Global rank.
         iter_time: Duration of each iteration in the window, in seconds.
         iter_energy: Energy of the rank's GPU in each of these iterations, in joules.
         time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.

@@ -94,8 +94,6 @@ class PolicyRunner:
     """The scheduler of one job.
 
     Attributes:
-        scheduler: The policy, once it runs.
-        request: Its last request.
         failure: Text for the status about why the policy does not run; empty if it runs, or has not been started.
         trouble: Text for the status while the policy's process is gone, and another one will take its place.
         start_at: When the policy may start, in monotonic s.

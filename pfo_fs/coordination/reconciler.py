@@ -52,7 +52,6 @@ class Reconciler:
     """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
 
     Attributes:
-        override: The job's `schedule.yaml`.
         lost_results: Text for the status about missing results; may be empty.
     """
 

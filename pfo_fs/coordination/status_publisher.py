@@ -58,7 +58,6 @@ class StatusPublisher:
     """Publishes the state of one coordinator's job.
 
     Attributes:
-        state: The state of the job.
         message: Text for the status about a problem; may be empty.
     """
 

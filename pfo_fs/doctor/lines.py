@@ -13,10 +13,8 @@ class Check(NamedTuple):
     """One thing that was looked at.
 
     Attributes:
-        name: What.
         ok: Whether it works; False makes the exit status 1. None: it does not matter here, could not be found out, or
             works with a limit that `hint` is about.
-        found: What was found.
         hint: What to do; empty if nothing.
         meaning: What the result means for training.
     """

@@ -39,7 +39,6 @@ class Clocks:
     """Clocks that a step may use.
 
     Attributes:
-        offered_mhz: The clocks, highest first.
         least_mhz: The clock at which work takes least energy; no lower one is chosen.
         change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
             by this time earlier, in s.

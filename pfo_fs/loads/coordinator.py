@@ -198,7 +198,6 @@ class LoadCoordinator:
 
         Args:
             energies_j: Energy of each rank's GPU, (ranks,).
-            mhz: The clock of each lane.
         """
         top, model = self._offered[0], self.choice.durations
         is_lowered = bool(done.asked_mhz.min() < top)

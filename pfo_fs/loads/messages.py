@@ -107,10 +107,8 @@ class ReachDecider(NamedTuple):
     """What training tells its clock process once: how to reach the process that decides.
 
     Attributes:
-        rank: Global rank.
         offered_mhz: The clocks that may be decided.
         addresses: Where the process that decides may be reached.
-        token: The job's secret.
     """
 
     rank: int

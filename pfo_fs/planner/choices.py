@@ -26,7 +26,6 @@ class Choices:
     option can save a change, so all options are kept.
 
     Attributes:
-        frequencies_mhz: Clock of each option.
         times_s: Duration of each, rising.
         costs_j: Effective energy of each.
         hull: Positions of the options on the lower convex hull, from the fastest option to the one that costs least;
@@ -83,7 +82,6 @@ class ClockTable:
 
     Attributes:
         mhz: The clocks, rising.
-        number: The position of each clock.
         kind: For each node, the number of its kind, (nodes,).
         time_s: Time at each clock in s, (kinds, clocks); infinite where it was not measured.
         cost_j: Effective energy in J at each clock, over all GPUs of a rank; infinite where it was not measured.

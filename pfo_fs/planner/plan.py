@@ -22,7 +22,6 @@ class Plan:
     All figures are computed from the problem's profile along its DAG, not copied from the solver.
 
     Attributes:
-        problem: The problem that was planned.
         frequencies_mhz: Clock of each node (`problem.pipeline.instructions`), in MHz.
         solver: Name of the solver that found the plan.
         deadline_s: The longest iteration time that was allowed, in s.

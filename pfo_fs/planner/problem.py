@@ -24,7 +24,6 @@ class Problem:
     """One iteration of one pipeline, and the options of its instructions.
 
     Attributes:
-        pipeline: The DAG.
         profile: Measurements of every (stage, instruction) in it, per GPU.
         blocking_power_w: Power of a GPU that waits, in W.
         overhead_s: Time that an iteration takes beyond its DAG (optimizer step, gradient reduction), in s.

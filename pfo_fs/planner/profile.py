@@ -37,12 +37,10 @@ class Measurement:
     """One instruction of one stage at one clock.
 
     Attributes:
-        frequency_mhz: The GPU's graphics clock.
         time_s: Mean duration in seconds.
         energy_j: Mean energy of one GPU in joules.
         time_spread_s: Standard deviation over the rows that were averaged; 0 for a single row.
         energy_spread_j: The same in joules.
-        rows: Number of rows that were averaged.
     """
 
     frequency_mhz: int

@@ -42,7 +42,6 @@ class Played:
         mean_s: Mean iteration time in s, with the overhead.
         effective_j: Mean energy of an iteration beyond that of waiting, changes included, in J.
         energy_j: Mean energy of an iteration over all pipelines, in J.
-        load: What the clock changes cost.
     """
 
     clocks: Array

@@ -64,7 +64,6 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
         """Returns the averages of what a server has dumped: per rank, the clock of each instruction and what it took.
 
         Args:
-            ranks: The ranks (`ranks.json`).
             measured: For each schedule, the clocks of all ranks (`<n>.sched.json`), and the results (`<n>.prof.json`).
 
         Raises:

@@ -39,7 +39,6 @@ class KnobGpu:
     The knob that is not this GPU's is left alone.
 
     Attributes:
-        clocks: The clock process.
         problem: Why levels are not set, or not any more; empty if they are. `check` updates it.
         trouble: Why the last level could not be set, if setting it again may help; the reader removes it.
     """

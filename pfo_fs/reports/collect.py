@@ -43,7 +43,6 @@ class Measured:
     """What was measured under one schedule.
 
     Attributes:
-        ranks: Number of ranks with results.
         iterations: The smallest number of iterations that one of them measured.
         first_step: The step of the first measured iteration.
         span_s: Mean time in s until the last instruction had ended: the median of all pipelines (data-parallel ranks).
@@ -78,7 +77,6 @@ class Window:
     """One schedule: its first step, its clocks, and what was measured under it.
 
     Attributes:
-        index: The schedule's index record.
         end_step: The first step of the next schedule; None for the last schedule.
         schedules: The clocks of each rank that has any; the other ranks leave their clocks alone.
         measured: What was measured, by the ranks that followed it; None while there are no results.
@@ -117,9 +115,7 @@ class JobState:
     """The state of a job: what processes say of themselves now.
 
     Attributes:
-        folder: The job's folder.
         job: The job's description, written by rank 0.
-        progress: What each rank has said last.
         unreadable: What could not be read, and why.
     """
 
@@ -153,9 +149,7 @@ class JobData(JobState):
     """A job, as its folder describes it.
 
     Attributes:
-        ranks: Every registered rank.
         orders: The instructions that each rank runs in an iteration, as far as they are known.
-        windows: The job's schedules, by number.
         paces: The times of the latest iterations, as ranks report them.
     """
 

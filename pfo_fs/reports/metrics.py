@@ -81,7 +81,6 @@ class Figures:
 
     Attributes:
         leads: Whether the daemon that reads is the leader.
-        reachable: Whether the directory could be read.
         read_s: Time that this took, in s.
         site_problem: What is wrong with `site.yaml`; empty if nothing is.
         free: Free bytes and free inodes of its file system; empty if not known.

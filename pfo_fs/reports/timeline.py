@@ -40,9 +40,7 @@ class Laid:
     """One iteration of one pipeline, node by node of its DAG.
 
     Attributes:
-        pipeline: The DAG.
         starts_s: When each instruction begins, in s from the begin of the iteration.
-        times_s: Duration of each, in s.
         clocks_mhz: The clock that was set for each; 0: it was left alone.
         powers_w: Power of the rank's GPUs during each; 0 if it is not known.
     """

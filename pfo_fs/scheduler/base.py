@@ -51,8 +51,6 @@ class IterationTime(NamedTuple):
     """One iteration of one pipeline, as its first stage measured it.
 
     Attributes:
-        pipeline: The pipeline's data-parallel rank.
-        step: The iteration's step.
         number: The number of the schedule in force.
         span_s: Time from the iteration's begin to the end of its last instruction, in s: without waiting for other
             pipelines.

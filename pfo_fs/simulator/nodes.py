@@ -33,9 +33,7 @@ class Work(NamedTuple):
         after: For each node, (node, delay in s) of those on other ranks that wait for it.
         times_s: For each node and clock number, its duration; clock 0 is the highest.
         powers_w: For each node and clock number, the power of one GPU.
-        clocks_mhz: The clock of each number.
         kinds: For each node, a number that is the same for the same work.
-        rank_of: For each node, its rank.
     """
 
     orders: Sequence[range]
@@ -120,7 +118,6 @@ class SimulatedNodes:
 
     Args:
         seed: Seed of the calls' durations.
-        top_mhz: The default clock.
         known_mhz: Clocks whose latency is known from the start, as after a long time; others are learned.
     """
 

@@ -46,7 +46,6 @@ class Mixture(NamedTuple):
     """What micro-batches hold.
 
     Attributes:
-        length: Mean time of a micro-batch, relative.
         spread: Standard deviation of the logarithm of a micro-batch's time, the same on all ranks.
     """
 

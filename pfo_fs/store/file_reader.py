@@ -36,7 +36,6 @@ class FileReader:
     """Reads below one root folder; paths are relative, `"jobs/x/job.json"`.
 
     Args:
-        root: The shared directory.
         create: Make a missing directory, private to this user, in a folder that is there: a mistyped path is not made.
             A host that only joins must not: where the file system is not mounted, the folder would be made on the
             host's own disk.

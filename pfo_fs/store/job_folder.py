@@ -127,11 +127,7 @@ _MOST_SCHEDULES_CLEANED = 20
 
 @dataclass
 class JobFolder(ScheduleFiles, RankFiles):
-    """One job's folder: `read` and `write` for records, and what they do not do.
-
-    Attributes:
-        job_id: The folder's name.
-    """
+    """One job's folder: `read` and `write` for records, and what they do not do."""
 
     job_id: str = ""
 

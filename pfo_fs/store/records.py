@@ -145,7 +145,6 @@ class RecordFolder:
     """Writes and reads the records below one folder: `layout.RECORDS` says where those of each type lie.
 
     Attributes:
-        files: The shared directory.
         path: The folder, below the shared directory; empty: that itself.
         writer: The name of this process in its records.
         attempt: Random id of the training attempt; only its records are read. None: not known yet, or none.

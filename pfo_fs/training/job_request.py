@@ -77,7 +77,6 @@ def checked_directory(shared_dir: str | bytes | os.PathLike[Any] | None, server_
     """Returns the absolute path of the shared directory.
 
     Args:
-        shared_dir: The directory.
         server_url: Where it is given instead, in a script that was written for Zeus.
 
     Raises:

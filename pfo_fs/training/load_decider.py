@@ -71,9 +71,7 @@ class Decider:
     """Serves the ranks.
 
     Args:
-        listening: The socket to which they connect.
         training: Ends when rank 0's training ends.
-        state_fd: The file for what is known.
     """
 
     def __init__(

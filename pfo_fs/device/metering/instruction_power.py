@@ -32,7 +32,6 @@ class Power(NamedTuple):
     Attributes:
         instruction: The instruction's name; empty for waiting.
         frequency: The clock in MHz; 0 for the driver's default, and for waiting at any clock.
-        error: Standard error of `power`, in W.
     """
 
     instruction: str

@@ -66,7 +66,6 @@ class GpuModel(NamedTuple):
     """A kind of GPU running GPT-3 175B.
 
     Attributes:
-        name: Its usual name.
         clocks_mhz: Clocks that can be locked, highest first.
         power_limits_w: The lowest and the highest power limit; the highest is the default.
         blocking_power_w: Its power while it waits for other stages, in W (the Perseus paper, section 6.1).
@@ -160,7 +159,6 @@ class NodePhysics(NamedTuple):
     """One kind of node.
 
     Attributes:
-        name: Its name.
         call_s: Median duration of a call that sets a clock, in s.
         slow_call_s: The 99th percentile, in s.
         serial: Whether calls of all GPUs of the node wait for each other.

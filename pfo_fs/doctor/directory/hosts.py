@@ -62,11 +62,8 @@ class Report(BaseModel):
     """What a host writes.
 
     Attributes:
-        host: Its name.
-        counter: Counts the replacements of the file.
         written_s: The time of this replacement, by the host's clock.
         members: The ids of all hosts, once it has found as many as it expects.
-        phase: What it has done.
         held, later: The answers to its requests for the locks of the others, by kind: while they were held, and later.
         made_s: When it has made the new name for each phase.
         seen: What it has seen of each other host.
@@ -101,7 +98,6 @@ class Hosts:
         silent_s: A host whose file does not change for this time, in s, has stopped.
 
     Attributes:
-        mine: What this host writes.
         others: What each other host has written last, by id.
     """
 
