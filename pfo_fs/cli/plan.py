@@ -50,7 +50,6 @@ def plan(
     gpus_per_rank: Annotated[int, Option(help="GPUs of a rank; the profile is of one, results are for all.")] = 1,
     switching: Annotated[Path | None, Option(help="What `pfo-fs doctor --switching` has written.")] = None,
     ranks_per_host: Annotated[int, Option(help="Ranks that share a host and its driver.", min=1)] = 1,
-    derive: Annotated[bool, Option(help="Estimate missing instructions from forward and backward.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
@@ -70,6 +69,7 @@ def plan(
         even_deadlines,
         even_hosts,
         make_pipeline,
+        read_profile,
         solve_frontier,
     )
     from pfo_fs.switching_file import read_switching
@@ -82,12 +82,9 @@ def plan(
     if frontier is not None and solver != "lp":
         fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
     waiting_w = plan_parts.blocking_power_asked_w(p2p_power, gpu)
-    pipeline, complete = plan_parts.profile_for(
-        lambda stages: make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks),
-        profile,
-        derive=derive,
-    )
-    problem = Problem(pipeline, complete, waiting_w, 0.0, SwitchCosts(), gpus_per_rank)
+    measured = plan_parts.read_dump(profile) if profile.is_dir() else read_profile(profile)
+    pipeline = make_pipeline(schedule, measured.num_stages, num_microbatches, num_ranks=num_ranks)
+    problem = Problem(pipeline, measured, waiting_w, 0.0, SwitchCosts(), gpus_per_rank)
     if switching is not None:
         hosts = even_hosts(len(problem.pipeline.orders), ranks_per_host)
         problem = replace(problem, switch_costs=costs_of(read_switching(switching), gpus_per_rank, hosts))

@@ -13,7 +13,6 @@ from pfo_fs.cli.terminal import table
 from pfo_fs.errors import ConfigError, Impossible, PfoError, PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner import (
-    Pipeline,
     Plan,
     Planner,
     Problem,
@@ -34,29 +33,6 @@ from pfo_fs.scheduler import format_lowtime_plan
 from pfo_fs.store import load_dump
 
 _PROF = re.compile(r"(\d{1,9})\.prof\.json")
-
-
-def profile_for(pipeline_of: Callable[[int], Pipeline], path: Path, *, derive: bool) -> tuple[Pipeline, Profile]:
-    """Returns the pipeline, and the profile of all instructions that it runs.
-
-    `pipeline_of` returns it for a number of stages. `derive`: instructions that the profile lacks are estimated.
-
-    Raises:
-        ConfigError: The profile lacks an instruction that could be estimated.
-        PlanError: The profile is not valid.
-    """
-    profile = read_dump(path) if path.is_dir() else read_profile(path)
-    pipeline = pipeline_of(profile.num_stages)
-    names = sorted({instruction.name for instruction in pipeline.instructions})
-    if derive:
-        profile = profile.derived(names)
-    lacking = [(s, n) for s in range(profile.num_stages) for n in names if n not in profile.instructions(s)]
-    if lacking and {"forward", "backward"} <= set(profile.instructions(lacking[0][0])):
-        raise ConfigError(
-            f"{profile.source}: {pipeline.name} runs {lacking[0][1]}, which is not in the profile; add its rows, or "
-            "give --derive to estimate it from forward and backward"
-        )
-    return pipeline, profile
 
 
 def read_dump(folder: Path) -> Profile:

@@ -82,61 +82,6 @@ class Profile:
         """The instructions that are measured for a stage."""
         return [name for at, name in self.measurements if at == stage]
 
-    def derived(self, names: Sequence[str]) -> Profile:
-        """Returns a profile in which missing instructions are estimated from `forward` and `backward`.
-
-        `backward_input` and `backward_weight` become half a backward each. For early recomputation, where a measured
-        `backward` of a checkpointed model contains its recomputation: `recomputation` becomes a forward,
-        `forward_backward` the measured backward, and `backward` the measured one less a forward. This is good enough
-        to compare schedules before profiling them. All other measured instructions stay as they are.
-
-        Raises:
-            PlanError: One of them cannot be derived.
-        """
-        if not set(names) & {"backward_input", "backward_weight", "recomputation", "forward_backward"}:
-            return self
-        kinds: dict[Kind, Sequence[Measurement]] = {}
-        for stage in range(self.num_stages):
-            have = {name: self.measurements[stage, name] for name in self.instructions(stage)}
-            for name in names:
-                kinds[stage, name] = have[name] if name in have else self._derive(stage, name, have)
-            if "recomputation" in names and not {"forward_backward", "recomputation"} & have.keys():
-                kinds[stage, "backward"] = self._derive(stage, "backward_only", have)
-        return Profile(kinds, self.source)
-
-    def _derive(self, stage: int, name: str, have: Mapping[str, Sequence[Measurement]]) -> list[Measurement]:
-        parts = {
-            "backward_input": {"backward": 0.5},
-            "backward_weight": {"backward": 0.5},
-            "recomputation": {"forward": 1.0},
-            "forward_backward": {"backward": 1.0},
-            "backward_only": {"backward": 1.0, "forward": -1.0},
-        }.get(name, {})
-        if not parts or not parts.keys() <= have.keys():
-            raise PlanError(
-                f"{self.source}: stage {stage} has no {name}, and it cannot be derived from "
-                f"{', '.join(have)}; profile it"
-            )
-        clocks = {part: [m.frequency_mhz for m in have[part]] for part in parts}
-        if not set.intersection(*map(set, clocks.values())):
-            found = "; ".join(f"{part} at {', '.join(map(str, mhz[:4]))} MHz" for part, mhz in clocks.items())
-            raise PlanError(
-                f"{self.source}: stage {stage}: {' and '.join(parts)} were measured at no common clock ({found}), so "
-                "that nothing can be derived from both; measure them at the same clocks"
-            )
-        tables = [({m.frequency_mhz: m for m in have[part]}, share) for part, share in parts.items()]
-        result = []
-        for mhz in sorted(set.intersection(*(set(table) for table, _ in tables)), reverse=True):
-            time_s = sum(share * table[mhz].time_s for table, share in tables)
-            energy_j = sum(share * table[mhz].energy_j for table, share in tables)
-            if time_s <= 0 or energy_j <= 0:
-                raise PlanError(
-                    f"{self.source}: stage {stage} at {mhz} MHz: backward is not longer than forward, so it holds no "
-                    "recomputation to take out; profile recomputation and forward_backward instead"
-                )
-            result.append(Measurement(mhz, time_s, energy_j))
-        return result
-
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the averages in the five-column form."""
         rows = (

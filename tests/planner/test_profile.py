@@ -138,19 +138,6 @@ def rows_of(curve: dict[int, list[float]]) -> str:
     return "".join(f"0,forward,{mhz},{time_s},{energy_j}\n" for mhz, (time_s, energy_j) in curve.items())
 
 
-@pytest.mark.parametrize("names", [["recomputation", "forward_backward"], ["backward_input"]])
-def test_instructions_that_were_measured_at_no_common_clock_derive_nothing_and_that_is_said(
-    tmp_path: Path, names: list[str]
-) -> None:
-    rows = "0,forward,1410,0.05,15\n0,forward,1200,0.055,13\n0,backward,1395,0.1,30\n0,backward,1185,0.11,26\n"
-    profile = read_profile(write(tmp_path, HEADER + rows))
-    if names == ["backward_input"]:
-        assert profile.derived(names)  # half a backward needs no forward
-    else:
-        with pytest.raises(PlanError, match=r"no common clock \(backward at 1395, 1185 MHz; forward"):
-            profile.derived(names)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -193,15 +180,6 @@ def test_a_stage_without_an_instruction_of_the_schedule_is_named() -> None:
     row = [Measurement(1410, 0.1, 20.0)]
     with pytest.raises(PlanError, match="stage 0 has no rows for backward"):
         Problem(make_pipeline("1f1b", 1, 1), Profile({(0, "forward"): row}), 50.0)
-
-
-def test_missing_instructions_can_be_derived() -> None:
-    rows = {(0, "forward"): [Measurement(1410, 0.1, 20.0)], (0, "backward"): [Measurement(1410, 0.3, 60.0)]}
-    split = Profile(rows).derived(["forward", "backward_input", "backward_weight"])
-    assert split.measurements[0, "backward_weight"][0] == Measurement(1410, 0.15, 30.0)
-    early = Profile(rows).derived(["forward", "backward", "recomputation", "forward_backward"])
-    assert early.measurements[0, "backward"][0].time_s == pytest.approx(0.2)
-    assert early.measurements[0, "forward_backward"][0].time_s == pytest.approx(0.3)
 
 
 rows = st.lists(

@@ -46,14 +46,15 @@ def noisy_profile(
                 power_w = (90 + 210 * (1 - 0.6 * lowered) ** 2.5) * (1 + rng.gauss(0, noise))
                 rows.append(Measurement(1410 - 15 * number, time_s, time_s * power_w))
             table[stage, name] = rows
+        halves = [Measurement(m.frequency_mhz, m.time_s / 2, m.energy_j / 2) for m in table[stage, "backward"]]
+        table[stage, "backward_input"] = table[stage, "backward_weight"] = halves
     return Profile(table, f"noisy {seed}")
 
 
 def problem_of(seed: int, driver_time_s: float, schedule: str = "1f1b", ranks: int = 4) -> Problem:
     stages = 2 * ranks if schedule in ("interleaved", "zb-v") else ranks
     pipeline = make_pipeline(schedule, stages, 2 * ranks, num_ranks=ranks)
-    names = sorted({instruction.name for instruction in pipeline.instructions})
-    return Problem(pipeline, noisy_profile(seed, stages).derived(names), 75.0, switch_costs=SwitchCosts(driver_time_s))
+    return Problem(pipeline, noisy_profile(seed, stages), 75.0, switch_costs=SwitchCosts(driver_time_s))
 
 
 @st.composite
