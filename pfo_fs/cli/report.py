@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,29 +38,17 @@ _TRACE = "The CSV file to write; compressed if its name ends in .gz."
 def status(
     directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
-    watch: Annotated[bool, Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Show the daemon and all jobs: state, ranks, schedule in force, last step, last error."""
-    from rich.live import Live
-
     from pfo_fs.reports.status import collect_status, render
 
-    shared = open_directory(the_directory(directory, shared_dir), in_use=True)
-    state = collect_status(shared)
+    state = collect_status(open_directory(the_directory(directory, shared_dir), in_use=True))
     if json_:
         print_json(state)
         return
-    if not watch:
-        # A pipe gets one record per line, however long.
-        out.print(render(state), soft_wrap=not out.is_terminal)
-        return
-    if not out.is_terminal:
-        wrong_usage("--watch needs a terminal; leave it out, or use --json in a loop")
-    with Live(render(state), console=out, auto_refresh=False, screen=True) as live:
-        while True:
-            time.sleep(2)
-            live.update(render(collect_status(shared)), refresh=True)
+    # A pipe gets one record per line, however long.
+    out.print(render(state), soft_wrap=not out.is_terminal)
 
 
 def report(

@@ -85,7 +85,7 @@ class Session:
         elif block.language == "python":
             self._start(block, [sys.executable, "-c", text])
         elif block.language in RUNNABLE:
-            lines = [line for line in text.replace(" --watch", "").splitlines() if not line.startswith(". ")]
+            lines = [line for line in text.splitlines() if not line.startswith(". ")]
             daemons = [line for line in lines if line.startswith("pfo-fs-daemon ")]
             for line in daemons:
                 self._start_daemon(block, line)
