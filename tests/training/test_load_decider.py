@@ -246,9 +246,11 @@ def test_a_decider_that_takes_no_rows_holds_nobody_up_and_is_given_up(exchanging
         thread = threading.Thread(target=serve)
         thread.start()
         row = begun(7, 7)._replace(load=tuple(map(float, range(4096)))).packed()
+        rank.training.setblocking(False)  # with a time limit, Python waits although MSG_DONTWAIT is given
         while rank.turn():
             with suppress(BlockingIOError, BrokenPipeError):
-                rank.training.send(row, socket.MSG_DONTWAIT)
+                rank.training.send(row)
+        rank.training.settimeout(HANGS_AFTER_S)
         thread.join()
         assert b"takes no loads any more" in receive(rank.training)
         served[0].close()
