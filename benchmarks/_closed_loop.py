@@ -182,7 +182,7 @@ def _tried(play: Play) -> dict[int, Known]:
         schedules: RankSchedules = play.schedules_of(number) if number >= 0 else [{}] * play.cluster.pipelines
         key = repr(schedules)
         if key not in truth:
-            truth[key] = judged(judged_iterations(play.cluster, schedules))
+            truth[key] = judged(judged_iterations(play.cluster, schedules, as_learned=True))
         by_number[number] = truth[key]
     return by_number
 

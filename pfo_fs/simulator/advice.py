@@ -29,8 +29,8 @@ _SAME = 1e-9
 _CLOCKS = 40
 """Number of clocks that plans choose from, spread over those of the GPU above 60 % of the highest one."""
 _LOWEST = 0.42
-_LATENCY_S = 0.01
-"""Clocks act this much later than they are requested, as on a node with A100s."""
+_LATENCIES_S = 0.01, 0.1
+"""Clocks act so much later than they are requested: on nodes with A100s and older GPUs, and at most on later ones."""
 _MOST_LATE = 0.001
 """Relative: with this much more time, running jobs are compared with plans of full knowledge in the benchmarks."""
 NOTABLE = 0.02
@@ -109,11 +109,11 @@ def advise(pipeline: Pipeline, full_s: Array, gpu: str) -> Advice:
     full_s = full_s[steps][:, :, :_PIPELINES]
     published = [model for name, model in MODELS.items() if re.search(rf"\b{name}\b", gpu.upper())]
     models = published or list(MODELS.values())
-    jobs = [_Job(pipeline, full_s, model) for model in models]
+    latencies_s = _LATENCIES_S[:1] if published else _LATENCIES_S
+    jobs = [_Job(pipeline, full_s, model, latency_s) for model in models for latency_s in latencies_s]
     waits, balanced = jobs[0].waits(), []
     if waits[-1].share > NOTABLE:
-        alike_s = _mean_of(jobs[0].kinds, full_s, of_pipelines=True)
-        balanced = _remedies([_Job(pipeline, alike_s, model) for model in models])
+        balanced = _remedies([_Job(pipeline, job.balanced_s, job.model, job.latency_s) for job in jobs])
     remedies = [one for one in _remedies(jobs) if one.name != "loads" or waits[-1].share > NOTABLE]
     return Advice(jobs[0].step_s, waits, remedies, balanced, bool(published))
 
@@ -132,20 +132,31 @@ def _interval(name: str, saved: Sequence[float]) -> Interval:
 
 
 class _Job:
-    """The steps of a job on one kind of GPU."""
+    """The steps of a job on one kind of GPU, whose clocks act `latency_s` late.
 
-    def __init__(self, pipeline: Pipeline, full_s: Array, model: GpuModel) -> None:
+    Attributes:
+        slow: Which pipelines are permanently slow.
+        healthy_s: Durations if all work were equal, and no worker slow, in s; shape as `full_s`.
+        balanced_s: The same with slow workers.
+    """
+
+    def __init__(self, pipeline: Pipeline, full_s: Array, model: GpuModel, latency_s: float) -> None:
+        self.model, self.latency_s = model, latency_s
         nodes, top_mhz = pipeline.instructions, model.clocks_mhz[0]
         self.kinds = [(one.stage, one.name) for one in nodes]
         offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * top_mhz]
         self.clocks_mhz = offered[:: -(-len(offered) // _CLOCKS)]
         lengths_s = dict(zip(self.kinds, _mean_of(self.kinds, full_s)[0, :, 0].tolist(), strict=True))
         rows = {kind: self._curve(model, kind[1], length_s) for kind, length_s in lengths_s.items()}
-        costs = SwitchCosts(latency_s=_LATENCY_S, timing_error_s=_LATENCY_S / 2)
+        costs = SwitchCosts(latency_s=latency_s, timing_error_s=latency_s / 2)
         problem = Problem(pipeline, Profile(rows), model.blocking_power_w, switch_costs=costs)
         of_stages = _sums(np.array([one.stage for one in nodes]), full_s.mean(axis=0))
         self.slow = (of_stages > SLOW_WORKER * np.median(of_stages, axis=1, keepdims=True)).any(axis=0)
         groups = np.where(self.slow, np.cumsum(self.slow), 0)
+        of_pipelines = _mean_of(self.kinds, full_s, of_pipelines=True)
+        healthy_s = of_pipelines[:, :, ~self.slow].mean(axis=2, keepdims=True)
+        self.healthy_s: Array = np.broadcast_to(healthy_s, full_s.shape)
+        self.balanced_s: Array = np.where(self.slow, of_pipelines, healthy_s)
         self.scenarios = Scenarios(problem, full_s, groups.tolist())
         self.spans_s = self.scenarios.spans_s()
         self.step_s = float(self.spans_s.max(axis=1).mean())
@@ -158,12 +169,10 @@ class _Job:
     def waits(self) -> list[Wait]:
         """For which share of all time GPUs wait, by cause."""
         full_s, problem = self.scenarios.full_s, self.scenarios.problem
-        of_pipelines = _mean_of(self.kinds, full_s, of_pipelines=True)
-        healthy_s = np.broadcast_to(of_pipelines[:, :, ~self.slow].mean(axis=2, keepdims=True), full_s.shape)
         steps: dict[str, Array] = {  # each holds one cause more
-            "pipeline bubbles": _mean_of([name for _, name in self.kinds], healthy_s),
-            "unequal stages": healthy_s,
-            "slow workers": np.where(self.slow, of_pipelines, healthy_s),
+            "pipeline bubbles": _mean_of([name for _, name in self.kinds], self.healthy_s),
+            "unequal stages": self.healthy_s,
+            "slow workers": self.balanced_s,
             "unequal loads": full_s,
         }
         found: list[Wait] = []

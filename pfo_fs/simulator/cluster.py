@@ -168,6 +168,11 @@ class Cluster:
         self.energy_j += played.energy_j
         return played
 
+    def begin_from(self, other: Cluster) -> None:
+        """Takes over what the clock processes of another cluster have learned."""
+        for nodes, known in zip(self._nodes, other._nodes, strict=True):
+            nodes.begin_from(known)
+
     def steady(self, clocks: Array, steps: Sequence[Array | float] = (1.0,)) -> list[Played]:
         """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
 

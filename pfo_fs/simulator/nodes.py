@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -145,6 +146,13 @@ class SimulatedNodes:
     def latencies_of(self, rank: int) -> LatencyModel:
         """Returns what the clock process of a rank has learned."""
         return self._ranks[rank].latencies
+
+    def begin_from(self, other: SimulatedNodes) -> None:
+        """Takes over what the clock processes of other nodes have learned."""
+        self._now_s = other._now_s
+        for rank, known in zip(self._ranks, other._ranks, strict=True):
+            rank.latencies = deepcopy(known.latencies)
+            rank.follower = ClockFollower(rank.latencies)
 
     def run(self, work: Work, clocks_mhz: Sequence[Sequence[int]], factors: Sequence[float]) -> NodeIteration:
         """Simulates one iteration until its last instruction has ended.
