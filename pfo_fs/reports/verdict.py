@@ -92,7 +92,7 @@ def verdict_of(state: JobState) -> Verdict:
     if model is None:
         return Verdict()
     if source is not None and (source.plan_inputs.slow_pipelines or source.plan_inputs.straggler is not None):
-        allowed = float("inf")  # the others keep the pace of a straggler, which no plan can change
+        allowed = max(allowed, model.more_time or 0.0)  # the others keep the pace of a straggler: no plan changes it
     errors = model.energy_saved_error or 0.0, model.more_time_error or 0.0
     return Verdict(model.energy_saved, 2 * errors[0], model.more_time, 2 * errors[1], allowed, "scheduler")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.models import ProfilingResult
+from pfo_fs.models import PlanInputs, ProfilingResult, Straggler
 from pfo_fs.reports.collect import JobData, collect_job, read_state
 from pfo_fs.reports.savings import savings_of
 from pfo_fs.reports.summary import headline_section, messages
@@ -94,6 +94,17 @@ def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warn
     assert any(kind == "warn" and "slower than at default clocks" in text for kind, _, text in messages(job))
     shown = verdict_of(read_state(played))
     assert (shown.slower, shown.harm) == (pytest.approx(0.48, abs=0.01), verdict_of(job).harm)
+
+
+def test_the_pace_of_a_straggler_is_no_harm(data: JobData) -> None:
+    job = with_plan(data, more_time=0.2, off_target=0.0)
+    late = with_plan(data, more_time=0.2, off_target=0.2)
+    assert job.current is not None
+    assert job.current.source is not None
+    inputs = PlanInputs(straggler=Straggler(slowdown=1.2))
+    source = job.current.source.model_copy(update={"plan_inputs": inputs})
+    waits = replace(late, current=job.current.model_copy(update={"source": source}))
+    assert [bool(verdict_of(one).harm) for one in (job, late, waits)] == [False, True, False]
 
 
 def test_a_schedule_by_hand_that_costs_no_time_is_no_warning(played: JobFolder) -> None:
