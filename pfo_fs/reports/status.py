@@ -229,10 +229,9 @@ def _row(job: dict[str, Any]) -> list[str]:
     now = f"{now} MHz" if now else "not set" if ways and set(ways) == {"none"} else "default"
     return [
         job.get("end_text") or ("off" if switched else job["state"]),
-        job.get("saved_text", "–"),
-        job.get("slower_text", "–"),
+        *("–" if switched and not over else job.get(name, "–") for name in ("saved_text", "slower_text")),
         "–" if over or not job.get("ranks") else now,
-        energy_text(job["energy_j"]) if job.get("energy_j") else "–",
+        f"~{energy_text(job['energy_j'])}" if job.get("energy_j") else "–",
         job["job_id"],
     ]
 

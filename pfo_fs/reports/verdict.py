@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
         beyond = _LEAST_SLOWER if self.by == "yaml" else MUCH_SLOWER
         if self.slower is None or self.slower - self.slower_error <= self.allowed + beyond:
             return ""
-        allowed = f" (the target allows {100 * self.allowed:.3g} %)" if self.allowed else ""
+        allowed = f" (the target allows {100 * self.allowed:.3g} %)" if self.allowed >= _LEAST_SLOWER else ""
         what = "because of schedule.yaml: remove it" if self.by == "yaml" else "as was measured: wait for another plan"
         return f"training is {self.slower_text} slower than at default clocks{allowed}, {what}, or `pfo-fs off`"
 

@@ -91,6 +91,7 @@ def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warn
     job = by_hand(played, 0.48)
     assert sentence(job).startswith("Training is 48.0")
     assert "because of schedule.yaml" in sentence(job)
+    assert "target allows" not in sentence(job)
     assert any(kind == "warn" and "slower than at default clocks" in text for kind, _, text in messages(job))
     shown = verdict_of(read_state(played))
     assert (shown.slower, shown.harm) == (pytest.approx(0.48, abs=0.01), verdict_of(job).harm)
