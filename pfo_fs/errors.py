@@ -58,6 +58,8 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
         wrong = re.sub(theirs, ours, wrong)
     if wrong.startswith("must ") and isinstance(first["input"], str | int | float):
         wrong += f", not {first['input']!r:.100}"
+        if share := re.fullmatch(r"\+?(\d{1,3}(?:\.\d+)?) ?%", str(first["input"]).strip()):
+            wrong += f" (a slowdown of {share[1]} % is {1 + float(share[1]) / 100:g})"
     return plain_text(where, 300), plain_text(wrong, 500)
 
 

@@ -113,6 +113,10 @@ def guarded(method: Method) -> Method:
     return run  # type: ignore[return-value]
 
 
+_OF_SCHEDULER = ("slowdown", "deadline", "power")
+"""Targets, which users give to the optimizer, although they are arguments of the scheduler."""
+
+
 def takes_any_call(
     arrange: Callable[[Arguments, dict[str, Any]], Arguments] = lambda arguments, _: arguments,
 ) -> Callable[[Method], Method]:
@@ -136,7 +140,9 @@ def takes_any_call(
                 takes.bind(self, *arguments, **options)
             except TypeError as error:
                 names = [name for name in takes.parameters if name != "self"]
-                self.wrong_call = ConfigError(f"{type(self).__name__}: {error}; it takes {', '.join(names)}")
+                target = next((name for name in _OF_SCHEDULER if name in options and "scheduler_args" in names), "")
+                right = f'give scheduler_args={{"{target}": ...}}' if target else f"it takes {', '.join(names)}"
+                self.wrong_call = ConfigError(f"{type(self).__name__}: {error}; {right}")
                 arguments, options = (), {name: value for name, value in options.items() if name in names}
             constructor(self, *arguments, **options)
 

@@ -26,7 +26,7 @@ from pfo_fs.cli.report import report, status, trace
 from pfo_fs.cli.schedule import schedule_app, straggler, target
 from pfo_fs.cli.simulate import loads, simulate
 from pfo_fs.cli.switch import off, on
-from pfo_fs.cli.terminal import HELP, PlainCommand, fail
+from pfo_fs.cli.terminal import HELP, PlainCommand, fail, takes_directory
 from pfo_fs.errors import PfoError
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
@@ -60,7 +60,7 @@ def daemon_main() -> None:
 def daemon_app() -> typer.Typer:
     """Returns the command `pfo-fs-daemon`."""
     single = typer.Typer(pretty_exceptions_enable=False, context_settings=HELP)
-    single.command(cls=PlainCommand)(daemon)
+    single.command(cls=PlainCommand)(takes_directory(daemon))
     return single
 
 
@@ -113,4 +113,4 @@ for command in (
     ),
     *(off, on, prune, reset_clocks, power_limit),
 ):
-    app.command(cls=PlainCommand)(command)
+    app.command(cls=PlainCommand)(takes_directory(command))

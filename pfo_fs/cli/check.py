@@ -132,8 +132,8 @@ def _lowers(folder: JobFolder, number: int) -> bool:
     from pfo_fs.store import bodies
 
     index = folder.read(bodies.IndexBody, number=number)
-    tops = {body.rank_info.rank: max(body.rank_info.available_frequencies, default=0) for body in folder.each_rank()}
     infos = [body.rank_info for body in folder.each_rank()]
+    tops = {info.rank: max(info.available_frequencies, default=0) for info in infos}
     schedules = [] if index is None else folder.read_schedules(index, infos)
     return any(0 < mhz < tops[one.rank] for one in schedules for _, mhz in one.frequencies)
 
@@ -196,12 +196,12 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
 
 def _allowed(state: JobState, index: bodies.IndexBody) -> float:
     """By how much longer than at default clocks the job's target lets a schedule of its policy be, relative."""
-    model = state.model
-    if index.source.kind != "scheduler" or model is None or model.more_time is None or model.off_target is None:
+    if index.source.kind != "scheduler" or state.model is None or state.model.off_target is None:
         return 0.0
     from pfo_fs.autotune.decision import TOLERANCE
+    from pfo_fs.reports.verdict import allowed_slowdown
 
-    return max(0.0, (1 + model.more_time) / (1 + max(model.off_target, -0.99)) - 1) + TOLERANCE
+    return allowed_slowdown(state.model) + TOLERANCE
 
 
 def _begun(folder: JobFolder, nonce: str, after: int, timeout_s: float, shown: Progress) -> bodies.IndexBody:

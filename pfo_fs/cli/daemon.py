@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rich.logging import RichHandler
 from typer import Option
 
-from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
+from pfo_fs.cli.terminal import PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.coordination.daemon import Daemon
@@ -43,10 +43,10 @@ _USERS = (
 
 
 def daemon(
-    directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
     scheduler: Annotated[str | None, Option(help=_SCHEDULERS)] = None,
     scheduler_args: Annotated[str | None, Option(help='Its arguments, a JSON object: {"slowdown": 1.05}.')] = None,
+    slowdown: Annotated[str, Option(hidden=True)] = "",
     poll_interval: Annotated[float | None, Option(help="Seconds between two reads of a job.")] = None,
     watch: Annotated[Watching | None, Option(help="How changes are noticed.")] = None,
     max_job_idle_time: Annotated[float | None, Option(help="An idle job is archived after this time, in s.")] = None,
@@ -62,7 +62,9 @@ def daemon(
     from pfo_fs.settings import load_settings
     from pfo_fs.store import Files
 
-    shared_dir = the_directory(directory, shared_dir)
+    if slowdown:
+        wrong_usage(f"--slowdown is an argument of the scheduler: --scheduler-args '{{\"slowdown\": {slowdown}}}'")
+    shared_dir = the_directory(shared_dir)
     users = None if allow_users is None else _user_numbers(allow_users)
     settings = load_settings(
         scheduler=scheduler,

@@ -13,7 +13,6 @@ from rich.text import Text
 from typer import Option
 
 from pfo_fs.cli.terminal import (
-    DirectoryArgument,
     JsonFlag,
     SharedDirOption,
     err,
@@ -36,7 +35,6 @@ _SWITCHING = Path("switching.json")
 
 
 def doctor(
-    directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
     peer: Annotated[int, Option(help="Hosts that run this command at the same time.", min=1, max=64)] = 1,
     wait: Annotated[float, Option(help="With --peer: seconds to wait for other hosts.", min=1, max=86_400)] = 120.0,
@@ -57,7 +55,7 @@ def doctor(
     if switching:
         _switching(gpus, output, yes, json_)
         return
-    shared = directory or shared_dir
+    shared = shared_dir
     if peer > 1 and shared is None:
         wrong_usage("--peer tests a shared directory between hosts; name the directory")
     from pfo_fs.doctor.checks import check_node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,6 @@ from rich.text import Text
 from typer import Option
 
 from pfo_fs.cli.terminal import (
-    DirectoryArgument,
     JsonFlag,
     SharedDirOption,
     err,
@@ -44,7 +42,6 @@ OlderThan = Annotated[float, Option(parser=_duration_s, metavar="DURATION", help
 
 
 def prune(
-    directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
     older_than: OlderThan = "30d",  # type: ignore[assignment]  # the parser gets it
     all_users: Annotated[bool, Option("--all-users", help="Also of other users, as far as this user may.")] = False,
@@ -52,9 +49,10 @@ def prune(
     json_: JsonFlag = False,
 ) -> None:
     """Remove ended jobs, from the archive too, that are old; never one that runs."""
+    from pfo_fs.reports.directory import user_name
     from pfo_fs.store.pruning import Pruning
 
-    shared = open_directory(the_directory(directory, shared_dir), in_use=True)
+    shared = open_directory(the_directory(shared_dir), in_use=True)
     pruning = Pruning(shared)
     removed: list[Left] = []
     others = 0
@@ -67,7 +65,13 @@ def prune(
     total = sum(left.bytes for left in removed)
     if json_:
         rows = [
-            {"path": left.path, "kind": left.kind, "user": _user(left.uid), "bytes": left.bytes, "files": left.files}
+            {
+                "path": left.path,
+                "kind": left.kind,
+                "user": user_name(left.uid),
+                "bytes": left.bytes,
+                "files": left.files,
+            }
             | {"age_s": round(left.age_s)}
             for left in removed
         ]
@@ -84,18 +88,13 @@ def prune(
 
 
 def _print(removed: list[Left], total: int, dry_run: bool) -> None:
+    from pfo_fs.reports.directory import user_name
+
     if removed:
         shown = table("what", "path", "user", "days", "files", "kB", left=("path", "user"))
         for left in removed:
             days, size = f"{left.age_s / 86400:,.0f}", f"{left.bytes / 1000:,.0f}"
-            shown.add_row(*map(Text, (left.kind, left.path, _user(left.uid), days, f"{left.files:,}", size)))
+            shown.add_row(*map(Text, (left.kind, left.path, user_name(left.uid), days, f"{left.files:,}", size)))
         shown.add_row(Text("all"), "", "", "", f"{sum(left.files for left in removed):,}", f"{total / 1000:,.0f}")
         show(shown)
     say(f"{'would remove' if dry_run else 'removed'} {len(removed)}, {total / 1e6:,.1f} MB")
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from pfo_fs.cli.jobs import JOB_HELP, Job, find_job
 from pfo_fs.cli.terminal import (
-    DirectoryArgument,
     JsonFlag,
     SharedDirOption,
     err,
@@ -31,30 +30,32 @@ if TYPE_CHECKING:
     from pfo_fs.reports.directory import JobRow, Sums
 
 
-_JOB_OR_ALL = f"{JOB_HELP} Without it: a table of all jobs of the directory, with kWh by user and day."
+_JOB_OR_ALL = f"{JOB_HELP} Without it, or with only the directory: a table of all jobs, with kWh by user and day."
 _TRACE = "The CSV file to write; compressed if its name ends in .gz."
 
 
 def status(
-    directory: DirectoryArgument = None,
     shared_dir: SharedDirOption = None,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="With ranks, schedules and what they say.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Show the daemon and all jobs: state, ranks, schedule in force, last step, last error."""
+    """Show the daemon and all jobs: state, what is saved, clocks, energy, problems."""
     from pfo_fs.reports.status import collect_status, render
 
-    state = collect_status(open_directory(the_directory(directory, shared_dir), in_use=True))
+    state = collect_status(open_directory(the_directory(shared_dir), in_use=True))
     if json_:
         print_json(state)
         return
     # A pipe gets one record per line, however long.
-    out.print(render(state), soft_wrap=not out.is_terminal)
+    out.print(render(state, verbose), soft_wrap=not out.is_terminal)
 
 
 def report(
     job: Annotated[str | None, Argument(help=_JOB_OR_ALL)] = None,
     shared_dir: SharedDirOption = None,
     output: Annotated[Path | None, Option("--output", "-o", help="The HTML file; default: report.html.")] = None,
+    price: Annotated[float | None, Option(help="What a kWh costs, in any currency.", min=0)] = None,
+    carbon: Annotated[float | None, Option(help="CO2 of a kWh, in g.", min=0)] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers."""
@@ -62,15 +63,17 @@ def report(
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.reports.page import render_page
 
+    per_kwh = {"cost {}": price, "{} kg CO2": None if carbon is None else carbon / 1000}
+    rates = {unit: rate for unit, rate in per_kwh.items() if rate is not None}
     if job is None:
         if output is not None:
             wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
-        _report_directory(the_directory(None, shared_dir), json_)
+        _report_directory(the_directory(shared_dir), rates, json_)
         return
     output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job ..."):
-        page = render_page(collect_job(folder))
+        page = render_page(collect_job(folder), rates)
     with output_file(output) as file:
         file.write(page)
     if json_:
@@ -79,7 +82,7 @@ def report(
     say(f"written: {output} (job {folder.job_id})")
 
 
-def _report_directory(shared_dir: Path, as_json: bool) -> None:
+def _report_directory(shared_dir: Path, rates: dict[str, float], as_json: bool) -> None:
     from dataclasses import asdict
 
     from pfo_fs.reports.directory import collect_directory, sums
@@ -97,8 +100,8 @@ def _report_directory(shared_dir: Path, as_json: bool) -> None:
         return
     show(_job_table(rows))
     whole = sums(rows, lambda _: "all")
-    show(_sum_table("user", users | whole))
-    show(_sum_table("day", days | whole))
+    show(_sum_table("user", users | whole, rates))
+    show(_sum_table("day", days | whole, rates))
 
 
 def _job_table(rows: list[JobRow]) -> Table:
@@ -116,10 +119,13 @@ def _job_table(rows: list[JobRow]) -> Table:
     return shown
 
 
-def _sum_table(what: str, groups: dict[str, Sums]) -> Table:
-    shown = table(what, "jobs", "kWh", "kWh saved", "jobs whose saving is not known")
+def _sum_table(what: str, groups: dict[str, Sums], rates: dict[str, float]) -> Table:
+    more = [name for unit in rates for name in (unit.strip("{} "), f"{unit.strip('{} ')} saved")]
+    heads = what, "jobs", "kWh", "kWh saved", *more, "jobs whose saving is not known"
+    shown = table(*heads, caption="Energies are of GPUs only, without hosts, network and cooling.")
     for name, group in groups.items():
-        energies = _kwh(group.energy_kwh), _kwh(group.saved_kwh)
+        energies = [_kwh(group.energy_kwh), _kwh(group.saved_kwh)]
+        energies += [f"{rate * kwh:,.2f}" for rate in rates.values() for kwh in (group.energy_kwh, group.saved_kwh)]
         shown.add_row(Text(name), str(group.jobs), *energies, str(group.jobs_without_figures))
     return shown
 

@@ -25,6 +25,7 @@ from pfo_fs.cli.terminal import (
     fail,
     print_json,
     say,
+    takes_directory,
     wrong_usage,
 )
 from pfo_fs.errors import first_problem
@@ -43,6 +44,7 @@ _HEAD = "# Written by `pfo-fs target` and `pfo-fs straggler`; edit it, or remove
 
 
 @schedule_app.command("show", cls=PlainCommand)
+@takes_directory
 def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag = False) -> None:
     """Print the schedule in force, as YAML that can be edited and then set."""
     from pfo_fs.schedule_yaml import format_schedule_yaml
@@ -77,6 +79,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
 
 
 @schedule_app.command("check", cls=PlainCommand)
+@takes_directory
 def schedule_check(
     job: Job,
     file: Annotated[Path | None, Argument(help="YAML file, - for standard input; default: the job's.")] = None,
@@ -99,6 +102,7 @@ def schedule_check(
 
 
 @schedule_app.command("set", cls=PlainCommand)
+@takes_directory
 def schedule_set(
     job: Job,
     file: Annotated[Path, Argument(help="YAML file to put in force; - for standard input.")],

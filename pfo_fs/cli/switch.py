@@ -93,10 +93,12 @@ def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[Share
     """Returns the directory, and the name of the switch."""
     from pfo_fs.store import SharedDirectory, layout
 
+    if job == layout.EVERY_JOB:
+        wrong_usage("'all' is no job; did you mean --all, all jobs of the directory?")
     if (job is not None) == every:
         wrong_usage("name a job, or all of them by --all")
     if job is None:
-        return open_directory(the_directory(None, shared_dir), in_use=True), layout.EVERY_JOB
+        return open_directory(the_directory(shared_dir), in_use=True), layout.EVERY_JOB
     folder = find_job(job, shared_dir, writes=True)
     return SharedDirectory(folder.files), folder.job_id
 

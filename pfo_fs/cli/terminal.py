@@ -6,10 +6,13 @@ Text that other users have written (messages, names, file contents) reaches a te
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -132,11 +135,33 @@ def show(renderable: RenderableType) -> None:
     Console(width=width).print(renderable, crop=False, highlight=False)
 
 
-def the_directory(argument: Path | None, option: Path | None) -> Path:
-    """Returns the shared directory, which is an argument or an option; fails where there is none, or two."""
-    if argument is None and option is None:
+def the_directory(shared_dir: Path | None) -> Path:
+    """Returns the shared directory; fails where none is named."""
+    if shared_dir is None:
         wrong_usage("name the shared directory: as an argument, by -d (--shared-dir) or in PFO_FS_SHARED_DIR")
-    return argument or option or Path()  # an argument is more specific than the environment
+    return shared_dir
+
+
+def takes_directory(command: Callable[..., None]) -> Callable[..., None]:
+    """Lets a command with an option for the shared directory take it as its last argument, too."""
+    own = inspect.signature(command, eval_str=True)
+    if "shared_dir" not in own.parameters:
+        return command
+    last = inspect.Parameter("directory", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DirectoryArgument)
+    optional = [name for name in ("job", "file") if name in own.parameters and own.parameters[name].default is None]
+
+    @wraps(command)
+    def run(*, directory: Path | None, shared_dir: Path | None, **options: Any) -> None:
+        for name in optional:  # the job or file before it may be left out
+            if directory is None and options[name] and os.path.isdir(os.path.join(options[name], "jobs")):
+                directory, options[name] = Path(options[name]), None
+        by_environment = os.path.expanduser(os.environ.get("PFO_FS_SHARED_DIR", ""))
+        if directory is not None and shared_dir is not None and str(shared_dir) not in (str(directory), by_environment):
+            wrong_usage(f"two shared directories: {directory} and {shared_dir}; name the one that you mean")
+        command(shared_dir=directory or shared_dir, **options)
+
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
+    return run
 
 
 class PlainFormatter(logging.Formatter):

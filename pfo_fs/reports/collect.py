@@ -254,8 +254,8 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
     return state
 
 
-def collect_job(folder: JobFolder) -> JobData:
-    """Reads a job with its schedules and results; raises what `read_state` raises."""
+def collect_job(folder: JobFolder, newest: int | None = None) -> JobData:
+    """Reads a job with its schedules, or the first and `newest` ones, and results; raises what `read_state` raises."""
     data = JobData(**vars(read_state(folder)))
     quietly = Quietly(data.unreadable)
     registered = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
@@ -263,7 +263,9 @@ def collect_job(folder: JobFolder) -> JobData:
     for rank in folder.numbers(bodies.IterationTimesBody):
         times = quietly(folder.read, bodies.IterationTimesBody, rank=rank)
         data.paces += [times] if times is not None else []
-    indices = [quietly(folder.read, bodies.IndexBody, number=number) for number in folder.schedule_numbers()]
+    numbers = folder.schedule_numbers()
+    numbers = numbers if newest is None else sorted({*numbers[:1], *numbers[-newest:]})
+    indices = [quietly(folder.read, bodies.IndexBody, number=number) for number in numbers]
     committed = [index for index in indices if index is not None]
     for index, following in zip_longest(committed, committed[1:]):
         assert index is not None

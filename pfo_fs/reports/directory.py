@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ class JobRow:
     user: str
     day: str
     state: str
+    ended: bool = False
     iterations: int = 0
     hours: float = 0.0
     energy_kwh: float | None = None
@@ -53,21 +55,21 @@ def _row(folder: JobFolder) -> JobRow:
         return JobRow(job_id, user, folder.job_id[:10], "unreadable", problem=plain_text(str(error.args[-1])))
     day = plain_text(data.job.started[:10] or folder.job_id[:10])
     savings = savings_of(data)
-    total = total_of(data, savings)
+    total, ended = total_of(data, savings), data.end is not None or folder.is_archived
     if total is None:
         problem = "no energy of an iteration was measured"
-        return JobRow(job_id, user, day, data.text, data.last_step + 1, problem=problem)
-    whole = total.whole
+        return JobRow(job_id, user, day, data.text, ended, data.last_step + 1, problem=problem)
     return JobRow(
         job_id,
         user,
         day,
         data.text,
-        whole.iterations,
-        whole.time_s / 3600,
-        whole.energy_j / 3.6e6,
-        -whole.more_energy_j / 3.6e6 if total.compared else None,
-        whole.more_time_s / (whole.time_s - whole.more_time_s) if total.compared else None,
+        ended,
+        total.iterations,
+        total.time_s / 3600,
+        total.energy_j / 3.6e6,
+        -total.more_energy_j / 3.6e6 if total.compared else None,
+        total.more_time_s / (total.time_s - total.more_time_s) if total.compared else None,
         "" if total.compared else _why_not_compared(savings),
     )
 
@@ -80,12 +82,14 @@ def _why_not_compared(savings: Savings) -> str:
 
 def owner_of(folder: JobFolder) -> str:
     """Returns the name of the user who owns the job's folder, or the number where the host does not know the user."""
-    import pwd
-
     try:
-        number = (Path(folder.files.root) / folder.path).stat().st_uid
+        return user_name((Path(folder.files.root) / folder.path).stat().st_uid)
     except OSError:
         return "unknown"
+
+
+def user_name(number: int) -> str:
+    """Returns the name of a user, or the number where this host does not know the user."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

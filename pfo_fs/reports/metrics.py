@@ -45,8 +45,10 @@ _JOB_GAUGES = {
     "ranks_registered": "Number of ranks that have registered.",
     "iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
     "iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
-    "energy_saved_ratio": "Energy saved by the schedule that was measured last, against max clocks.",
-    "more_time_ratio": "Time that this schedule takes more than max clocks, relative.",
+    "energy_saved_ratio": "Energy saved by the clocks in force, against max clocks.",
+    "more_time_ratio": "Time that they take more than max clocks, relative.",
+    "energy_saved_error_ratio": "Two standard errors of the energy saved.",
+    "more_time_error_ratio": "Two standard errors of the time.",
     "off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
     "schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
     "settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
@@ -56,10 +58,6 @@ _JOB_GAUGES = {
     "loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
     "loads_joules": "Energy of all GPUs in all steps of a job with clocks from loads.",
     "loads_control_steps": "Number of steps at max clocks, drawn by chance, against which the next four are measured.",
-    "loads_saved_ratio": "Energy saved by clocks from loads.",
-    "loads_saved_error_ratio": "Standard error of that.",
-    "loads_more_time_ratio": "Time that clocks from loads cost, relative.",
-    "loads_more_time_error_ratio": "Standard error of that.",
     "off": "1 if the job, or every job, is switched off: it runs at default clocks.",
     "problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
 }
@@ -156,10 +154,9 @@ class FigureReader:
             iterations, energy_j = (
                 max(0.0, a - b) for a, b in zip(now, self._counted.get(job.job_id, now), strict=True)
             )
-            saved = job.figures.get("loads_saved_ratio")
             if "loads_joules" not in job.figures:
                 energy_j = iterations * job.figures.get("iteration_joules", 0.0)
-                saved = job.figures.get("energy_saved_ratio")
+            saved = job.figures.get("energy_saved_ratio")
             self._energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
@@ -179,8 +176,10 @@ def _job(folder: JobFolder) -> JobFigures:
         "ranks_registered": told.get("ranks_registered"),
         "iteration_seconds": told.get("iter_time_s"),
         "iteration_joules": told.get("iter_energy_j"),
-        "energy_saved_ratio": model and model.energy_saved,
-        "more_time_ratio": model and model.more_time,
+        "energy_saved_ratio": told.get("saved"),
+        "more_time_ratio": told.get("slower"),
+        "energy_saved_error_ratio": told.get("saved_error") if told.get("saved") is not None else None,
+        "more_time_error_ratio": told.get("slower_error") if told.get("slower") is not None else None,
         "off_target_ratio": model and model.off_target,
         "schedule_number": told.get("schedule"),
         "settled": bool(told.get("converged")),
@@ -190,12 +189,8 @@ def _job(folder: JobFolder) -> JobFigures:
         "loads_explain_ratio": loads.get("explained"),
         "loads_joules": loads.get("energy_j"),
         "loads_control_steps": loads.get("controls"),
-        "loads_saved_ratio": loads.get("saved"),
-        "loads_saved_error_ratio": loads.get("saved_error"),
-        "loads_more_time_ratio": loads.get("late"),
-        "loads_more_time_error_ratio": loads.get("late_error"),
         "off": told.get("off", False),
-        "problem": any(told.get(key) for key in ("problem", "yaml_problem", "last_error")),
+        "problem": any(told.get(key) for key in ("problem", "yaml_problem", "last_error", "harm")),
     }
     figures = {name: float(value) for name, value in values.items() if value is not None}
     return JobFigures(plain_text(folder.job_id), owner_of(folder), told["state"], figures)

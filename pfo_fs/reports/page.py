@@ -6,7 +6,7 @@ this package's pictures, because texts in the shared directory can come from any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
@@ -27,7 +27,7 @@ _MOST_ROWS = 2000
 """A browser shows a table of this length at once."""
 
 
-def render_page(data: JobData) -> str:
+def render_page(data: JobData, rates: Mapping[str, float] | None = None) -> str:
     """Returns the page about a job."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -50,7 +50,7 @@ def render_page(data: JobData) -> str:
         state=data.text,
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
-        headline=headline_section(data, savings_of(data)),
+        headline=headline_section(data, savings_of(data), rates),
         messages=messages(data),
         last_step=last_step(data),
         pipeline=pipeline(data),

@@ -39,7 +39,6 @@ class Savings:
     Attributes:
         measured: Figures under the schedule in force; None while there are no complete results.
         baseline: Figures at max clocks, scaled to the present power, for comparison; None if there are none.
-        same_since: The first step at which the clocks were the present ones; they may have changed meanwhile.
         work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
             0: their work is equal, or it is not known.
         same_work: Whether the baseline is the work of the measured iterations, so that its errors are those of the
@@ -48,7 +47,6 @@ class Savings:
 
     measured: Figures | None
     baseline: Figures | None
-    same_since: int | None
     work_differs: float = 0.0
     same_work: bool = False
 
@@ -89,7 +87,6 @@ def savings_of(data: JobData) -> Savings:
     return Savings(
         measured=measured,
         baseline=baseline,
-        same_since=alike[0].index.start_step if alike else None,
         work_differs=work_differs,
         same_work=same_work is not None,
     )
@@ -155,13 +152,10 @@ def _baseline(data: JobData) -> Figures | None:
 # ---- all iterations so far
 
 
-class Part(NamedTuple):
-    """Some iterations of a job.
+class JobTotal(NamedTuple):
+    """All iterations of a job so far, those for profiling included; `more` than at max clocks if these are `compared`.
 
-    Attributes:
-        iterations: How many.
-        time_s, energy_j: What they took, all GPUs together.
-        more_time_s, more_energy_j: By how much that is more than at max clocks; negative: less.
+    `known` iterations ran under schedules that were measured; the others count like their mean.
     """
 
     iterations: int
@@ -169,26 +163,8 @@ class Part(NamedTuple):
     energy_j: float
     more_time_s: float
     more_energy_j: float
-
-
-@dataclass(frozen=True)
-class JobTotal:
-    """All iterations of a job so far.
-
-    Attributes:
-        parts: By name: those under schedules for measuring, and before the first schedule; all others; both.
-        compared: Whether figures of max clocks are known; else `more_time_s` and `more_energy_j` are 0.
-        known: Number of iterations under schedules that were measured; the others count like their mean.
-    """
-
-    parts: dict[str, Part]
     compared: bool
     known: int
-
-    @property
-    def whole(self) -> Part:
-        """All iterations."""
-        return self.parts["whole job"]
 
 
 def total_of(data: JobData, savings: Savings) -> JobTotal | None:
@@ -196,9 +172,8 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     if (loads := data.loads) is not None and loads.energy_j:
         late, saved = loads.late or 0.0, loads.saved or 0.0
         more = late / (1 + late) * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
-        whole = Part(loads.steps, loads.time_s, loads.energy_j, *more)
         is_compared = None not in (loads.saved, loads.late)
-        return JobTotal({"everything else": whole, "whole job": whole}, is_compared, loads.steps)
+        return JobTotal(loads.steps, loads.time_s, loads.energy_j, *more, is_compared, loads.steps)
     spans = steps_of(data)
     measured = [w.measured.iteration for w in data.windows if w.measured is not None and w.measured.iteration]
     if not measured or not spans:
@@ -206,22 +181,16 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     mean = Iteration(fmean(it.time_s for it in measured), fmean(it.energy_j for it in measured))
     # Iterations that differ in work are not those that were measured at max clocks.
     baseline = None if savings.work_differs else savings.baseline
-    parts: dict[bool, list[Part]] = {True: [], False: []}
-    known = 0
+    sums, known = (0.0, 0.0, 0.0, 0.0), 0
     for window, count in spans:
         iteration = window.measured.iteration if window is not None and window.measured is not None else None
         known += 0 if iteration is None else count
         iteration = iteration or mean
         base = baseline or iteration
-        more = count * (iteration.time_s - base.time_s), count * (iteration.energy_j - base.energy_j)
-        is_profiling = window is None or not (window.index.stays or window.index.source.kind == "yaml")
-        parts[is_profiling].append(Part(count, count * iteration.time_s, count * iteration.energy_j, *more))
-    sums = {"profiling": _sum(parts[True]), "everything else": _sum(parts[False])}
-    return JobTotal({**sums, "whole job": _sum(list(sums.values()))}, baseline is not None, known)
-
-
-def _sum(parts: list[Part]) -> Part:
-    return Part(*map(sum, zip(*parts, strict=True))) if parts else Part(0, 0.0, 0.0, 0.0, 0.0)
+        more = iteration.time_s - base.time_s, iteration.energy_j - base.energy_j
+        one = iteration.time_s, iteration.energy_j, *more
+        sums = sums[0] + count * one[0], sums[1] + count * one[1], sums[2] + count * one[2], sums[3] + count * one[3]
+    return JobTotal(sum(count for _, count in spans), *sums, baseline is not None, known)
 
 
 def steps_of(data: JobData) -> list[tuple[Window | None, int]]:

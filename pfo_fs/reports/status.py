@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group
@@ -12,7 +13,8 @@ from rich.text import Text
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import JobState, Quietly, read_state
-from pfo_fs.reports.wording import switching_of, switching_text, term_text
+from pfo_fs.reports.verdict import MUCH_SLOWER, verdict_of
+from pfo_fs.reports.wording import energy_text, switching_of, switching_text, term_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
@@ -116,6 +118,8 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tupl
         row |= _about(state)
         number = row.get("schedule")
         index = None if number is None else _quietly(folder.read, bodies.IndexBody, number=number)
+        verdict = verdict_of(state)
+        row |= verdict._asdict() | {name: getattr(verdict, name) for name in ("saved_text", "slower_text", "harm")}
         row["term"] = term_text(index, row["step"]) if index is not None else ""
         return {**row, "ranks_registered": len(folder.numbers(bodies.RanksBody))}, state
     except (RecordError, StoreError) as error:
@@ -137,13 +141,18 @@ def _about(state: JobState) -> dict[str, Any]:
         "step": max((rank.step for rank in ranks), default=-1),
         "iter_time_s": max(times, default=None),
         "iter_energy_j": sum(energies) if energies and len(energies) == info.world_size else None,
-        "last_error": next((rank.error for rank in sorted(ranks, key=_owes_first) if rank.error), ""),
+        "last_error": next(
+            (rank.error for rank in sorted(ranks, key=lambda rank: not rank.undo_owed) if rank.error), ""
+        ),
+        "clocks_mhz": sorted({rank.clock_mhz for rank in ranks if rank.clock_mhz and not rank.held}),
         "undo_owed": sum(rank.undo_owed for rank in ranks),
         "undo_failures": sum(rank.undo_failures for rank in ranks),
         "switching": switching_of(ranks),
         "loads": state.loads.model_dump() if state.loads is not None else None,
         "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
     }
+    like_the_last = row["iter_energy_j"] and row["iter_energy_j"] * (row["step"] + 1)
+    row["energy_j"] = (state.loads and state.loads.energy_j) or like_the_last
     if state.job.coordination == "none":
         row |= {"state": "running", "coordination": "none", "sets": state.job.scheduler}
     if current is not None:
@@ -165,8 +174,12 @@ def _about(state: JobState) -> dict[str, Any]:
     return row
 
 
-def render(state: dict[str, Any]) -> Group:
-    """Returns the screen."""
+_HEADS = ["state", "saved", "slower", "clocks now", "energy so far", "job"]
+"""The job is the last column, since its name is long: where a screen is too narrow, it goes on in the next line."""
+
+
+def render(state: dict[str, Any], verbose: bool = False) -> Group:
+    """Returns the screen; `verbose`: with the details of each job."""
     daemon = state["daemon"]
     line = Text()
     line.append(state["shared_dir"], style="bold")
@@ -197,39 +210,41 @@ def render(state: dict[str, Any]) -> Group:
         rest.append(f"{state['jobs_not_shown']:,} more jobs, older or over")
     if not state["jobs"]:
         rest.insert(0, "no jobs")
-    parts = [part for job in state["jobs"] for part in _render_job(job)]
+    rows = [_HEADS, *(_row(job) for job in state["jobs"])]
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
+    rows = [[*map(str.ljust, row, widths), row[-1]] for row in rows]
+    parts = [Text("".join(rows[0]), style="dim")] if state["jobs"] else []
+    for job, row in zip(state["jobs"], rows[1:], strict=True):
+        red = "bold red" * ((job.get("slower") or 0.0) > MUCH_SLOWER)
+        styles = [_STATE_STYLE.get(job["state"], ""), "", red, "", "", "bold"]
+        parts += [Text.assemble(*zip(row, styles, strict=True)), *_render_job(job, verbose)]
     return Group(line, *parts, *([Text("; ".join(rest), style="dim")] if rest else []))
 
 
-def _render_job(job: dict[str, Any]) -> list[Text]:
-    """Returns a line with the job's id, which is long; its figures, within 80 columns; and lines with its problems."""
-    schedule = job.get("schedule")
-    row = Text("  ")
-    row.append(f"{job.get('end_text') or job['state']:<11} ", style=_STATE_STYLE.get(job["state"], ""))
-    row.append(f"{job.get('coordination') or '-':<7}")
-    row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
-    without = f"sets a {job['sets'].replace('_', ' ')}" if job.get("sets") else "no schedule"
-    row.append((without if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(24))
-    row.append((f"step {job['step']}" if job.get("step", -1) >= 0 else "").ljust(11))
-    row.append(_number(job.get("iter_time_s"), ".3f", " s"))
-    row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
-    lines = [Text(job["job_id"], style="bold"), row]
-    if job.get("off") and not job.get("end_reason"):
+def _row(job: dict[str, Any]) -> list[str]:
+    """The cells of a job in the table."""
+    over, switched = job["state"] == "ended", job.get("off")
+    clocks, ways = job.get("clocks_mhz") or [], job.get("clock_backends", {})
+    now = f"{clocks[0]:,}" if len(clocks) == 1 else f"{clocks[0]:,}–{clocks[-1]:,}" if clocks else ""
+    now = f"{now} MHz" if now else "not set" if ways and set(ways) == {"none"} else "default"
+    return [
+        job.get("end_text") or ("off" if switched else job["state"]),
+        *("–" if switched and not over else job.get(name, "–") for name in ("saved_text", "slower_text")),
+        "–" if over or not job.get("ranks") else now,
+        f"~{energy_text(job['energy_j'])}" if job.get("energy_j") else "–",
+        job["job_id"],
+    ]
+
+
+def _render_job(job: dict[str, Any], verbose: bool) -> list[Text]:
+    """Returns lines with what a person should know of a job; with all that is known, if `verbose`."""
+    lines, over = [], bool(job.get("end_reason"))
+    if job.get("off") and not over:
         lines.append(Text(f"  switched off: {held_text(job)}", style="bold yellow"))
-    if job.get("status_text"):
-        lines.append(Text(f"  {job['status_text']}", style="cyan"))
-    if job.get("term") and not job.get("end_reason"):
-        lines.append(Text(f"  schedule {schedule}: {job['term']}", style="cyan"))
-    if job.get("loads"):
-        lines.append(Text(f"  {job['loads']['text']}", style="cyan"))
-    ways = job.get("clock_backends", {})
-    if ways and not job.get("end_reason"):
-        ranks = ", ".join(
-            f"{way} ({count} rank{'s' * (count > 1)})" if len(ways) > 1 else way for way, count in sorted(ways.items())
-        )
-        lines.append(Text(f"  clocks set through: {ranks}", style="dim"))
-    if job.get("switching") and not job.get("end_reason"):
-        lines.append(Text(f"  {switching_text(job['switching'])}", style="dim"))
+    if job.get("harm") and not over and not job.get("off"):
+        lines.append(Text(f"  {job['harm']}", style="bold red"))
+    if verbose:
+        lines += [Text(f"  {text}", style="cyan") for text in _details(job) if text]
     if job.get("undo_owed"):
         text = f"{job['undo_owed']} GPU setting(s) could not be put back yet ({job['undo_failures']} attempts failed)"
         lines.append(Text(f"  {text}", style="bold red"))
@@ -240,8 +255,25 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     return lines
 
 
-def _owes_first(rank: bodies.RankProgress) -> bool:
-    return not rank.undo_owed
+def _details(job: dict[str, Any]) -> Iterator[str]:
+    """Who schedules a job, what runs, and the texts of the scheduler and of the clock processes."""
+    schedule, ways = job.get("schedule"), job.get("clock_backends", {})
+    without = f"sets a {job['sets'].replace('_', ' ')}" if job.get("sets") else "no schedule"
+    facts = [
+        f"scheduled by: {job.get('coordination') or 'no process'}",
+        f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks",
+        without if schedule is None else f"schedule {schedule} ({job['schedule_source']})",
+        f"step {job['step']}" if job.get("step", -1) >= 0 else "",
+    ]
+    yield ", ".join(filter(None, facts))
+    yield job.get("status_text") or ""
+    if (loads := job.get("loads")) is not None:
+        yield loads["text"]
+    if not job.get("end_reason"):
+        yield f"schedule {schedule}: {job['term']}" if job.get("term") else ""
+        counts = (f"{way} ({n} rank{'s' * (n > 1)})" if len(ways) > 1 else way for way, n in sorted(ways.items()))
+        yield f"clocks set through: {', '.join(counts)}" if ways else ""
+        yield switching_text(job["switching"]) if job.get("switching") else ""
 
 
 def held_text(job: dict[str, Any]) -> str:
@@ -252,10 +284,6 @@ def held_text(job: dict[str, Any]) -> str:
         return f"all {size} ranks are at default clocks"
     first = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     return f"{held} of {size} ranks report default clocks; not yet: {first}"
-
-
-def _number(value: float | None, form: str, unit: str) -> str:
-    return "" if value is None else (format(value, form) + unit).ljust(9)
 
 
 def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
+from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
 from pfo_fs.reports.wording import (
     difference_text,
     duration_text,
-    energy_text,
     percent,
     seconds_text,
     signed_percent,
@@ -22,29 +22,26 @@ from pfo_fs.reports.wording import (
 )
 
 
-def headline_section(data: JobData, savings: Savings) -> dict[str, object]:
-    """Returns savings against max clocks, of an iteration and of the whole job."""
-    loads = data.loads
+def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float] | None = None) -> dict[str, object]:
+    """Returns savings against max clocks, of an iteration and of the whole job; `rates`: {"{} kg CO2": 0.38}."""
+    loads, verdict = data.loads, verdict_of(data)
     if loads is not None:
-        title, lead, missing, cards = "Clocks from loads, against max clocks", loads.text, "", _load_cards(loads)
+        title, lead, missing = "Clocks from loads, against max clocks", loads.text, ""
+        cards = _load_cards(loads, verdict)
     else:
-        compared = _is_comparable(savings)
+        compared = savings.change_errors[1] is not None
         title, lead, missing = "Against max clocks" if compared else "An iteration", _how(savings), _missing(savings)
-        cards = [*(_compared(data, savings) if compared else _alone(savings)), _in_force(data, savings)]
+        cards = _compared(savings) if compared else _alone(savings)
+        lead = f"{_in_force(data)} {lead}"
     total = total_of(data, savings)
     return {
+        "verdict": verdict.sentence(data),
+        "kind": "bad" if verdict.harm else "good" if (verdict.saved or 0.0) > verdict.saved_error else "even",
         "title": title,
-        "cards": cards,
+        "cards": [*cards, *([] if total is None else _so_far(total, rates or {}, savings.work_differs))],
         "lead": lead,
         "missing": missing,
-        "total": _total(total) if total is not None else None,
-        "total_how": _how_total(total, savings) if total is not None else "",
     }
-
-
-def _is_comparable(savings: Savings) -> bool:
-    """Whether figures of the schedule in force and of max clocks are known, with the error of their difference."""
-    return savings.change_errors[1] is not None
 
 
 def _how(savings: Savings) -> str:
@@ -52,7 +49,11 @@ def _how(savings: Savings) -> str:
     if savings.measured is None:
         return ""
     baseline = savings.baseline
-    compared = f", compared with those {baseline.origin}" if baseline is not None and _is_comparable(savings) else ""
+    compared = (
+        f", compared with those {baseline.origin}"
+        if baseline is not None and savings.change_errors[1] is not None
+        else ""
+    )
     return f"Figures {savings.measured.origin}{compared}."
 
 
@@ -60,7 +61,7 @@ def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, ob
     return {"title": title, "kind": kind, "big": big, "small": small}
 
 
-def _compared(data: JobData, savings: Savings) -> list[dict[str, object]]:
+def _compared(savings: Savings) -> list[dict[str, object]]:
     """What the schedule in force changes, in percent."""
     now, base, (time_error, energy_error) = savings.measured, savings.baseline, savings.change_errors
     assert now is not None
@@ -77,7 +78,7 @@ def _compared(data: JobData, savings: Savings) -> list[dict[str, object]]:
             "time per iteration",
             with_error(signed_percent(now.span_s / base.span_s - 1, 2), time_error, 2),
             f"{seconds_text(now.span_s)} instead of {seconds_text(base.span_s)}",
-            kind="bad" if missed_target(data) else "even",
+            kind="bad" if now.span_s > (1 + MUCH_SLOWER) * base.span_s else "even",
         ),
     ]
 
@@ -88,21 +89,35 @@ def _alone(savings: Savings) -> list[dict[str, object]]:
     if now is None:
         return []
     return [
-        _card("energy per iteration", f"{now.energy_j:,.0f} J", _plus_minus(now.energy_error)),
-        _card("time per iteration", seconds_text(now.span_s), _plus_minus(now.time_error)),
+        _card("energy per iteration", f"{now.energy_j:,.0f} J"),
+        _card("time per iteration", seconds_text(now.span_s)),
     ]
 
 
-def _in_force(data: JobData, savings: Savings) -> dict[str, object]:
+def _so_far(total: JobTotal, rates: Mapping[str, float], work_differs: float) -> list[dict[str, object]]:
+    """Energy and time of all iterations of the job, and how much that is beside max clocks."""
+    kwh, more_kwh = total.energy_j / 3.6e6, total.more_energy_j / 3.6e6
+    energy = ["of GPUs only, profiling included"]
+    energy += [f"{unit.format(f'{rate * kwh:,.3g}')} ({rate:g} per kWh)" for unit, rate in rates.items()]
+    time = [f"of {total.iterations:,} iterations; {total.known:,} ran under schedules that were measured"]
+    if total.compared:
+        amounts = [unit.format(f"{rate * abs(more_kwh):,.3g}") for unit, rate in {"{} kWh": 1.0, **rates}.items()]
+        energy.append(f"{', '.join(amounts)} {'more' if more_kwh > 0 else 'less'} than at max clocks")
+        time.append(f"{difference_text(total.more_time_s, duration_text)} than at max clocks")
+    elif work_differs:
+        energy.append("not compared with max clocks: iterations differ in work")
+    energy_card = _card("energy so far", f"{kwh:,.3g} kWh", *energy)
+    return [energy_card, _card("time so far", duration_text(total.time_s), *time)]
+
+
+def _in_force(data: JobData) -> str:
     window = data.in_force
     if window is None:
         said = data.current.message if data.current is not None else ""
-        return _card("in force", "no schedule yet", said or "clocks are left alone")
-    since = f"since step {window.index.start_step}"
-    if savings.same_since is not None and savings.same_since != window.index.start_step:
-        since += f"; the same clocks first at step {savings.same_since}"
-    target = "by hand (schedule.yaml)" if window.index.source.kind == "yaml" else _target_of(data, window)
-    return _card("in force", f"schedule {window.number}", since, term_text(window.index, data.last_step), target)
+        return f"No schedule yet: {said or 'clocks are left alone'}."
+    who = "by hand (schedule.yaml)" if window.index.source.kind == "yaml" else ""
+    term = term_text(window.index, data.last_step)
+    return ", ".join(filter(None, (f"Schedule {window.number} since step {window.index.start_step}", term, who))) + "."
 
 
 def _missing(savings: Savings) -> str:
@@ -118,92 +133,35 @@ def _missing(savings: Savings) -> str:
         )
     if savings.baseline is None:
         return "Nothing to compare with: no iteration at max clocks, or with clocks left alone, was measured."
-    return "" if _is_comparable(savings) else "One iteration alone has no error, so nothing is compared yet."
+    return (
+        "" if savings.change_errors[1] is not None else "One iteration alone has no error, so nothing is compared yet."
+    )
 
 
-def _plus_minus(error: float | None) -> str:
-    return "" if error is None else f"± {percent(TIMES_THE_ERROR * error, 1)}"
-
-
-def _load_cards(known: LoadsKnown) -> list[dict[str, object]]:
-    def card(title: str, more: float | None, error: float | None, digits: int) -> dict[str, object]:
-        against = f"against {known.controls:,} control steps"
-        if more is None:
-            return _card(title, "not known yet", against)
-        return _card(title, signed_percent(more, digits), f"± {100 * (error or 0.0):.{digits}f} %, {against}")
-
+def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
+    against, energy, time = f"against {known.controls:,} control steps", "not known yet", "not known yet"
+    if known.saved is not None:
+        energy = with_error(signed_percent(-known.saved), verdict.saved_error)
+    if known.late is not None:
+        time = with_error(signed_percent(known.late, 2), verdict.slower_error, 2)
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
-        card("energy", None if known.saved is None else -known.saved, known.saved_error, 1),
-        card("time", known.late, known.late_error, 2),
+        _card("energy", energy, against),
+        _card("time", time, against, kind="bad" if (known.late or 0.0) > MUCH_SLOWER else "even"),
         _card("loads explain", explained, "of what varies between ranks"),
         _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
     ]
 
 
-def _target_of(data: JobData, window: Window) -> str:
-    """The target that a schedule was made for, as the scheduler says where no person has set one."""
-    target = window.index.source.plan_inputs.target
-    if target is not None:
-        return f"target: {target}"
-    status_text = data.current.status_text if data.current is not None else ""
-    return status_text.split(";")[0] if status_text.startswith("target: ") else ""
-
-
-_TARGET_TOLERANCE = 0.01
-"""Relative: a plan that is believed to be this much above the target does not count as a missed target."""
-
-
-def missed_target(data: JobData) -> str:
-    """Returns by how much the plan in force misses the job's target, as its scheduler believes; empty: it does not."""
-    window, over = data.in_force, data.model.off_target if data.model is not None else None
-    if window is None or over is None or not _TARGET_TOLERANCE < over < math.inf:
-        return ""
-    if not window.index.stays or window.index.source.kind != "scheduler" or window.follows_straggler:
-        return ""  # schedules for measuring and those of people have no target
-    return f"iterations are {percent(over)} above it, by what the scheduler has measured ({_target_of(data, window)})"
-
-
-def _total(total: JobTotal) -> dict[str, object]:
-    rows, whole = [], total.whole
-    more_time_s = max((part.more_time_s for part in total.parts.values()), key=abs)
-    more_energy_j = max((part.more_energy_j for part in total.parts.values()), key=abs)
-    for name, part in total.parts.items():
-        row = [name, f"{part.iterations:,}", duration_text(part.time_s, whole.time_s)]
-        row.append(energy_text(part.energy_j, whole.energy_j))
-        if total.compared:
-            row.append(difference_text(part.more_time_s, duration_text, more_time_s))
-            row.append(difference_text(part.more_energy_j, energy_text, more_energy_j))
-        rows.append(row)
-    return {
-        "caption": "Time and energy of all iterations so far",
-        "head": ["part", "iterations", "time", "energy"]
-        + (["time against max clocks", "energy against max clocks"] if total.compared else []),
-        "rows": rows,
-    }
-
-
-def _how_total(total: JobTotal, savings: Savings) -> str:
-    if "profiling" not in total.parts:
-        return "Steps from start to start; what was saved is measured against steps at default clocks."
-    text = (
-        f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
-        "ran under schedules of which some iterations were measured; the others are estimated by the mean of these."
-    )
-    if savings.work_differs:
-        text += " Iterations differ in work, so these sums are not compared with max clocks."
-    return text
-
-
 def messages(data: JobData) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
-    rows: list[tuple[str, str, str]] = [("warn", "the target is missed", missed_target(data))]
-    rows.append(("warn", "marks", nothing_marked(data)))
+    rows = [("warn", "slower", verdict_of(data).harm), ("warn", "marks", nothing_marked(data))]
     current = data.current
     if current is not None:
         state = "warn" if data.end is None or current.state == "broken" else "info"
         rows += [(state, "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
-        rows += [("info", "scheduler", current.status_text)]
+        if current.source is None or current.source.kind == "scheduler":  # its figures are of its own plan
+            rows.append(("info", "scheduler", current.status_text))
     switching = switching_of(data.progress)
     if switching:
         rows.append(("info", "clocks", switching_text(switching)))

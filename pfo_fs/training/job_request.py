@@ -129,7 +129,7 @@ def checked_settings(
     )
     if settings.scheduler_args:
         settings.scheduler_args = _with_whole_paths(settings.scheduler_args)
-    if scheduler is not None or coordination == "local":
+    if scheduler is not None or scheduler_args is not None or coordination == "local":
         from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 
         check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)

@@ -171,7 +171,7 @@ class PFOFileOptimizer(ZeusCallbacks):
                 request = JobRequest(
                     shared_dir=checked_directory(shared_dir, server_url),
                     settings=checked_settings(coordination, scheduler, scheduler_args, profile_steps),
-                    own_scheduler=scheduler is not None,
+                    own_scheduler=scheduler is not None or scheduler_args is not None,
                     coordination=coordination,
                     job_metadata=text_of(job_metadata),
                     device=checked_device(device, device_id),

@@ -58,7 +58,7 @@ def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, 
     checked = pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path)
     assert checked.returncode == 1
     assert "again.yaml:3: until: ranks can follow this file from step 501 on only" in checked.stdout
-    assert "schedule 1: ended at step 500; ranks follow schedule 0" in pfo_fs("status", tmp_path).stdout
+    assert "schedule 1: ended at step 500; ranks follow schedule 0" in pfo_fs("status", "-v", tmp_path).stdout
 
 
 def test_a_wrong_schedule_is_checked_with_line_and_reason_and_exit_code_1(running: JobFolder, tmp_path: Path) -> None:
@@ -110,13 +110,15 @@ def test_an_error_is_one_line_and_tells_success_from_wrong_usage(
     assert "Traceback" not in done.stderr
 
 
-def test_status_shows_jobs_on_one_screen_of_80_columns(running: JobFolder, tmp_path: Path) -> None:
-    shown = pfo_fs_process("status", tmp_path, columns=80)
-    assert shown.returncode == 0, shown.stderr
-    assert running.job_id in shown.stdout
-    assert "2/2 ranks" in shown.stdout
-    assert "step 17" in shown.stdout
-    assert all(len(line) <= 80 for line in shown.stdout.splitlines()[1:])
+def test_status_has_a_line_for_each_job_and_more_if_asked(running: JobFolder, tmp_path: Path) -> None:
+    short, long = (pfo_fs_process("status", *more, tmp_path, columns=80) for more in ([], ["-v"]))
+    assert short.returncode == long.returncode == 0, short.stderr + long.stderr
+    _, heads, *lines = short.stdout.splitlines()
+    assert heads.split("  ")[0] == "state"
+    assert [line for line in lines if running.job_id in line] == lines[:1]
+    for fact in ("2/2 ranks", "step 17"):
+        assert fact not in short.stdout
+        assert fact in long.stdout
 
 
 def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_sta
     verdict = "target: no slowdown; measured: 9.1% less energy " + "and a long text " * 20 + "end"
     running.write(current.model_copy(update={"status_text": verdict}))
     running.write(bodies.EndBody(reason="finished"))
-    assert verdict in pfo_fs("status", tmp_path).stdout
+    assert verdict in pfo_fs("status", "-v", tmp_path).stdout
 
 
 def test_a_daemons_job_is_not_shown_below_the_claim_that_no_daemon_has_run(running: JobFolder, tmp_path: Path) -> None:

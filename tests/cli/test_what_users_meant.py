@@ -15,10 +15,12 @@ from typer.testing import CliRunner, Result
 
 from pfo_fs.autotune.plan_schedules import target_of
 from pfo_fs.cli import app
+from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.errors import ConfigError, PlanError, StoreError
 from pfo_fs.schedule_yaml import parse_schedule_yaml
-from pfo_fs.store import Files, layout
+from pfo_fs.store import Files, OffSwitch, layout
 from pfo_fs.training.job_request import checked_directory
+from pfo_fs.training.optimizer import PFOFileOptimizer
 
 
 def run(*arguments: object) -> Result:
@@ -99,7 +101,62 @@ def test_a_slowdown_that_may_be_meant_is_taken(slowdown: float) -> None:
     assert target_of(slowdown, None, None).slowdown == slowdown
 
 
+def test_a_percentage_is_refused_with_the_slowdown_that_it_means(tmp_path: Path) -> None:
+    done = run("target", make_job(tmp_path, 1).location, "--slowdown", "5%")
+    assert done.exit_code == 2
+    assert "1.05" in done.output
+
+
+def test_a_target_given_to_the_daemon_itself_is_refused_with_the_option_that_takes_it(tmp_path: Path) -> None:
+    done = run("daemon", tmp_path, "--slowdown", "1.05")
+    assert (done.exit_code, "--scheduler-args '{\"slowdown\": 1.05}'" in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"slowdown": 1.05}, 'scheduler_args={"slowdown": ...}'), ({"scheduler_args": {"slowdwn": 1}}, "mean slowdown?")],
+)
+def test_a_target_in_the_wrong_place_of_training_code_is_refused_with_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
+) -> None:
+    monkeypatch.delenv("PFO_FS_SCHEDULER", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, pp_rank=0, strict=True, **given)
+    assert said in str(caught.value)
+
+
+def test_a_model_that_cannot_be_simulated_is_refused_with_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_MODEL", "H100")
+    with pytest.raises(ConfigError, match=r"'H100' is not .* choose A100, A40"):
+        SimulatedGpu("h100")
+
+
 # ---- directories
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["report", "{job}"], ["check", "{job}"], ["target", "{job}", "--none"], ["schedule", "check", "{job}"]),
+        *(["report"], ["status"], ["prune"], ["off", "--all"], ["off", "{job}"], ["straggler", "{job}", "--gone"]),
+    ],
+)
+def test_every_command_takes_the_directory_as_its_last_argument_and_as_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = make_job(tmp_path / "pfo", 1)
+    parts = [part.replace("{job}", folder.job_id) for part in command]
+    as_argument, as_option = run(*parts, tmp_path / "pfo"), run(*parts, "-d", tmp_path / "pfo")
+    assert (as_argument.exit_code, as_argument.output) == (as_option.exit_code, as_option.output)
+    assert run(*parts, tmp_path / "pfo", "-d", tmp_path).exit_code == 2
+
+
+def test_the_word_all_is_no_part_of_a_jobs_name(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    done = run("off", "all", "-d", tmp_path)
+    assert (done.exit_code, "did you mean --all" in done.output) == (2, True)
+    assert not OffSwitch(folder.files).read().covers(folder.job_id)
 
 
 def test_a_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> Non
     total = total_of(data, savings_of(data))
     assert total is not None
     assert total.compared
-    whole = total.whole
+    whole = total
     assert (whole.iterations, whole.time_s, whole.energy_j) == (20, 40.0, 1800.0)
     assert (whole.more_time_s, whole.more_energy_j) == (pytest.approx(0.04, rel=0.01), pytest.approx(-450))
 

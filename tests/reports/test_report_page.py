@@ -56,7 +56,7 @@ def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -
     assert float(shown[1]) == pytest.approx(float(said[1]), abs=float(said[2]))
     assert data.in_force is not None
     since = data.in_force.index.start_step
-    assert f"schedule {data.current.number}since step {since}" in headline
+    assert f"Schedule {data.current.number} since step {since}" in headline
 
 
 def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
@@ -82,7 +82,7 @@ LAST = {"step": 41, "lanes": 2, "lane": [1, 0], "mhz": [1410, 1200], "work_s": [
 def test_what_clocks_from_loads_save_and_cost_has_its_error_and_the_number_of_control_steps(data: JobData) -> None:
     known = LoadsKnown(saved=0.113, saved_error=0.002, late=0.0001, late_error=0.0003, controls=1240)
     for loads, said in (
-        (known, ["−11.3 %± 0.2 %, against 1,240 control steps", "+0.01 %± 0.03 %, against 1,240 control steps"]),
+        (known, ["−11.3 % ± 0.4against 1,240 control steps", "+0.01 % ± 0.06against 1,240 control steps"]),
         (LoadsKnown(late_error=0.1, controls=2), ["not known yetagainst 2 control steps"] * 2),
     ):
         told = bodies.RankProgress(rank=0, step=42, loads=loads)
@@ -174,7 +174,7 @@ def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
 def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 2)
     text = Reader(render_page(collect_job(folder))).text
-    assert "no schedule yet" in text["headline"]
+    assert "No schedule yet" in text["headline"]
     assert "No energies of the schedule in force yet" in text["headline"]
     assert "order of instructions" in text["pipeline"]
     assert "No schedule has been in force" in text["schedules"]

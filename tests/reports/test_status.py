@@ -21,9 +21,9 @@ from pfo_fs.store import bodies
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def screen(state: dict[str, object]) -> str:
-    console = Console(file=StringIO(), width=100)
-    console.print(render(state))
+def screen(state: dict[str, object], *, verbose: bool = False, width: int = 100) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(render(state, verbose))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -92,8 +92,63 @@ def test_what_ranks_report_is_shown(tmp_path: Path, ranks: list[dict[str, object
     shared, folder = make_directory(tmp_path / "pfo")
     told = [bodies.RankProgress.model_validate({"rank": rank, **report}) for rank, report in enumerate(ranks)]
     folder.write(bodies.ProgressBody(ranks=told))
-    text = " ".join(screen(collect_status(shared)).split())
+    text = " ".join(screen(collect_status(shared), verbose=True).split())
     assert said in text if said else "clocks s" not in text
+
+
+def cells(state: dict[str, object]) -> dict[str, str]:
+    """The cells of the first job, by the head of their column."""
+    _, heads, row, *_ = screen(state, width=300).splitlines()
+    starts = [heads.index(head) for head in re.split("  +", heads)]
+    places = list(zip(starts, [*starts[1:], None], strict=True))
+    return {heads[start:end].strip(): row[start:end].strip() for start, end in places}
+
+
+def test_a_job_is_a_row_with_what_it_saves_its_clocks_and_its_energy(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    figures = {"energy_saved": 0.086, "energy_saved_error": 0.002, "more_time": 0.0001, "more_time_error": 0.0001}
+    folder.write(bodies.ModelBody(blocking_power_w=1, delay_s=0, **figures, off_target=0.0))
+    source = bodies.Source(kind="scheduler", index=1)
+    folder.write(bodies.CurrentBody(generation=1, number=1, start_step=0, state="running", source=source))
+    size = collect_status(shared)["jobs"][0]["world_size"]
+    clocks = [900 + 100 * (rank % 2) for rank in range(size)]
+    told = [bodies.RankProgress(rank=n, step=99, iter_energy=36.0, clock_mhz=mhz) for n, mhz in enumerate(clocks)]
+    folder.write(bodies.ProgressBody(ranks=told))
+    row = cells(collect_status(shared))
+    assert row["job"] == folder.job_id
+    assert (row["state"], row["saved"], row["slower"]) == ("running", "8.6 ± 0.4 %", "0.01 ± 0.02 %")
+    assert row["clocks now"] == ("900–1,000 MHz" if size > 1 else "900 MHz")
+    assert row["energy so far"] == f"~{3.6 * size:.2f} kJ"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [([{}], "default"), ([{"clock_backend": "none"}], "not set"), ([{"clock_mhz": 900, "held": True}], "default")],
+)
+def test_clocks_that_pfo_fs_does_not_set_are_no_figure(
+    tmp_path: Path, ranks: list[dict[str, object]], said: str
+) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    told = [bodies.RankProgress.model_validate({"rank": rank, **report}) for rank, report in enumerate(ranks)]
+    folder.write(bodies.ProgressBody(ranks=told))
+    assert cells(collect_status(shared))["clocks now"] == said
+
+
+def test_a_job_that_is_slower_than_its_target_says_so_without_being_asked(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    source = bodies.Source(kind="scheduler", index=1)
+    folder.write(bodies.CurrentBody(generation=1, number=1, start_step=0, state="running", source=source))
+    for more, said in ((0.03, True), (0.0005, False)):
+        figures = {"more_time": more, "more_time_error": 0.0001, "off_target": more}
+        folder.write(bodies.ModelBody(blocking_power_w=1, delay_s=0, **figures))
+        assert ("slower than at default clocks" in screen(collect_status(shared))) == said
+
+
+def test_on_a_narrow_screen_nothing_is_cut(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    text = screen(collect_status(shared), width=80)
+    assert folder.job_id in text
+    assert all(len(line) <= 80 for line in text.splitlines()[1:])
 
 
 @pytest.mark.parametrize("kind", ["daemon", "job", "current", "progress", "end"])

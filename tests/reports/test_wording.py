@@ -13,9 +13,9 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.directory import collect_directory, sums
 from pfo_fs.reports.pictures import clock_bounds
 from pfo_fs.reports.savings import savings_of, total_of
-from pfo_fs.reports.summary import headline_section, messages, missed_target
+from pfo_fs.reports.summary import headline_section
 from pfo_fs.reports.wording import duration_text, end_text, energy_text, percent, signed_percent
-from pfo_fs.store import Files, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory
 from pfo_fs.store.bodies import EndBody
 
 UNITS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "kWh": 3.6e6, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -46,16 +46,15 @@ def test_only_a_known_crash_is_called_a_crash() -> None:
     assert end_text(EndBody(reason="terminated")) == "terminated"
 
 
-def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_max_clocks(data: JobData) -> None:
+def test_the_sums_of_a_job_are_all_iterations_measured_against_max_clocks(data: JobData) -> None:
     savings = savings_of(data)
     total, against = total_of(data, savings), savings.baseline
     assert total is not None
     assert against is not None
-    whole = total.whole
+    whole = total
     assert whole.iterations == data.last_step + 1
     assert whole.energy_j - whole.more_energy_j == pytest.approx(whole.iterations * against.energy_j)
     assert whole.time_s - whole.more_time_s == pytest.approx(whole.iterations * against.time_s)
-    assert total.parts["profiling"].iterations > 0
 
 
 def test_a_job_at_max_clocks_saves_nothing_whatever_the_energy_counters_say(data: JobData) -> None:
@@ -97,7 +96,7 @@ def test_iterations_that_differ_in_work_are_not_compared_by_two_windows_and_the_
     section = headline_section(job, found)
     assert "20% under one schedule" in section["missing"]
     assert not any("instead of" in text for card in section["cards"] for text in card["small"])
-    assert "not compared with max clocks" in section["total_how"]
+    assert any("not compared with max clocks" in text for card in section["cards"] for text in card["small"])
 
 
 def test_what_the_scheduler_knows_of_the_same_work_is_the_headline_even_if_iterations_differ(data: JobData) -> None:
@@ -107,16 +106,6 @@ def test_what_the_scheduler_knows_of_the_same_work_is_the_headline_even_if_itera
     energy, time = headline_section(job, savings_of(job))["cards"][:2]
     assert energy["big"].startswith("−10.0 % ± 2.")
     assert time["big"] == "+0.20 % ± 0.20"
-
-
-def test_a_missed_target_is_the_first_warning(data: JobData) -> None:
-    assert data.model is not None
-    assert not missed_target(data)
-    late = replace(data, model=data.model.model_copy(update={"off_target": 0.0302}))
-    kind, who, text = messages(late)[0]
-    assert (kind, who) == ("warn", "the target is missed")
-    assert "3.02%" in text
-    assert "no slowdown" in text
 
 
 def test_a_single_low_clock_is_a_low_clock_on_the_scale(data: JobData) -> None:
@@ -131,3 +120,10 @@ def test_a_directorys_sums_are_those_of_its_jobs(played_once: Path) -> None:
     (user,), (day,) = sums(rows, lambda row: row.user).values(), sums(rows, lambda row: row.day).values()
     assert user == day
     assert user.saved_kwh == rows[0].saved_kwh
+
+
+def test_jobs_that_have_ended_are_marked_for_a_sites_accounting(played: JobFolder) -> None:
+    shared = SharedDirectory(played.files)
+    assert [row.ended for row in collect_directory(shared)] == [False]
+    played.write(EndBody(reason="finished"))
+    assert [row.ended for row in collect_directory(shared)] == [True]

@@ -68,7 +68,7 @@ class _State:
     def __init__(self, name: str) -> None:
         if not _GPU_NAME.fullmatch(name):
             raise DeviceError(f"{name!r} cannot name a simulated GPU; use letters, digits and ._-")
-        folder = simulation_dir()
+        folder, self._idle_w = simulation_dir(), simulated_model().blocking_power_w
         self.path = os.path.join(folder, f"{name}.state")
         self.log_path = os.path.join(folder, f"{name}.log")
         try:
@@ -82,7 +82,6 @@ class _State:
             raise DeviceError(f"{self.path} is not the state of a simulated GPU") from None
         finally:
             os.close(fd)
-        self._idle_w = simulated_model().blocking_power_w
         self.words = memoryview(self._map).cast("q")
         self.numbers = memoryview(self._map).cast("d")
         if self.words[_MAGIC] != _MAGIC_WORD:
@@ -97,7 +96,7 @@ class _State:
                 words, numbers = view.cast("q"), view.cast("d")
                 words[_MAGIC] = _MAGIC_WORD
                 words[_MARK_NS] = words[_UNTIL_NS] = time.monotonic_ns()
-                numbers[_POWER_W] = simulated_model().blocking_power_w
+                numbers[_POWER_W] = self._idle_w
                 words.release()
                 numbers.release()
         with suppress(FileExistsError):

@@ -1,0 +1,119 @@
+"""What a job saves and how much slower it is now; and what that means, in a sentence."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pfo_fs.reports.collect import JobData, JobState, collect_job
+from pfo_fs.store import bodies
+
+MUCH_SLOWER = 0.01
+"""Relative: people notice so much, so it is red whatever the target allows."""
+_LEAST_SLOWER = 0.001
+"""Relative: a schedule by hand that costs less time beyond the target is not worth a warning."""
+
+
+class Verdict(NamedTuple):
+    """Figures against default clocks, relative, with two standard errors; None: not known.
+
+    `allowed` is how much slower the target lets the job be. `by` decides the clocks: `scheduler`, `yaml`, `loads`.
+    """
+
+    saved: float | None = None
+    saved_error: float = 0.0
+    slower: float | None = None
+    slower_error: float = 0.0
+    allowed: float = 0.0
+    by: str = ""
+
+    @property
+    def saved_text(self) -> str:
+        """The share of energy: "8.6 ± 0.3 %"; a minus means that it takes more."""
+        return _text(self.saved, self.saved_error, 1)
+
+    @property
+    def slower_text(self) -> str:
+        """The share of time: "0.01 ± 0.02 %"; a minus means that it is faster."""
+        return _text(self.slower, self.slower_error, 2)
+
+    @property
+    def harm(self) -> str:
+        """Says that training is slower than the target allows, and what to do; empty if it is not."""
+        beyond = _LEAST_SLOWER if self.by == "yaml" else MUCH_SLOWER
+        if self.slower is None or self.slower - self.slower_error <= self.allowed + beyond:
+            return ""
+        allowed = f" (the target allows {100 * self.allowed:.3g} %)" if self.allowed >= _LEAST_SLOWER else ""
+        what = "because of schedule.yaml: remove it" if self.by == "yaml" else "as was measured: wait for another plan"
+        return f"training is {self.slower_text} slower than at default clocks{allowed}, {what}, or `pfo-fs off`"
+
+    def sentence(self, state: JobState) -> str:
+        """Returns what a person should know first: what is saved, what it costs, what to do next."""
+        if state.job.coordination == "none":
+            what = state.job.scheduler.replace("_", " ")
+            return f"This job sets one {what} itself; `pfo-fs power-limit` shows what each level costs."
+        if self.harm:
+            return f"{self.harm[0].upper()}{self.harm[1:]}; energy saved: {self.saved_text}."
+        energy = f"saves {self.saved_text} of the GPUs' energy"
+        if self.saved is None:
+            energy = "has not measured yet what it saves"
+        elif abs(self.saved) <= self.saved_error:
+            energy = f"saves no energy that can be measured ({self.saved_text})"
+        elif self.saved < 0:
+            energy = f"costs energy ({_text(-self.saved, self.saved_error, 1)} more)"
+        is_slower = self.slower is not None and self.slower > max(self.slower_error, _LEAST_SLOWER)
+        time = f", and training is {'' if is_slower else 'not '}slower ({self.slower_text})"
+        return f"pfo-fs {energy}{'' if self.slower is None else time}. {_next_step(state, self.by)}"
+
+
+def _next_step(state: JobState, by: str) -> str:
+    if state.end is not None or state.folder.is_archived:
+        return "The job has ended."
+    if state.progress and all(rank.held for rank in state.progress):
+        return "It is switched off now: all ranks are at default clocks."
+    if by == "yaml":
+        return "It stays so until schedule.yaml is changed."
+    if by == "loads":
+        return (state.loads and state.loads.problem) or "There is nothing to do."
+    if state.current is not None and state.current.converged:
+        return "The scheduler has settled: there is nothing to do."
+    return "It is not settled: the scheduler tries plans; look again in some minutes."
+
+
+def verdict_of(state: JobState) -> Verdict:
+    """Returns what is known of the clocks in force; for a schedule by hand, results are read."""
+    source = state.current.source if state.current is not None and state.current.number >= 0 else None
+    model, loads, allowed = state.model, state.loads, allowed_slowdown(state.model)
+    if source is not None and source.kind == "yaml":
+        return _by_hand(state)._replace(allowed=allowed, by="yaml")
+    if loads is not None:
+        return Verdict(
+            loads.saved, 2 * (loads.saved_error or 0.0), loads.late, 2 * (loads.late_error or 0.0), by="loads"
+        )
+    if model is None:
+        return Verdict()
+    if source is not None and (source.plan_inputs.slow_pipelines or source.plan_inputs.straggler is not None):
+        allowed = max(allowed, model.more_time or 0.0)  # the others keep the pace of a straggler: no plan changes it
+    errors = model.energy_saved_error or 0.0, model.more_time_error or 0.0
+    return Verdict(model.energy_saved, 2 * errors[0], model.more_time, 2 * errors[1], allowed, "scheduler")
+
+
+def allowed_slowdown(model: bodies.ModelBody | None) -> float:
+    """By how much longer than at default clocks the job's target lets iterations be, relative."""
+    if model is None or model.more_time is None or model.off_target is None:
+        return 0.0
+    return max(0.0, (1 + model.more_time) / (1 + max(model.off_target, -0.99)) - 1)
+
+
+def _by_hand(state: JobState) -> Verdict:
+    """What was measured under the schedule in force and the first one: reading all of a large job takes seconds."""
+    from pfo_fs.reports.savings import savings_of
+
+    found = savings_of(state if isinstance(state, JobData) else collect_job(state.folder, newest=3))
+    now, base, (time_error, energy_error) = found.measured, found.baseline, found.change_errors
+    if now is None or base is None or time_error is None or energy_error is None:
+        return Verdict()
+    return Verdict(1 - now.energy_j / base.energy_j, energy_error, now.span_s / base.span_s - 1, time_error)
+
+
+def _text(share: float | None, error: float, digits: int) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f} ± {100 * error:.{digits}f} %".replace("-", "−")

@@ -1,0 +1,125 @@
+"""The first sentence of the report, and its colours: saved, slower, settled or not, what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pfo_fs.loads_known import LoadsKnown
+from pfo_fs.models import PlanInputs, ProfilingResult, Straggler
+from pfo_fs.reports.collect import JobData, collect_job, read_state
+from pfo_fs.reports.savings import savings_of
+from pfo_fs.reports.summary import headline_section, messages
+from pfo_fs.reports.verdict import verdict_of
+from pfo_fs.store import JobFolder, bodies
+
+PLAN = {"energy_saved": 0.1, "energy_saved_error": 0.001, "more_time": 0.0001, "more_time_error": 0.0001}
+
+
+def with_plan(data: JobData, **figures: float) -> JobData:
+    """The job, as if this were measured of its plan in force."""
+    assert data.model is not None
+    return replace(data, model=data.model.model_copy(update={**PLAN, "off_target": 0.0, **figures}))
+
+
+def sentence(data: JobData) -> str:
+    return verdict_of(data).sentence(data)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({}, "pfo-fs saves 10.0 ± 0.2 % of the GPUs' energy, and training is not slower (0.01 ± 0.02 %). "),
+        ({"energy_saved": 0.001}, "saves no energy that can be measured (0.1 ± 0.2 %)"),
+        ({"energy_saved": -0.03}, "costs energy (3.0 ± 0.2 % more)"),
+        ({"more_time": 0.05, "off_target": 0.0}, "and training is slower (5.00 ± 0.02 %)"),
+        (
+            {"more_time": 0.05, "off_target": 0.05},
+            "Training is 5.00 ± 0.02 % slower than at default clocks, as was measured",
+        ),
+        ({"more_time": 0.08, "off_target": 0.0286}, "(the target allows 5 %)"),
+    ],
+)
+def test_the_verdict_says_what_is_saved_and_what_it_costs(data: JobData, figures: dict[str, float], said: str) -> None:
+    assert said in sentence(with_plan(data, **figures))
+
+
+def test_the_verdict_says_what_to_do_next(data: JobData) -> None:
+    job = with_plan(data)
+    assert job.current is not None
+    for settled, said in ((True, "there is nothing to do"), (False, "look again in some minutes")):
+        assert said in sentence(replace(job, current=job.current.model_copy(update={"converged": settled})))
+    assert sentence(replace(job, end=bodies.EndBody(reason="finished"))).endswith("The job has ended.")
+    held = [bodies.RankProgress(rank=0, held=True)]
+    assert sentence(replace(job, progress=held)).endswith("all ranks are at default clocks.")
+
+
+def test_a_job_that_is_one_percent_slower_is_red_even_if_its_target_allows_more(data: JobData) -> None:
+    for more, kind in ((0.05, "bad"), (0.005, "even")):
+        job = with_plan(data, more_time=more)
+        time = headline_section(job, savings_of(job))["cards"][1]
+        assert (time["title"], time["kind"]) == ("time per iteration", kind)
+        loads = LoadsKnown(saved=0.1, saved_error=0.001, late=more, late_error=0.001, controls=9)
+        told = replace(data, progress=[bodies.RankProgress(rank=0, loads=loads)])
+        time = headline_section(told, savings_of(told))["cards"][1]
+        assert (time["title"], time["kind"]) == ("time", kind)
+
+
+def by_hand(played: JobFolder, slower: float) -> JobData:
+    """The job, with a schedule by hand under which all ranks were measured to be slower than in its first window."""
+    data = collect_job(played)
+    first = data.windows[0]
+    number = data.windows[-1].number + 1
+    source = bodies.Source(kind="yaml", sha256="0" * 64)
+    schedules = list(next(w for w in data.windows if w.schedules).schedules.values())
+    played.write_schedule(number, 1, data.last_step + 1, source, schedules, data.infos)
+    assert first.measured is not None
+    results = []
+    for info in data.infos:
+        span_s = first.measured.span_s * (1 + slower)
+        spans = [span_s * 0.9999, span_s * 1.0001]
+        figures = {"rank": info.rank, "iter_time": spans, "iter_span": spans, "iter_energy": [1.0, 1.0]}
+        result = ProfilingResult.model_validate({**figures, "time_breakdown": {}})
+        results.append(bodies.ResultBody(result=result, first_step=data.last_step + 1))
+    played.write_results(number, results)
+    played.write(bodies.CurrentBody(generation=1, number=number, start_step=1, state="running", source=source))
+    return collect_job(played)
+
+
+def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warning(played: JobFolder) -> None:
+    job = by_hand(played, 0.48)
+    assert sentence(job).startswith("Training is 48.0")
+    assert "because of schedule.yaml" in sentence(job)
+    assert "target allows" not in sentence(job)
+    assert any(kind == "warn" and "slower than at default clocks" in text for kind, _, text in messages(job))
+    shown = verdict_of(read_state(played))
+    assert (shown.slower, shown.harm) == (pytest.approx(0.48, abs=0.01), verdict_of(job).harm)
+
+
+def test_the_pace_of_a_straggler_is_no_harm(data: JobData) -> None:
+    job = with_plan(data, more_time=0.2, off_target=0.0)
+    late = with_plan(data, more_time=0.2, off_target=0.2)
+    assert job.current is not None
+    assert job.current.source is not None
+    inputs = PlanInputs(straggler=Straggler(slowdown=1.2))
+    source = job.current.source.model_copy(update={"plan_inputs": inputs})
+    waits = replace(late, current=job.current.model_copy(update={"source": source}))
+    assert [bool(verdict_of(one).harm) for one in (job, late, waits)] == [False, True, False]
+
+
+def test_a_schedule_by_hand_that_costs_no_time_is_no_warning(played: JobFolder) -> None:
+    job = by_hand(played, 0.0)
+    assert "until schedule.yaml is changed" in sentence(job)
+    assert not any(kind == "warn" for kind, _, _ in messages(job))
+
+
+def test_energy_so_far_is_of_gpus_only_with_its_price_and_its_carbon(data: JobData) -> None:
+    cards = headline_section(data, savings_of(data), {"cost {}": 1000.0, "{} kg CO2": 0.5})["cards"]
+    card = next(card for card in cards if card["title"] == "energy so far")
+    kwh = float(card["big"].removesuffix(" kWh"))
+    whose, cost, carbon, saved = card["small"]
+    assert "of GPUs only" in whose
+    assert float(cost.split()[1]) == pytest.approx(1000 * kwh, rel=0.01)
+    assert float(carbon.split()[0]) == pytest.approx(0.5 * kwh, rel=0.01)
+    assert "less than at max clocks" in saved
