@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 from typer import Argument, Option
@@ -60,9 +60,16 @@ def advise(
     with err.status("planning for these steps ..."):
         advice = advise(pipeline, full_s, gpu)
     if json_:
-        print_json({**advice._asdict(), "waits": [one._asdict() for one in advice.waits], "slowdowns": SLOWDOWNS})
+        print_json({**_plain(advice), "slowdowns": SLOWDOWNS})
         return
     _show(advice, gpu, full_s.shape)
+
+
+def _plain(value: object) -> Any:
+    """Named tuples as mappings, for JSON."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str]:

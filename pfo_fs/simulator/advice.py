@@ -24,6 +24,8 @@ SLOWDOWNS = (1.0, 1.01, 1.02, 1.05)
 """Longest mean time of a step, as a multiple of that at default clocks."""
 _SCENARIOS, _PIPELINES = 16, 16
 """Plans are made for at most 16 steps of at most 16 pipelines, spread over the trace."""
+_MOSTLY = 0.75
+"""A worker is slow if it is in three of four steps: one that has more work in some steps is not."""
 _SAME = 1e-9
 """Relative: times that differ by less are equal."""
 _CLOCKS = 40
@@ -150,8 +152,9 @@ class _Job:
         rows = {kind: self._curve(model, kind[1], length_s) for kind, length_s in lengths_s.items()}
         costs = SwitchCosts(latency_s=latency_s, timing_error_s=latency_s / 2)
         problem = Problem(pipeline, Profile(rows), model.blocking_power_w, switch_costs=costs)
-        of_stages = _sums(np.array([one.stage for one in nodes]), full_s.mean(axis=0))
-        self.slow = (of_stages > SLOW_WORKER * np.median(of_stages, axis=1, keepdims=True)).any(axis=0)
+        of_stages = _sums(np.array([one.stage for one in nodes]), full_s.transpose(1, 0, 2))
+        beside = of_stages / np.median(of_stages, axis=2, keepdims=True)  # (stages, steps, pipelines)
+        self.slow = (np.quantile(beside, 1 - _MOSTLY, axis=1) > SLOW_WORKER).any(axis=0)
         groups = np.where(self.slow, np.cumsum(self.slow), 0)
         of_pipelines = _mean_of(self.kinds, full_s, of_pipelines=True)
         healthy_s = of_pipelines[:, :, ~self.slow].mean(axis=2, keepdims=True)

@@ -1,0 +1,68 @@
+"""`pfo-fs advise` of a file and of a job that may not set clocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import pfo_fs
+from jobs import make_job
+
+from pfo_fs.device.simulated.physics import A100
+from pfo_fs.planner import make_pipeline
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import Cluster, ModelTruth, Play
+
+ROWS = [
+    (step, 0, stage, name, batch, seconds * (1.3 if stage == 3 else 1.0))
+    for step in range(4)
+    for stage in range(4)
+    for name, seconds in (("forward", 0.05), ("backward", 0.1))
+    for batch in range(6)
+]
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("traced") / "job.csv"
+    rows = ["step,dp_rank,stage,instruction,micro_batch,time_s", *(",".join(map(str, row)) for row in ROWS)]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_a_file_of_durations_is_enough(traced: Path) -> None:
+    answer = pfo_fs("advise", traced, "--gpu", "A100")
+    assert answer.returncode == 0
+    assert "unequal stages" in answer.stdout
+    assert "Next: a clock per instruction" in answer.stdout
+    assert "not published" not in answer.stdout
+
+
+def test_a_kind_of_gpu_that_nobody_has_published_is_said(traced: Path) -> None:
+    assert "How training on H100 follows the clock is not published" in pfo_fs("advise", traced, "--gpu", "H100").stdout
+
+
+def test_programs_get_the_same_as_json(traced: Path) -> None:
+    answer = json.loads(pfo_fs("advise", traced, "--gpu", "A100", "--json").stdout)
+    plan = answer["remedies"][0]
+    assert plan["name"] == "plan"
+    assert len(plan["saved"]) == len(answer["slowdowns"])
+    assert 0 < plan["saved"][0]["low"] < plan["saved"][0]["high"]
+    assert {wait["cause"] for wait in answer["waits"]} >= {"pipeline bubbles", "unequal stages"}
+
+
+def test_a_job_tells_from_what_it_has_measured_at_default_clocks(tmp_path: Path) -> None:
+    cluster = Cluster(make_pipeline("1f1b", 4, 6), ModelTruth(A100, 4), pipelines=2, seed=1)
+    play = Play(cluster, tmp_path, PFOSettings(scheduler="InstructionProfiler", profile_steps=4))
+    list(play.run(12))
+    answer = pfo_fs("advise", play.folder.job_id, "-d", play.folder.files.root, "--gpu", "A100")
+    assert answer.returncode == 0, answer.stderr
+    assert "of 2 pipelines" in answer.stdout
+
+
+def test_a_job_that_has_measured_nothing_yet_is_told_where_to_look(tmp_path: Path) -> None:
+    folder = make_job(tmp_path / "pfo", 2)
+    answer = pfo_fs("advise", folder.job_id, "-d", tmp_path / "pfo")
+    assert answer.returncode == 1
+    assert "no step was measured at default clocks yet" in answer.stderr
