@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from commands import pfo_fs
 from jobs import results_by_rank
 from running import HANGS_AFTER_S, Gluster, Processes
 from training_job import Job, all_made, told_on_failure
@@ -449,3 +450,18 @@ def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_sch
     assert answer["slower"] > 0.1
     assert checked.returncode == 1
     assert job.having("step")[-1]["number"] == index.after, "the person's schedule runs again"
+
+
+@pytest.mark.slow
+def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(start_job: Callable[..., Job], wait_for: Wait) -> None:
+    job = start_job(
+        2, {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}, PFO_FS_SIM_FAULT="permission"
+    )
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), "both ranks")
+        wait_for(lambda: job.of(rank=0, step=10), "steps")
+        wait_for(lambda: len(results_by_rank(job.folder, 0)) == 2, "what was measured")
+        assert job.finish() == 0
+    answer = pfo_fs("advise", job.folder.location, "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["step_s"] > 0
