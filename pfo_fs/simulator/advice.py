@@ -39,7 +39,7 @@ NOTABLE = 0.02
 """Share of all time that GPUs wait because loads are unequal, from which on it is told what is left without that."""
 _DELIVERED = {"plan": (0.6, 1.25), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
 """What remedies deliver of what is computed here. Plans: 0.65 to 1.0 on traces and drawn jobs; up to 1.22 on published
-profiles (Bloom with 24 micro-batches: 1.43), whose stages follow the clock otherwise than the mean of their kind. Clocks
+profiles (Bloom with 24 micro-batches: 1.43), whose stages follow clocks otherwise than the mean of their kind. Clocks
 from loads: 0.86 to 0.91. A power limit is one clock for all, which leaves little to go wrong."""
 
 
