@@ -127,17 +127,19 @@ def living_daemon(root: Path) -> Iterator[None]:
     """A daemon's heartbeat in the directory, as commands see it."""
     shared, ends = SharedDirectory(Files(root), "daemon"), threading.Event()
 
-    def beat() -> None:
-        counter = 0
-        while not ends.is_set():
-            counter += 1
-            shared.write(
-                bodies.DaemonBody(
-                    generation=1, counter=counter, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2
-                )
-            )
-            ends.wait(0.05)
+    def write(counter: int) -> None:
+        body = bodies.DaemonBody(
+            generation=1, counter=counter, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2
+        )
+        shared.write(body)
 
+    def beat() -> None:
+        counter = 1
+        while not ends.wait(0.05):
+            counter += 1
+            write(counter)
+
+    write(1)  # before a command can look
     thread = threading.Thread(target=beat)
     thread.start()
     try:

@@ -453,7 +453,9 @@ def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_sch
 
 
 @pytest.mark.slow
-def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(start_job: Callable[..., Job], wait_for: Wait) -> None:
+def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
     job = start_job(
         2, {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}, PFO_FS_SIM_FAULT="permission"
     )
