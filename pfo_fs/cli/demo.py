@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pfo_fs.reports.collect import JobData
     from pfo_fs.simulator import Iteration, Summary
 
-STAGES, MICROBATCHES = 8, 12
+STAGES, MICROBATCHES = 4, 8
 _MOST_ITERATIONS = 400
 _PAGE = Path("pfo-fs-demo.html")
 
