@@ -211,12 +211,12 @@ def test_what_was_measured_of_a_plan_tells_of_others_and_nothing_of_the_highest_
     assert again.judge(again.max_clocks).late == pytest.approx(0.0, abs=1e-9)
 
 
-def test_no_plan_is_expected_to_be_faster_than_max_clocks_before_it_was_measured() -> None:
+def test_a_plan_is_never_told_to_be_faster_than_max_clocks() -> None:
+    """Its iterations had less work than those at max clocks, by chance."""
     beliefs = probed()
-    plan, other = model_of(beliefs).plan(1.0005), model_of(beliefs).plan(1.01)
+    plan = model_of(beliefs).plan(1.0005)
     add_trials(plan, beliefs, 0.1, -0.02, times=10)
-    assert model_of(beliefs).judge(other).slower >= 0.0
-    assert model_of(beliefs).judge(plan).slower == pytest.approx(-0.02, abs=0.002)
+    assert model_of(beliefs).judge(plan).slower == 0.0
 
 
 def test_several_measurements_of_a_plan_are_one_with_a_smaller_error() -> None:
