@@ -44,7 +44,7 @@ from loads: 0.86 to 0.91. A power limit is one clock for all, which leaves littl
 
 
 class Interval(NamedTuple):
-    """An energy saving, relative: it held what 17 of 20 jobs saved later."""
+    """An energy saving, relative: it held what 18 of 21 jobs saved later."""
 
     low: float
     high: float
