@@ -51,7 +51,8 @@ _MOST_WINDOWS = 3
 twice the steps of the window before, so that a plan that is far too late ends after few."""
 TRIALS_IN_VAIN = 2
 """After two trials in a row that won nothing, one that only hopes is made after each regular measurement of the plan in
-force: these come ever more rarely, so that the number of trials grows with the logarithm of the iterations."""
+force: these come ever more rarely, so that the number of trials grows with the logarithm of the iterations. A plan that
+is expected to save more is tried after twice as many in vain: the job settles also where expectations keep failing."""
 _MOST_MADE = 4
 """A plan is made again for an earlier end, four times at most, until it is surely in time."""
 
@@ -236,11 +237,12 @@ def _choose(
     stays = plan if plan.key in tried else None
     in_vain = _in_vain(last, plan, is_regular)
     left = LOST_TIME * (HORIZON + iterations) - lost
+    may_expect = in_vain < 2 * TRIALS_IN_VAIN
     for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan, steady))):
         found = model.judge(likely)
         took = trial_time(found, model.trial_iterations)
         is_more = found.saved > judgement.saved + LEAST_GAIN
-        if likely.key not in tried and is_more and may_be_tried(found) and took <= left:
+        if likely.key not in tried and is_more and may_expect and may_be_tried(found) and took <= left:
             note = "measuring a plan that is likely in time"
             return Choice(likely, found, planned.margin, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
