@@ -6,7 +6,7 @@ from pfo_fs.simulator import Iteration, Play
 from pfo_fs.store import bodies
 
 
-def converged(play: Play, most: int = 240) -> list[Iteration]:
+def converged(play: Play, most: int = 400) -> list[Iteration]:
     """Plays until a plan has been measured and stays, and its turns are over."""
     played: list[Iteration] = []
     for iteration in play.run(most):

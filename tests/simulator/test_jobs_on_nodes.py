@@ -43,7 +43,7 @@ def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_how_
 @pytest.mark.slow
 def test_a_daemon_that_is_restarted_reads_from_the_records_what_changes_cost(tmp_path: Path) -> None:
     play = job(tmp_path, "A100 node", 4)
-    last = converged(play, 200)[-1]
+    last = converged(play, 400)[-1]
     play.restart_daemon()
     for iteration in play.run(3):  # the next window of the plan has not been measured yet
         assert iteration.number == last.number
