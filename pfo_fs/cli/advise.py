@@ -99,9 +99,10 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
 
     waiting = sum(one.share for one in advice.waits)
     waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
+    causes = f": {waits}" if waits else ""
     say(
         f"{shape[0]} steps of {shape[2]} pipeline{'' if shape[2] == 1 else 's'}, {duration_text(advice.step_s)} each. "
-        f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}: {waits}"
+        f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{causes}"
     )
     shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
     shown.title = "Energy saved, by how much longer steps may be"
@@ -117,9 +118,13 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
             do = "replace them" if one.cause == "slow workers" else "balance them, by packing or a balancing scheduler"
             say(f"First: without {one.cause}, steps would be {percent(one.shorter, 1)} shorter; {do}.")
     if advice.balanced:
-        say("With balanced loads, there is left: " + ", ".join(_left(one) for one in advice.balanced if _left(one)))
+        left = ", ".join(_left(one) for one in advice.balanced if _left(one))
+        say(f"With balanced loads, there is left: {left or 'nothing'}.")
     if advice.most < _LITTLE:
-        say("Little to save without more time: at most " + percent(advice.most, 1))
+        say(
+            f"Little to save: at most {percent(advice.most, 1)} without slower steps. Next: nothing, or allow slower steps."
+        )
+        return
     best = max(advice.remedies, key=lambda one: one.saved[0].high)
     say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")
 

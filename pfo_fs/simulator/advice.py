@@ -28,9 +28,9 @@ _MOSTLY = 0.75
 """A worker is slow if it is in three of four steps: one that has more work in some steps is not."""
 _SAME = 1e-9
 """Relative: times that differ by less are equal."""
-_CLOCKS = 40
-"""Number of clocks that plans choose from, spread over those of the GPU above 60 % of the highest one."""
-_LOWEST = 0.42
+_CLOCKS, _LOWEST = 40, 0.42
+"""Plans choose from at most 40 clocks, spread over those above 0.42 of the highest one: no plan for an A100 goes below
+600 of its 1,410 MHz, where time grows faster than power falls."""
 _LATENCIES_S = 0.01, 0.1
 """Clocks act so much later than they are requested: on nodes with A100s and older GPUs, and at most on later ones."""
 _MOST_LATE = 0.001
@@ -156,6 +156,8 @@ class _Job:
         of_stages = _sums(np.array([one.stage for one in nodes]), full_s.transpose(1, 0, 2))
         beside = of_stages / np.median(of_stages, axis=2, keepdims=True)  # (stages, steps, pipelines)
         self.slow = (np.quantile(beside, 1 - _MOSTLY, axis=1) > SLOW_WORKER).any(axis=0)
+        if self.slow.all():  # each has a slow stage: none is healthy, with which the others could be compared
+            self.slow[:] = False
         groups = np.where(self.slow, np.cumsum(self.slow), 0)
         of_pipelines = _mean_of(self.kinds, full_s, of_pipelines=True)
         healthy_s = of_pipelines[:, :, ~self.slow].mean(axis=2, keepdims=True)

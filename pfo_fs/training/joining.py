@@ -108,7 +108,8 @@ class JobJoiner:
                 self._feed.close()
             if self._clocks is not None:
                 self._clocks.leave()
-            self.link.leave(messages.Goodbye(reason=reason, message=f"{type(error).__name__}: {error}"[:300]))
+            with suppress(Exception):  # the error that ended joining counts
+                self.link.leave(messages.Goodbye(reason=reason, message=f"{type(error).__name__}: {error}"[:300]))
             raise
 
     def _join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:

@@ -43,6 +43,18 @@ def test_a_kind_of_gpu_that_nobody_has_published_is_said(traced: Path) -> None:
     assert "How training on H100 follows the clock is not published" in pfo_fs("advise", traced, "--gpu", "H100").stdout
 
 
+def test_a_balanced_job_is_told_that_there_is_little_to_save(tmp_path: Path) -> None:
+    path = tmp_path / "one-stage.csv"
+    rows = ["step,dp_rank,stage,instruction,micro_batch,time_s"]
+    rows += [
+        f"{step},{rank},0,{name},0,0.1" for step in range(4) for rank in (0, 1) for name in ("forward", "backward")
+    ]
+    path.write_text("\n".join(rows) + "\n")
+    told = pfo_fs("advise", path, "--gpu", "A100").stdout
+    assert "Little to save" in told
+    assert "wait 0.0%\n" in told, "there is no cause to name"
+
+
 def test_programs_get_the_same_as_json(traced: Path) -> None:
     answer = json.loads(pfo_fs("advise", traced, "--gpu", "A100", "--json").stdout)
     plan = answer["remedies"][0]

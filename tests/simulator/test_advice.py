@@ -62,6 +62,16 @@ def test_a_slow_worker_is_named_with_the_time_that_it_costs() -> None:
     assert shares(advice)["unequal loads"] == pytest.approx(0)
 
 
+def test_where_each_pipeline_has_a_slow_stage_no_worker_is_named() -> None:
+    pipeline = pipeline_of(2)
+    full_s = durations(pipeline, 2)
+    for number in range(2):
+        full_s[:, [one.stage == number for one in pipeline.instructions], number] *= 1.5
+    found = shares(advise(pipeline, full_s, "A100"))
+    assert found["slow workers"] == 0
+    assert found["unequal loads"] > 0.05
+
+
 def test_unequal_loads_are_to_be_balanced_first_and_clocks_from_loads_save_the_rest_of_the_waiting() -> None:
     pipeline = pipeline_of(1)
     full_s = durations(pipeline, 8) * np.random.default_rng(1).lognormal(0, 0.3, (STEPS, 1, 8))
