@@ -121,9 +121,8 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         left = ", ".join(_left(one) for one in advice.balanced if _left(one))
         say(f"With balanced loads, there is left: {left or 'nothing'}.")
     if advice.most < _LITTLE:
-        say(
-            f"Little to save: at most {percent(advice.most, 1)} without slower steps. Next: nothing, or allow slower steps."
-        )
+        most = percent(advice.most, 1)
+        say(f"Little to save: at most {most} without slower steps. Next: nothing, or allow slower steps.")
         return
     best = max(advice.remedies, key=lambda one: one.saved[0].high)
     say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")
