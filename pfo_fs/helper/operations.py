@@ -163,6 +163,7 @@ class DirectoryOperations:
         self._folder: JobFolder | None = None
         self._presence: Presence | None = None
         self._was_away = True
+        self._replaced = ""  # why the directory of a job that has begun is not this one
 
     @property
     def shared(self) -> SharedDirectory:
@@ -240,7 +241,15 @@ class DirectoryOperations:
             return
         self._look_for_root(may_come_back=registration.again)
         if registration.directory_id:
-            self.shared.check_same(registration.directory_id, registration.job_id, registration.attempt)
+            try:
+                self.shared.check_same(registration.directory_id, registration.job_id, registration.attempt)
+            except NotShared as error:
+                if not registration.again:
+                    raise
+                # It was removed, and a daemon has made another; or another file system is mounted there for a moment.
+                self._replaced = str(error)
+                raise StoreUnavailable(errno.ENOENT, self._replaced) from error
+            self._replaced = ""
         folder = self.shared.job(registration.job_id)
         folder.attempt = registration.attempt
         self._folder = folder
@@ -278,7 +287,7 @@ class DirectoryOperations:
     def _read_switch(self, *, thorough: bool = False) -> SwitchFound:
         files = self.shared.files
         if self._folder is None:
-            return SwitchFound(OffSwitch(files).read().everything)
+            return SwitchFound(OffSwitch(files).read().everything, self._replaced)
         job_id = self.folder.job_id
         if self._presence is None:
             self._presence = Presence(files)

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from helper_host import Host, joining
 from jobs import rank_infos
@@ -16,7 +17,7 @@ from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m
-from pfo_fs.store import Files, JobFolder, OffSwitch
+from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory
 
 Wait = Callable[..., Any]
 
@@ -108,12 +109,17 @@ def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("another", [False, True], ids=["none is there", "a daemon made another"])
 def test_a_helper_that_replaces_a_dead_one_after_the_directory_was_removed_ends_with_its_last_rank(
-    host: Host, wait_for: Wait
+    host: Host, wait_for: Wait, another: bool
 ) -> None:
-    host.root.rmdir()
+    if another:
+        SharedDirectory(Files(host.root)).make_folders()
+    else:
+        host.root.rmdir()
     client, (info,) = host.client(0), rank_infos(1)
-    client.send(joining({"job_id": "job", "coordination": "local"}, info, name=0))
+    message = joining({"job_id": "job", "coordination": "local"}, info, name=0)
+    client.send(msgspec.structs.replace(message, directory_id="0" * 32))
     hears(client, "removed", wait_for)
     client.send(m.Goodbye(reason="finished"))
     client.close()
