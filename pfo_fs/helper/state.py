@@ -300,8 +300,9 @@ class HelperState:
     def _on_found(self, found: op.ScheduleFound) -> None:
         for told in self._watch.learn(found, self._now_s, local_mount=self._local_mount):
             self._tell_training(told)
-        if self._board.name == 0 and (text := self._watch.text_for_log(found.current)):
-            log.warning("%s", text)
+        if self._board.name == 0:
+            for level, text in self._watch.texts_for_log(found.current):
+                log.log(level, "%s", text)
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
         if isinstance(write, (bodies.ProgressBody, bodies.IterationTimesBody)):  # a newer record follows anyway

@@ -45,7 +45,7 @@ class ScheduleWatch:
         self._is_polling = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
         self._older_since_s: float | None = None  # since when `current.json` names an older schedule than `known`
-        self._message = ""
+        self._told: dict[int, str] = {}  # to the log of rank 0, by level
         self.asked_s = 0.0  # the coordinator asks to poll at most once in this time
 
     def interval_s(self, *, local_mount: bool) -> float:
@@ -127,14 +127,14 @@ class ScheduleWatch:
         # The helper sees a renewal up to one poll late, and the next one may be missed.
         return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
 
-    def text_for_log(self, current: bodies.CurrentBody | None) -> str:
-        """Returns the coordinator's text about the job for the log of rank 0, if it is new; else an empty string."""
+    def texts_for_log(self, current: bodies.CurrentBody | None) -> list[tuple[int, str]]:
+        """Returns what is new for the log of rank 0, with its level: a problem, and what a plan that stays saves."""
         if current is None or current.state == "ended":
-            return ""
-        problem = current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"
-        text, before = current.message or problem, self._message
-        self._message = text
-        return text if text != before else ""
+            return []
+        problem = current.message or (current.yaml_problem and f"schedule.yaml: {current.yaml_problem}")
+        stays = f"schedule {current.number} stays: {current.status_text}" if current.converged else ""
+        before, self._told = self._told, {logging.WARNING: problem, logging.INFO: stays}
+        return [(level, text) for level, text in self._told.items() if text and text != before.get(level)]
 
 
 log = logging.getLogger("pfo_fs.helper")

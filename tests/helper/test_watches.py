@@ -136,3 +136,17 @@ def test_a_directory_that_answers_now_and_then_answers(outage: DirectoryHealth, 
         clock.now += 1
         outage.ended("read", None)
     assert not outage.is_lost
+
+
+def test_what_a_plan_saves_is_logged_when_it_stays_and_again_only_when_that_changes() -> None:
+    watch = ScheduleWatch(1.0, random.Random(0), 0.0)
+    tried = CurrentBody(generation=1, number=3, state="running", status_text="saves 9.0 ± 0.9 %")
+    stays = tried.model_copy(update={"converged": True})
+    again = stays.model_copy(update={"status_text": "saves 9.1 ± 0.2 %", "yaml_problem": "line 3: what?"})
+    assert watch.texts_for_log(tried) == []
+    assert watch.texts_for_log(stays) == [(logging.INFO, "schedule 3 stays: saves 9.0 ± 0.9 %")]
+    assert watch.texts_for_log(stays) == []
+    assert watch.texts_for_log(again) == [
+        (logging.WARNING, "schedule.yaml: line 3: what?"),
+        (logging.INFO, "schedule 3 stays: saves 9.1 ± 0.2 %"),
+    ]
