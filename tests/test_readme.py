@@ -24,9 +24,7 @@ def rows_of(page: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "saved", "slower"), sorted({*rows_of("README.md"), *rows_of("docs/measured.md")}), ids=lambda text: text
-)
+@pytest.mark.parametrize(("command", "saved", "slower"), sorted(rows_of("docs/measured.md")), ids=lambda text: text)
 def test_the_command_of_a_row_prints_its_figures(command: str, saved: str, slower: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pfo_fs", *shlex.split(command), "--json"], capture_output=True, text=True, check=True
@@ -38,10 +36,9 @@ def test_the_command_of_a_row_prints_its_figures(command: str, saved: str, slowe
     assert float(slower) == pytest.approx(slower_percent, abs=0.1)
 
 
-def test_the_tables_show_a_job_that_saves_nothing_beside_the_others() -> None:
-    for page in ("README.md", "docs/measured.md"):
-        saved = [float(row[1]) for row in rows_of(page)]
-        assert min(saved) == 0.0 < max(saved)
+def test_the_table_shows_a_job_that_saves_nothing_beside_the_others() -> None:
+    saved = [float(row[1]) for row in rows_of("docs/measured.md")]
+    assert min(saved) == 0.0 < max(saved)
 
 
 def test_the_policy_of_ones_own_goes_down_step_by_step() -> None:
@@ -68,4 +65,4 @@ def test_every_setting_of_the_table_exists() -> None:
 
 def test_the_readme_is_short() -> None:
     text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert len(text.split()) < 900
+    assert len(text.split()) < 800
