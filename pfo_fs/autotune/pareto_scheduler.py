@@ -317,7 +317,6 @@ class ParetoScheduler(FrequencyScheduler):
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
         """Finds stragglers and other changes, and says when the plan in force is to be measured again."""
-        self._backoff.note(iteration_times)
         choice = self._choice
         if choice is None or not iteration_times:
             return self.plan_inputs
@@ -325,9 +324,9 @@ class ParetoScheduler(FrequencyScheduler):
         told = self.plan_inputs.straggler
         announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
         known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
-        alarm = self._monitor.add(iteration_times, known, announced)
-        if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
-            return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
+        stragglers = self._monitor.add(iteration_times, known, announced)
+        if stragglers is not None and stragglers != self.plan_inputs.slow_pipelines:
+            return self.plan_inputs.model_copy(update={"slow_pipelines": dict(stragglers)})
         if self._is_measuring:  # what it tells is waited for
             return self.plan_inputs
         since = self._seen - self._measured_at
@@ -336,7 +335,7 @@ class ParetoScheduler(FrequencyScheduler):
         is_due = choice.converged and (no_energy or since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at))
         if is_due:
             self._energy_asked.add(choice.plan.key)  # where there is no energy counter, it is asked for once
-        if is_due or (alarm is not None and self._backoff.take_turn()):
+        if is_due or (stragglers is not None and self._backoff.take_turn(iteration_times[-1].step)):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
