@@ -19,11 +19,6 @@ _MOST_GRID_POINTS = 1200
 """At most 1,200 pairs of instruction and clock are estimated together: their covariance then takes 12 MB."""
 
 
-_MOST_TOGETHER = 100
-"""Measured points that are fitted together at most: with some hundreds, as 16 kinds of instructions have after a few
-windows, most of a window's planning was this fit."""
-
-
 @dataclass(frozen=True)
 class View:
     """How to look at what is uncertain.
@@ -65,7 +60,7 @@ class Curves:
         self._measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
         self._top_mhz = {kind: max(clocks_mhz[kind[0]]) for kind in kinds}
         wanted = {kind: self._offered(kind, clocks_mhz[kind[0]], len(kinds)) for kind in self._measured}
-        self._groups = fit_curves(self._measured, wanted, _MOST_TOGETHER)
+        self._groups = fit_curves(self._measured, wanted)
         self._table: dict[Kind, dict[int, Estimate]] = {}
         self._rows: dict[tuple[Kind, int], tuple[ClockCurves, int]] = {}
         for group in self._groups:
