@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import measured_switching
@@ -46,43 +45,6 @@ LEAST_ROUNDS = 2
 _LATE = 0.05
 """Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
 _NOTHING = Point()
-
-
-class Trial(NamedTuple):
-    """What was measured of a plan in turns; everything relative, with standard errors that are infinite if unknown.
-
-    Attributes:
-        plan: The plan.
-        saved, saved_error: Energy that it saves.
-        later, later_error: By how much longer its iterations are than the model makes of the same iterations.
-        default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
-    """
-
-    plan: ClockPlan
-    saved: float
-    saved_error: float
-    later: float
-    later_error: float
-    default_steps: int = 0
-
-    def pooled(self, new: Trial) -> Trial:
-        """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
-        return Trial(
-            self.plan,
-            *_pooled(self.saved, self.saved_error, new.saved, new.saved_error),
-            *_pooled(self.later, self.later_error, new.later, new.later_error),
-            self.default_steps + new.default_steps,
-        )
-
-
-def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
-    """The mean of two values and its standard error."""
-    if not old_error and not new_error:
-        return (old + new) / 2, 0.0
-    if math.isinf(old_error) or math.isinf(new_error):
-        return (new, new_error) if math.isinf(old_error) else (old, old_error)
-    share = max(1 / 3, old_error**2 / (old_error**2 + new_error**2))
-    return old + share * (new - old), math.hypot((1 - share) * old_error, share * new_error)
 
 
 def block_of(step_s: float, late_s: float, least_s: float) -> int:

@@ -16,8 +16,7 @@ from itertools import pairwise
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
-from pfo_fs.autotune.judgements import ClockPlan, Judgement, highest_scatter
-from pfo_fs.autotune.plan_judge import PlanJudge
+from pfo_fs.autotune.judgements import ClockPlan, Judgement, PlanJudge, highest_scatter
 from pfo_fs.autotune.plan_schedules import PlanGoal, plan_of, schedules_of, stretches_of
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem, SwitchCosts

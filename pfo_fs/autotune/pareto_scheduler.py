@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs, Trial
+from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs
 from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.judgements import ClockPlan, Judgement, Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
 from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of

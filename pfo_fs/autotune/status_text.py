@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pfo_fs.autotune.beliefs import Trial
-from pfo_fs.autotune.judgements import Judgement
+from pfo_fs.autotune.judgements import Judgement, Trial
 from pfo_fs.autotune.plan_schedules import OUTSIDE_THE_JOB, PlanGoal
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
-from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
 from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.judgements import ClockPlan, Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.plan_schedules import PlanGoal
 from pfo_fs.autotune.probe import probe_plan

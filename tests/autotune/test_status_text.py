@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.beliefs import Trial
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.judgements import ClockPlan, Judgement, Trial
 from pfo_fs.autotune.status_text import TIMES_THE_ERROR, measured_text
 
 SHARES, ERRORS = st.floats(-0.5, 0.5), st.floats(1e-5, 0.2)
