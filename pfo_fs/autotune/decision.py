@@ -14,7 +14,8 @@ from itertools import chain
 from statistics import NormalDist
 
 from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.model import JobModel
 
 TOLERANCE = 0.0008

@@ -1,9 +1,11 @@
-"""Which rank of a job runs which instructions, at which clocks it can run them, and its runs of them in a result."""
+"""Which rank of a job runs which instructions at which clocks: its layout, plans as schedules, its runs in a result."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
@@ -16,6 +18,40 @@ RunInstruction = tuple[str, int, int]
 """(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
 MOST_WINDOWS_WITHOUT_ORDER = 10
 """After this many windows in which an order of instructions was still unknown, there is nothing to schedule."""
+
+
+@dataclass(frozen=True)
+class ClockPlan:
+    """A clock for each instruction of each pipeline.
+
+    Attributes:
+        clocks_mhz: For each group of pipelines, the clock of each node.
+        group_of: The group of each pipeline, by data-parallel rank; pipelines that are not named belong to group 0.
+    """
+
+    clocks_mhz: tuple[tuple[int, ...], ...]
+    group_of: Mapping[int, int]
+
+    def of(self, pipeline: int) -> tuple[int, ...]:
+        """Returns the clocks of a pipeline's nodes."""
+        return self.clocks_mhz[self.group_of.get(pipeline, 0)]
+
+    @property
+    def key(self) -> object:
+        """A key that is equal for equal plans."""
+        return self.clocks_mhz, tuple(sorted(self.group_of.items()))
+
+    def changes(self, first_nodes: Sequence[int]) -> int:
+        """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together.
+
+        Args:
+            first_nodes: As for `JobLayout.schedules_of`.
+        """
+        ranks = list(pairwise(first_nodes))
+        return max(
+            sum(mhz != following for first, last in ranks for mhz, following in pairwise(clocks[first:last]))
+            for clocks in self.clocks_mhz
+        )
 
 
 class JobLayout:
@@ -72,6 +108,43 @@ class JobLayout:
             frequencies=[(name, mhz) for (name, _), mhz in zip(order, clocks_mhz, strict=True)],
             stages=[stage for _, stage in order] if names_stages else None,
         )
+
+    def schedules_of(self, plan: ClockPlan, first_nodes: Sequence[int]) -> list[FrequencySchedule]:
+        """Returns the schedule of each rank whose clocks can be set.
+
+        Args:
+            first_nodes: The first node of each rank of a pipeline, and the one behind the last rank's last.
+        """
+        return [
+            self.schedule(info.rank, plan.of(info.dp_rank)[first_nodes[info.pp_rank] : first_nodes[info.pp_rank + 1]])
+            for info in self.rank_infos
+            if info.available_frequencies
+        ]
+
+    def plan_of(
+        self,
+        schedules: Sequence[FrequencySchedule],
+        first_nodes: Sequence[int],
+        highest_mhz: tuple[int, ...],
+        group_of: Mapping[int, int],
+    ) -> ClockPlan:
+        """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks.
+
+        Args:
+            schedules: At most one per rank.
+            first_nodes: As for `schedules_of`.
+            highest_mhz: The highest clock of each node.
+            group_of: That of the plan.
+        """
+        rows: dict[int, list[int]] = {}
+        for schedule in schedules:
+            info = self.place[schedule.rank]
+            first, last = first_nodes[info.pp_rank], first_nodes[info.pp_rank + 1]
+            row = rows.setdefault(info.dp_rank, list(highest_mhz))
+            if len(schedule.frequencies) == last - first:
+                row[first:last] = [mhz or highest_mhz[first + at] for at, (_, mhz) in enumerate(schedule.frequencies)]
+        of_groups = {group_of.get(pipeline, 0): tuple(rows[pipeline]) for pipeline in sorted(rows, reverse=True)}
+        return ClockPlan(tuple(of_groups.get(group, highest_mhz) for group in range(1 + len(group_of))), group_of)
 
     def run_by(self, rank: int, schedule: FrequencySchedule | None) -> list[RunInstruction]:
         """Returns what a rank ran: its order, at the clocks of its schedule."""
@@ -189,3 +262,30 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
             seen.update((each, stage) for each in counted)
         numbered.append(row)
     return pipeline_from_orders(numbered, name="as it runs")
+
+
+def stretches_of(
+    first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, clock_unknown_s: float
+) -> list[int]:
+    """Returns for each node the number of its stretch of the iteration; those of a rank begin with the rank's number.
+
+    A stretch is one instruction, or several short ones that together last until a new clock acts; its last one begins
+    when the clock is known to act.
+
+    Args:
+        first_nodes: As for `JobLayout.schedules_of`.
+        times_s: Mean duration of each node, in s.
+        long_enough_s: Least duration of a stretch, in s.
+        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s.
+    """
+    found: list[int] = []
+    for rank, (first, last) in enumerate(pairwise(first_nodes)):
+        number, lasted_s, last_began_s, left_s = rank, 0.0, 0.0, sum(times_s[first:last])
+        for node in range(first, last):
+            if lasted_s >= long_enough_s <= left_s and last_began_s >= clock_unknown_s:
+                number, lasted_s = number + 1, 0.0
+            found.append(number)
+            last_began_s = lasted_s
+            lasted_s += times_s[node]
+            left_s -= times_s[node]
+    return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.job_layout import Kind
+from pfo_fs.autotune.job_layout import ClockPlan, Kind
 
 if TYPE_CHECKING:
     from pfo_fs.autotune.beliefs import Beliefs
@@ -40,28 +39,6 @@ _MOST_TRIALS = 12
 _LEAST_ERROR = 1e-4
 """Relative: no plan's lateness is known more exactly. It is the last digit that people see; iterations that come differ
 from the measured ones in ways that no window shows."""
-
-
-@dataclass(frozen=True)
-class ClockPlan:
-    """A clock for each instruction of each pipeline.
-
-    Attributes:
-        clocks_mhz: For each group of pipelines, the clock of each node.
-        group_of: The group of each pipeline, by data-parallel rank; pipelines that are not named belong to group 0.
-    """
-
-    clocks_mhz: tuple[tuple[int, ...], ...]
-    group_of: Mapping[int, int]
-
-    def of(self, pipeline: int) -> tuple[int, ...]:
-        """Returns the clocks of a pipeline's nodes."""
-        return self.clocks_mhz[self.group_of.get(pipeline, 0)]
-
-    @property
-    def key(self) -> object:
-        """A key that is equal for equal plans."""
-        return self.clocks_mhz, tuple(sorted(self.group_of.items()))
 
 
 class Judgement(NamedTuple):

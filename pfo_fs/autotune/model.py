@@ -16,8 +16,9 @@ from itertools import pairwise
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
-from pfo_fs.autotune.judgements import ClockPlan, Judgement, PlanJudge, highest_scatter
-from pfo_fs.autotune.plan_schedules import PlanGoal, plan_of, schedules_of, stretches_of
+from pfo_fs.autotune.goals import PlanGoal
+from pfo_fs.autotune.job_layout import ClockPlan, stretches_of
+from pfo_fs.autotune.judgements import Judgement, PlanJudge, highest_scatter
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem, SwitchCosts
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
@@ -344,7 +345,7 @@ class JobModel:
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
         first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.max_clocks.clocks_mhz[0]
-        return plan_of(schedules, self._beliefs.layout, first_nodes, highest_mhz, self.group_of)
+        return self._beliefs.layout.plan_of(schedules, first_nodes, highest_mhz, self.group_of)
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
         """Returns what a plan saves if a view of what is uncertain is right, relative."""
@@ -389,7 +390,7 @@ class JobModel:
 
     def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
         """Returns the schedule of each rank."""
-        return schedules_of(plan, self._beliefs.layout, self.problem.pipeline.first_nodes)
+        return self._beliefs.layout.schedules_of(plan, self.problem.pipeline.first_nodes)
 
 
 def _spread(count: int, chosen: int) -> Array:

@@ -18,13 +18,12 @@ from typing import Any, Literal
 
 from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs
 from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
-from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
-from pfo_fs.autotune.judgements import ClockPlan, Judgement, Trial
+from pfo_fs.autotune.goals import PlanGoal, figures_of, goal_of, goal_text, measured_text, target_of
+from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, ClockPlan, JobLayout
+from pfo_fs.autotune.judgements import Judgement, Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
-from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
 from pfo_fs.autotune.probe import probe_plan
-from pfo_fs.autotune.status_text import figures_of, goal_text, measured_text
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.errors import PlanError
@@ -237,7 +236,7 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._model is not None
         about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
         measured = measured_text(*self._told)
-        changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
+        changes = self._choice.plan.changes(self._model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         message = "; ".join(filter(None, [about, measured, how_often, self._choice.note]))
         choice, steps = self._choice, self._beliefs.trial_steps() << self._choice.windows

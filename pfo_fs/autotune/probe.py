@@ -8,8 +8,7 @@ from itertools import pairwise
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
 from pfo_fs.autotune.decision import MOST_LATE_TRIAL, PARTS, TOLERANCE, may_be_tried
-from pfo_fs.autotune.job_layout import Kind
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.job_layout import ClockPlan, Kind
 from pfo_fs.autotune.model import JobModel
 
 _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)

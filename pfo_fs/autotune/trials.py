@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, LEAST_ROUNDS, Beliefs, block_of
-from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.judgements import ClockPlan, Trial, error_of_mean
+from pfo_fs.autotune.goals import TIMES_THE_ERROR, PlanGoal, target_of
+from pfo_fs.autotune.job_layout import ClockPlan, JobLayout
+from pfo_fs.autotune.judgements import Trial, error_of_mean
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.plan_schedules import PlanGoal, target_of
-from pfo_fs.autotune.status_text import TIMES_THE_ERROR
 from pfo_fs.autotune.windows import Window, measured_results
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner.scenarios import Scenarios

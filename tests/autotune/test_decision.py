@@ -20,7 +20,8 @@ from pfo_fs.autotune.decision import (
     is_late,
     trial_time,
 )
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.model import JobModel
 
 SURELY = 0.0001

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pfo_fs.autotune.beliefs import Beliefs
-from pfo_fs.autotune.judgements import ClockPlan, Trial
+from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.models import FrequencySchedule

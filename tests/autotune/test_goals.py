@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.judgements import ClockPlan, Judgement, Trial
-from pfo_fs.autotune.status_text import TIMES_THE_ERROR, measured_text
+from pfo_fs.autotune.goals import TIMES_THE_ERROR, measured_text
+from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.judgements import Judgement, Trial
 
 SHARES, ERRORS = st.floats(-0.5, 0.5), st.floats(1e-5, 0.2)
 PLAN = ClockPlan(((1200,),), {})
