@@ -14,8 +14,8 @@ from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import measured_switching
-from pfo_fs.autotune.samples import Point, Samples
-from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, window_of
+from pfo_fs.autotune.samples import Samples
+from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, measured_results, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
 from pfo_fs.turns import MOST_TURNS, ROUND
@@ -44,7 +44,6 @@ LEAST_ROUNDS = 2
 """Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
 _LATE = 0.05
 """Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
-_NOTHING = Point()
 
 
 def block_of(step_s: float, late_s: float, least_s: float) -> int:
@@ -110,17 +109,16 @@ class Beliefs:
         """Adds what was measured under schedules; returns it, or None if no pipeline was measured on all stages.
 
         Args:
-            results: The results of one window, as `measured_results` returns them.
+            results: The results of one window.
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
         """
-        in_force = {schedule.rank: schedule for schedule in schedules}
-        taken = [result for result in results if self.is_taken(result.rank)]
+        taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
             self.switching = measured_switching(taken, self.layout.rank_infos)
         if not self.layout.one_pipeline():
             return None
-        window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken, turns)
+        window = window_of(self.layout, self.pipeline, taken, schedules, turns)
         if window is not None and np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
             self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
         if window is not None:
@@ -131,9 +129,11 @@ class Beliefs:
                 self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
                 point.add_times(found.count, found.time_s, found.error * found.time_s)
-        level = self._power_level(taken)
+        level, in_force = self._power_level(taken), {schedule.rank: schedule for schedule in schedules}
         for result in taken:
-            self._add_powers(result, in_force.get(result.rank), level)
+            top_mhz = self._top_mhz(result.rank)
+            ran = self.layout.run_by(result.rank, in_force.get(result.rank))
+            self.samples.add_powers(result, [(name, stage, mhz or top_mhz) for name, stage, mhz in ran], top_mhz, level)
         self._curves = None
         return window
 
@@ -167,33 +167,16 @@ class Beliefs:
         """The powers at the highest clocks as a multiple of those of the first windows: warm GPUs leak more current."""
         ratios = []
         for result in results:
-            top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
-            stages = dict(self.layout.order(result.rank))
+            top_mhz, stages = self._top_mhz(result.rank), dict(self.layout.order(result.rank))
             for power in result.powers:
-                known = self.samples.curve((stages.get(power.instruction, -1), power.instruction)).get(
-                    top_mhz, _NOTHING
-                )
+                known = self.samples.curve((stages.get(power.instruction, -1), power.instruction)).get(top_mhz)
                 is_top = power.frequency in (0, top_mhz) and power.error < _SURE_POWER_ERROR * power.power
-                if is_top and known.power_error < _SURE_POWER_ERROR:
+                if is_top and known and known.power_error < _SURE_POWER_ERROR:
                     ratios.append(power.power / known.power_w)
         return median(ratios) if ratios else 1.0
 
-    def _add_powers(self, result: ProfilingResult, schedule: FrequencySchedule | None, level: float) -> None:
-        """Adds the powers of one rank, at the level of the first windows; its default clock counts as its highest."""
-        top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
-        ran = [(name, stage, mhz or top_mhz) for name, stage, mhz in self.layout.run_by(result.rank, schedule)]
-        points = self.samples.points
-        times_s = {
-            ((stage, name), mhz): points[stage, name][mhz].time_s
-            for name, stage, mhz in ran
-            if points.get((stage, name), {}).get(mhz, _NOTHING).time_s > 0
-        }
-        powers = [
-            one.model_copy(update={"frequency": top_mhz}) if one.instruction and not one.frequency else one
-            for one in result.powers
-        ]
-        as_set = result.model_copy(update={"powers": powers})
-        self.samples.add_powers(as_set, ran, times_s, level)
+    def _top_mhz(self, rank: int) -> int:
+        return self.layout.clocks_of_stage[self.layout.place[rank].pp_rank][0]
 
     def problem(self) -> str:
         """Returns why no plan can be made from what was measured, for the status; empty if one can."""
@@ -282,7 +265,7 @@ class Beliefs:
         ]
         return calibrate(pipeline, iterations) if len(iterations) >= 2 else None
 
-    def is_taken(self, rank: int) -> bool:
-        """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
+    def _is_taken(self, rank: int) -> bool:
+        """Whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
         info = self.layout.place[rank]
         return bool(info.available_frequencies) and info.dp_rank not in self.slow_pipelines

@@ -25,7 +25,7 @@ from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
 from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.trials import trial_of
-from pfo_fs.autotune.windows import Window, measured_results
+from pfo_fs.autotune.windows import Window
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, Windows
@@ -110,8 +110,7 @@ class ParetoScheduler(FrequencyScheduler):
         yield from self._probe()
         while True:
             self._decide()
-            results = measured_results((yield self._plan_request()))
-            self._use(results)
+            self._use((yield self._plan_request()))
 
     def _warm_up(self) -> Windows[str]:
         """Measures at default clocks, which count as the highest ones, until the orders of instructions are known.
@@ -162,14 +161,10 @@ class ParetoScheduler(FrequencyScheduler):
             if info.available_frequencies
         ]
 
-    def _window(
-        self, schedules: list[FrequencySchedule], message: str, turns: tuple[int, ...] = ()
-    ) -> Windows[list[ProfilingResult]]:
+    def _window(self, schedules: list[FrequencySchedule], message: str, turns: tuple[int, ...] = ()) -> Windows[None]:
         steps = self._beliefs.trial_steps() if turns else 0
-        request = ScheduleRequest(schedules, "measure", message, turns=turns, steps=steps)
-        results = measured_results((yield request))
+        results = yield ScheduleRequest(schedules, "measure", message, turns=turns, steps=steps)
         self._take(results, schedules, turns)
-        return results
 
     def _take(
         self,

@@ -86,57 +86,52 @@ class Samples:
     waiting: Point = field(default_factory=Point)
 
     def add_powers(
-        self,
-        result: ProfilingResult,
-        ran: Sequence[RunInstruction],
-        times_s: Mapping[tuple[Kind, int], float],
-        power_drift_factor: float,
+        self, result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: int, level: float = 1.0
     ) -> None:
-        """Adds the powers that one rank measured.
+        """Adds the powers that one rank measured, of kinds whose time is known.
 
         Args:
-            result: What was measured.
             ran: The rank's instructions, in order, with their clocks.
-            times_s: The mean duration of each kind at each of its clocks.
-            power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
+            top_mhz: The clock that its default clock counts as.
+            level: Present power, as a multiple of that of the first measurements at the same clocks.
         """
-        stages: dict[str, set[int]] = {}
-        for name, stage, _ in ran:
-            stages.setdefault(name, set()).add(stage)
+        counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
+        timed = [(kind, mhz) for kind, mhz in counts if mhz in self.timed(kind)]
         fitted = set()
         for power in result.powers:
             if not power.instruction:
                 self.waiting.add_power(power.power, power.error)
-            for stage in sorted(stages.get(power.instruction, ())):
-                key = (stage, power.instruction), power.frequency
-                if key in times_s and power.power > 0:
-                    fitted.add(key)
-                    self.point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
-        mean_w = self._mean_power_w(result) / power_drift_factor
-        if len({mhz for _, _, mhz in ran}) > 1:
-            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
-            if times_s and not fitted and mean_w > 0:
-                self._add_mixed_powers(ran, times_s, mean_w)
+            for kind, mhz in timed:
+                if (kind[1], mhz) == (power.instruction, power.frequency or top_mhz) and power.power > 0:
+                    fitted.add((kind, mhz))
+                    self.point(kind, mhz).add_power(power.power / level, power.error / level)
+        mean_w = self._mean_power_w(result) / level
+        if mean_w <= 0:
             return
-        for key in times_s:
-            if key not in fitted and mean_w > 0:
-                self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+        if len({mhz for _, _, mhz in ran}) == 1:
+            for key in timed:
+                if key not in fitted:
+                    self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+        elif timed and not fitted:
+            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
+            self._add_mixed_powers({key: counts[key] for key in timed}, mean_w)
 
-    def _add_mixed_powers(
-        self, ran: Sequence[RunInstruction], times_s: Mapping[tuple[Kind, int], float], mean_w: float
-    ) -> None:
-        """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do."""
+    def _add_mixed_powers(self, counts: Mapping[tuple[Kind, int], int], mean_w: float) -> None:
+        """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do.
+
+        Args:
+            counts: How often each kind ran at each clock.
+        """
         usual_w: dict[tuple[Kind, int], float] = {}
-        for kind, mhz in times_s:
+        for kind, mhz in counts:
             curve = self.curve(kind)
-            if not curve or not mhz:
+            if not curve:
                 return
-            top_mhz = max(curve)
-            usual_w[kind, mhz] = curve[top_mhz].power_w * min(1.0, mhz / top_mhz) ** _POWER_FALLS
-        counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
-        seconds = {key: counts[key] * each_s for key, each_s in times_s.items()}
-        usual_mean_w = sum(usual_w[key] * seconds[key] for key in times_s) / sum(seconds.values())
-        for key in times_s:
+            highest_mhz = max(curve)
+            usual_w[kind, mhz] = curve[highest_mhz].power_w * min(1.0, mhz / highest_mhz) ** _POWER_FALLS
+        seconds = {(kind, mhz): count * self.point(kind, mhz).time_s for (kind, mhz), count in counts.items()}
+        usual_mean_w = sum(usual_w[key] * seconds[key] for key in counts) / sum(seconds.values())
+        for key in counts:
             power_w = usual_w[key] * mean_w / usual_mean_w
             self.point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
 

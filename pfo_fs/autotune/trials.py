@@ -12,7 +12,7 @@ from pfo_fs.autotune.goals import TIMES_THE_ERROR, PlanGoal, target_of
 from pfo_fs.autotune.job_layout import ClockPlan, JobLayout
 from pfo_fs.autotune.judgements import Trial, error_of_mean
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.windows import Window, measured_results
+from pfo_fs.autotune.windows import Window
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner.scenarios import Scenarios
 from pfo_fs.scheduler.checks import plausible_results
@@ -172,7 +172,7 @@ def checked(
     """
     beliefs = Beliefs(JobLayout(job_info, rank_infos, lambda: orders))
     plausible = plausible_results(results, beliefs.layout.place.keys())
-    window = beliefs.take(measured_results(plausible), schedules, turns)
+    window = beliefs.take(plausible, schedules, turns)
     if window is None or beliefs.problem():
         return None
     by_pipeline: dict[int, list[object]] = {}
