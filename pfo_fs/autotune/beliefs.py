@@ -9,7 +9,7 @@ from statistics import median
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
-from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
+from pfo_fs.autotune.job_layout import ClockPlan, JobLayout, pipeline_of
 from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
@@ -63,7 +63,7 @@ class Beliefs:
         samples: Time and power of each instruction at each clock, at an ordinary load.
         loads: What varies; None before the first window.
         windows: The latest windows.
-        trials: What was measured of plans, by their keys.
+        trials: What was measured of plans.
         switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
             rank.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
@@ -76,7 +76,7 @@ class Beliefs:
         self.samples = Samples()
         self.loads: LoadModel | None = None
         self.windows: list[Window] = []
-        self.trials: dict[object, Trial] = {}
+        self.trials: dict[ClockPlan, Trial] = {}
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
         self.slow_pipelines: frozenset[int] = frozenset()
@@ -189,10 +189,10 @@ class Beliefs:
             )
         return ""
 
-    def add_trial(self, key: object, trial: Trial) -> None:
+    def add_trial(self, trial: Trial) -> None:
         """Adds what a window tells of a plan."""
-        before = self.trials.get(key)
-        self.trials[key] = trial if before is None else before.pooled(trial)
+        before = self.trials.get(trial.plan)
+        self.trials[trial.plan] = trial if before is None else before.pooled(trial)
 
     def default_clocks_differ(self) -> bool:
         """Returns whether the latest window's steps at default clocks were slower than those at max clocks."""

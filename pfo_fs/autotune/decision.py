@@ -8,7 +8,7 @@ stop   when there is none: the plan in force stays until the monitor finds that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import NormalDist
@@ -170,7 +170,7 @@ def choose(
     model: JobModel,
     last: Choice | None,
     iterations: int,
-    tried: Mapping[object, ClockPlan],
+    tried: Sequence[ClockPlan],
     lost: float = 0.0,
     is_regular: bool = False,
 ) -> Choice:
@@ -184,7 +184,7 @@ def choose(
         model: What is believed.
         last: The choice whose plan is in force; None: none was made yet.
         iterations: Number of iterations so far.
-        tried: The plans that were measured, by their keys, the latest last.
+        tried: The plans that were measured, the latest last.
         lost: Time that trials have taken so far, as a number of iterations.
         is_regular: Whether this follows a regular measurement of a plan that had settled.
     """
@@ -199,13 +199,13 @@ def _choose(
     model: JobModel,
     last: Choice | None,
     iterations: int,
-    tried: Mapping[object, ClockPlan],
+    tried: Sequence[ClockPlan],
     lost: float,
     is_regular: bool,
     steady: bool,
 ) -> Choice:
     """Applies the rule to plans with any clocks, or to those with one clock per rank."""
-    before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
+    before = [] if last is None else [last.stays, last.plan, *tried[-_REMEMBERED:]]
     known = [plan for plan in before if plan is not None and model.knows(plan)]
     judged = [(plan, model.judge(plan)) for plan in known]
     # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in time. A
@@ -224,8 +224,8 @@ def _choose(
     if run is not None and run[1].saved < 0:
         run = None  # max clocks take less
     least = run[1].saved + LEAST_GAIN if run is not None else 0.0
-    if last is not None and last.trial and last.plan.key in tried and last.windows + 1 < _MOST_WINDOWS:
-        found = next((found for plan, found in judged if plan.key == last.plan.key), None)
+    if last is not None and last.trial and last.plan in tried and last.windows + 1 < _MOST_WINDOWS:
+        found = next((found for plan, found in judged if plan == last.plan), None)
         is_open = found is not None and not in_time(found) and not is_late(found)
         if found is not None and is_open and found.saved > least and may_be_tried(found):
             return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
@@ -235,7 +235,7 @@ def _choose(
         plan = planned.sure or model.max_clocks
         run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
     plan, judgement = run
-    stays = plan if plan.key in tried else None
+    stays = plan if plan in tried else None
     in_vain = _in_vain(last, plan, is_regular)
     left = LOST_TIME * (HORIZON + iterations) - lost
     may_expect = in_vain < 2 * TRIALS_IN_VAIN
@@ -243,7 +243,7 @@ def _choose(
         found = model.judge(likely)
         took = trial_time(found, model.trial_iterations)
         is_more = found.saved > judgement.saved + LEAST_GAIN
-        if likely.key not in tried and is_more and may_expect and may_be_tried(found) and took <= left:
+        if likely not in tried and is_more and may_expect and may_be_tried(found) and took <= left:
             note = "measuring a plan that is likely in time"
             return Choice(likely, found, planned.margin, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
@@ -264,19 +264,19 @@ def _choose(
 
 def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
     """How many trials in a row have won nothing, if this plan is to run now; a regular measurement allows one more."""
-    if last is None or last.stays is None or plan.key != last.stays.key:
+    if last is None or last.stays is None or plan != last.stays:
         return 0
     found = last.in_vain + last.trial
     return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
 
 
 def _hopeful_plan(
-    model: JobModel, run: ClockPlan, known: Collection[object], most_time: float, steady: bool
+    model: JobModel, run: ClockPlan, known: Sequence[ClockPlan], most_time: float, steady: bool
 ) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
     Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no more
-    than `most_time`, as a number of iterations. No plan with a key in `known` is tried again. Neither way is better on
+    than `most_time`, as a number of iterations. No plan in `known` is tried again. Neither way is better on
     all jobs: where a change of the clock takes long, few micro-batches tell nothing.
     """
     for share in _HOPES:
@@ -291,7 +291,7 @@ def _hopeful_plan(
         few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
         steps = (model.nearer(run, hoped, part) for part in PARTS)
         for plan in chain(steps, few) if number % 2 else chain(few, steps):
-            if plan.key == run.key or plan.key in known:
+            if plan == run or plan in known:
                 continue
             found = model.judge(plan)
             if may_be_tried(found) and trial_time(found, model.trial_iterations) <= most_time:

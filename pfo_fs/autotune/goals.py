@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -118,7 +117,7 @@ def measured_text(found: Judgement, trial: Trial | None) -> str:
     if trial is None:
         return "not measured yet"
     energy = "energy not measured yet"
-    if trial.saved_error < math.inf:
+    if trial.saved.is_known:
         verb = "saves" if found.saved >= 0 else "takes more energy, by"
         energy = f"{verb} {_with_error(abs(found.saved), found.saved_error, 1)}"
     time = f"{_with_error(abs(found.slower), found.late_error, 2)} {'slower' if found.slower >= 0 else 'faster'}"
@@ -136,7 +135,7 @@ def figures_of(model: JobModel, found: Judgement, trial: Trial | None) -> dict[s
     if trial is not None:
         measured = {"more_time": found.slower, "off_target": found.late, "more_time_error": found.late_error}
         measured["default_steps"] = trial.default_steps
-        if trial.saved_error < math.inf:
+        if trial.saved.is_known:
             measured |= {"energy_saved": found.saved, "energy_saved_error": found.saved_error}
     delay_s = model.calibration.delay_s if model.calibration else 0.0
     return {"blocking_power_w": model.problem.blocking_power_w, "delay_s": delay_s, **measured}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,20 +26,15 @@ class ClockPlan:
 
     Attributes:
         clocks_mhz: For each group of pipelines, the clock of each node.
-        group_of: The group of each pipeline, by data-parallel rank; pipelines that are not named belong to group 0.
+        group_of: (data-parallel rank, group) of pipelines, sorted; those that are not named belong to group 0.
     """
 
     clocks_mhz: tuple[tuple[int, ...], ...]
-    group_of: Mapping[int, int]
+    group_of: tuple[tuple[int, int], ...] = ()
 
     def of(self, pipeline: int) -> tuple[int, ...]:
         """Returns the clocks of a pipeline's nodes."""
-        return self.clocks_mhz[self.group_of.get(pipeline, 0)]
-
-    @property
-    def key(self) -> object:
-        """A key that is equal for equal plans."""
-        return self.clocks_mhz, tuple(sorted(self.group_of.items()))
+        return self.clocks_mhz[dict(self.group_of).get(pipeline, 0)]
 
     def changes(self, first_nodes: Sequence[int]) -> int:
         """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together.
@@ -126,7 +121,7 @@ class JobLayout:
         schedules: Sequence[FrequencySchedule],
         first_nodes: Sequence[int],
         highest_mhz: tuple[int, ...],
-        group_of: Mapping[int, int],
+        group_of: tuple[tuple[int, int], ...],
     ) -> ClockPlan:
         """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks.
 
@@ -143,7 +138,7 @@ class JobLayout:
             row = rows.setdefault(info.dp_rank, list(highest_mhz))
             if len(schedule.frequencies) == last - first:
                 row[first:last] = [mhz or highest_mhz[first + at] for at, (_, mhz) in enumerate(schedule.frequencies)]
-        of_groups = {group_of.get(pipeline, 0): tuple(rows[pipeline]) for pipeline in sorted(rows, reverse=True)}
+        of_groups = {dict(group_of).get(pipeline, 0): tuple(rows[pipeline]) for pipeline in sorted(rows, reverse=True)}
         return ClockPlan(tuple(of_groups.get(group, highest_mhz) for group in range(1 + len(group_of))), group_of)
 
     def run_by(self, rank: int, schedule: FrequencySchedule | None) -> list[RunInstruction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,41 +58,46 @@ class Judgement(NamedTuple):
     saved_error: float
 
 
+class Figure(NamedTuple):
+    """A relative figure and its standard error, which is infinite if the figure is not known."""
+
+    value: float = 0.0
+    error: float = math.inf
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was measured."""
+        return self.error < math.inf
+
+    def pooled(self, new: Figure) -> Figure:
+        """Returns the mean of both; the new one counts for a third at least, since clocks are learned meanwhile."""
+        if not self.error and not new.error:
+            return Figure((self.value + new.value) / 2, 0.0)
+        if not (self.is_known and new.is_known):
+            return self if self.is_known else new
+        share = max(1 / 3, self.error**2 / (self.error**2 + new.error**2))
+        error = math.hypot((1 - share) * self.error, share * new.error)
+        return Figure(self.value + share * (new.value - self.value), error)
+
+
 class Trial(NamedTuple):
-    """What was measured of a plan in turns; everything relative, with standard errors that are infinite if unknown.
+    """What was measured of a plan in turns.
 
     Attributes:
-        plan: The plan.
-        saved, saved_error: Energy that it saves.
-        later, later_error: By how much longer its iterations are than the model makes of the same iterations.
+        saved: Energy that it saves.
+        later: By how much longer its iterations are than the model makes of the same iterations.
         default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
     """
 
     plan: ClockPlan
-    saved: float
-    saved_error: float
-    later: float
-    later_error: float
+    saved: Figure = Figure()
+    later: Figure = Figure()
     default_steps: int = 0
 
     def pooled(self, new: Trial) -> Trial:
-        """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
-        return Trial(
-            self.plan,
-            *_pooled(self.saved, self.saved_error, new.saved, new.saved_error),
-            *_pooled(self.later, self.later_error, new.later, new.later_error),
-            self.default_steps + new.default_steps,
-        )
-
-
-def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
-    """The mean of two values and its standard error."""
-    if not old_error and not new_error:
-        return (old + new) / 2, 0.0
-    if math.isinf(old_error) or math.isinf(new_error):
-        return (new, new_error) if math.isinf(old_error) else (old, old_error)
-    share = max(1 / 3, old_error**2 / (old_error**2 + new_error**2))
-    return old + share * (new - old), math.hypot((1 - share) * old_error, share * new_error)
+        """Returns both together."""
+        steps = self.default_steps + new.default_steps
+        return Trial(self.plan, self.saved.pooled(new.saved), self.later.pooled(new.later), steps)
 
 
 class _ByModel(NamedTuple):
@@ -113,79 +119,70 @@ class _ByModel(NamedTuple):
 
 
 class PlanJudge:
-    """Judges plans.
-
-    Args:
-        model: The model of the job.
-        beliefs: What was measured.
-    """
+    """Judges plans by a model of the job and by what was measured."""
 
     def __init__(self, model: JobModel, beliefs: Beliefs) -> None:
         self._model, self._beliefs = model, beliefs
-        self._judgements: dict[object, Judgement] = {}
-        self._by_model: dict[object, _ByModel] = {}
+        self._judgements: dict[ClockPlan, Judgement] = {}
+        self._by_model: dict[ClockPlan, _ByModel] = {}
 
     def judgement(self, plan: ClockPlan) -> Judgement:
         """Returns what is believed of a plan."""
-        if plan.key not in self._judgements:
-            self._judgements[plan.key] = self._believed(plan)
-        return self._judgements[plan.key]
+        if plan not in self._judgements:
+            self._judgements[plan] = self._believed(plan)
+        return self._judgements[plan]
 
     def _alone(self, plan: ClockPlan) -> _ByModel:
-        """Returns what the model makes of a plan."""
-        if plan.key in self._by_model:
-            return self._by_model[plan.key]
-        model = self._model
-        clocks = model.for_groups(plan)
-        judged = model.judged
+        """What the model makes of a plan."""
+        if plan not in self._by_model:
+            self._by_model[plan] = self._played(self._model.for_groups(plan))
+        return self._by_model[plan]
+
+    def _played(self, clocks: list[tuple[int, ...]]) -> _ByModel:
+        model, judged = self._model, self._model.judged
         played = judged.play(judged.numbers(clocks))
         times_s: Array = played.spans_s.max(axis=1) + model.problem.overhead_s
         paired = times_s / model.full_times_s
-        sampling = float(paired.std()) / math.sqrt(model.iterations)
         _, weights = judged.mean_makespan(played.times_s, weights=True)
         critical_s = judged.by_group(weights * judged.iterations * played.times_s)
         busy_s = judged.by_group(played.times_s)
-        shares: dict[tuple[Kind, int], float] = {}
-        power_shares: dict[tuple[Kind, int], float] = {}
+        times: dict[tuple[Kind, int], float] = defaultdict(float)
+        powers: dict[tuple[Kind, int], float] = defaultdict(float)
         tops, powers_w = model.max_clocks.clocks_mhz[0], self._powers_w
         for node, instruction in enumerate(model.problem.pipeline.instructions):
             kind, top_mhz = (instruction.stage, instruction.name), tops[node]
             for group, row in enumerate(clocks):
                 mhz = row[node]
                 if mhz != top_mhz:
-                    share = float(critical_s[node, group]) / played.mean_s
-                    part = powers_w[kind, mhz] * float(busy_s[node, group]) / model.full_j
+                    time = float(critical_s[node, group]) / played.mean_s
+                    power = powers_w[kind, mhz] * float(busy_s[node, group]) / model.full_j
                     for at, sign in ((mhz, 1), (top_mhz, -1)):
-                        shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
-                        power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
-        found = _ByModel(
+                        times[kind, at] += sign * time
+                        powers[kind, at] += sign * power
+        return _ByModel(
             late=played.mean_s / model.target_s - 1,
             slower=float(np.sum(times_s) / np.sum(model.full_times_s)) - 1,
             saved=1 - (played.energy_j + model.tail_j) / model.full_j,
-            sampling=sampling,
-            times=shares,
-            powers=power_shares,
+            sampling=float(paired.std()) / math.sqrt(model.iterations),
+            times=times,
+            powers=powers,
         )
-        self._by_model[plan.key] = found
-        return found
 
     def _believed(self, plan: ClockPlan) -> Judgement:
-        """Returns a judgement by the model and by what was measured under this plan and others."""
-        model, own = self._model, self._alone(plan)
-        if plan.key == model.max_clocks.key:
+        """What is believed by the model, and by what was measured under this plan and others."""
+        model, own, trials = self._model, self._alone(plan), self._beliefs.trials
+        if plan == model.max_clocks:
             return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)
-        trials = [each for each in self._beliefs.trials.values() if model.knows(each.plan)][-_MOST_TRIALS:]
-        others = [each for each in trials if each.plan.key != plan.key]
-        mine = self._beliefs.trials.get(plan.key)
-        plans = [*(self._alone(each.plan) for each in others), own]
-        of_times = model.curves.covariance_of([each.times for each in plans])
+        telling = [trial for trial in trials.values() if model.knows(trial.plan)][-_MOST_TRIALS:]
+        measured = [*(trial for trial in telling if trial.plan != plan), trials.get(plan, Trial(plan))]
+        modelled = [self._alone(trial.plan) for trial in measured]
+        of_times = model.curves.covariance_of([alone.times for alone in modelled])
         of_times[-1, -1] += own.sampling**2
-        of_powers = model.curves.covariance_of([each.powers for each in plans], powers=True)
-        measured = [*others, mine]
-        later = [None if each is None else Offset(each.later, each.later_error) for each in measured]
+        of_powers = model.curves.covariance_of([alone.powers for alone in modelled], powers=True)
+        later = [trial.later for trial in measured]
         saved = [
-            None if each is None else Offset(each.saved - alone.saved, each.saved_error)
-            for each, alone in zip(measured, plans, strict=True)
+            Figure(trial.saved.value - alone.saved, trial.saved.error)
+            for trial, alone in zip(measured, modelled, strict=True)
         ]
         late, late_error = expected_offset(later, of_times, ERROR_OF_TIME, shares_curves=False)
         more_saved, saved_error = expected_offset(saved, of_powers, ERROR_OF_SAVING, shares_curves=True)
@@ -204,53 +201,36 @@ class PlanJudge:
         }
 
 
-class Offset(NamedTuple):
-    """By how much a plan was measured to differ from its model; the standard error is infinite if it was not."""
-
-    value: float
-    error: float
-
-
-def expected_offset(
-    measured: Sequence[Offset | None], of_curves: Array, error: ModelError, *, shares_curves: bool
-) -> tuple[float, float]:
-    """Returns by how much the last plan is expected to differ from its model, and the standard error of that.
+def expected_offset(measured: Sequence[Figure], of_curves: Array, error: ModelError, *, shares_curves: bool) -> Figure:
+    """Returns by how much the last plan is expected to differ from its model.
 
     There are three sources of error: the curves (plans with the same clocks share it), the job (all plans share it),
     and the plan itself. All three are normal, so a measured plan tells of the others by their covariance.
 
     Args:
-        measured: What was measured of each plan; None: nothing.
+        measured: By how much each plan was measured to differ.
         of_curves: Covariance of what the errors of the curves make of the plans.
         error: That of the model; what a plan has of its own is at least that of what was measured.
         shares_curves: Whether the errors of the curves are in what was measured. They are not where iterations are
             compared with the model of the same iterations.
     """
     count = len(measured)
-    rows, values, variances = [], [], []
-    for number, each in enumerate(measured):
-        if each is not None and math.isfinite(each.error):
-            row = np.zeros(2 * count)
-            row[number], row[count + number] = 1.0, float(shares_curves)
-            rows.append(row)
-            values.append(each.value)
-            variances.append(each.error**2)
-    last = np.zeros(2 * count)
-    last[count - 1] = last[-1] = 1.0
+    known = [number for number, figure in enumerate(measured) if figure.is_known]
+    values = np.array([measured[number].value for number in known])
+    variances = np.array([measured[number].error ** 2 for number in known])
+    parts = np.hstack([np.eye(count), np.eye(count) * shares_curves])[known]  # of own errors and those of curves
+    last = np.hstack([np.eye(count), np.eye(count)])[-1]
     # Plans may differ by more than was expected.
-    apart = [
-        float(row[count:] @ of_curves @ row[count:]) + variance for row, variance in zip(rows, variances, strict=True)
-    ]
-    spread = float(np.var(values)) - float(np.mean(apart)) if len(values) > 1 else 0.0
+    apart = [float(row[count:] @ of_curves @ row[count:]) + each for row, each in zip(parts, variances, strict=True)]
+    spread = float(np.var(values)) - float(np.mean(apart)) if len(known) > 1 else 0.0
     own: Array = np.full((count, count), error.of_all**2) + np.eye(count) * max(error.of_one**2, spread)
     prior: Array = np.block([[own, np.zeros((count, count))], [np.zeros((count, count)), of_curves]])
     variance = float(last @ prior @ last)
-    if not rows:
-        return 0.0, math.sqrt(variance)
-    seen: Array = np.array(rows)
-    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
-    gain = np.linalg.solve(joint, seen @ prior @ last)
-    return float(gain @ np.array(values)), math.sqrt(max(0.0, variance - float(gain @ (seen @ prior @ last))))
+    if not known:
+        return Figure(0.0, math.sqrt(variance))
+    joint = parts @ prior @ parts.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
+    gain = np.linalg.solve(joint, parts @ prior @ last)
+    return Figure(float(gain @ values), math.sqrt(max(0.0, variance - float(gain @ (parts @ prior @ last)))))
 
 
 def error_of_mean(values: Array) -> float:

@@ -181,7 +181,11 @@ class JobModel:
         """The plan with all instructions at the highest clock."""
         top = {kind: max(m.frequency_mhz for m in rows) for kind, rows in self.problem.profile.measurements.items()}
         nodes = tuple(top[i.stage, i.name] for i in self.problem.pipeline.instructions)
-        return ClockPlan((nodes,) * (1 + len(self.group_of)), self.group_of)
+        return self._plan([nodes] * (1 + len(self.group_of)))
+
+    def _plan(self, clocks_mhz: Sequence[Sequence[int]]) -> ClockPlan:
+        """A plan for the groups of this model."""
+        return ClockPlan(tuple(map(tuple, clocks_mhz)), tuple(sorted(self.group_of.items())))
 
     @cached_property
     def target_s(self) -> float:
@@ -233,8 +237,7 @@ class JobModel:
             near: A plan that may be good already.
             steady: Whether all instructions of a rank have one clock; always, where clocks do not follow the device.
         """
-        clocks = self._planned(times * self.target_s / self.full_s, view, near, steady)
-        return ClockPlan(tuple(tuple(each) for each in clocks), self.group_of)
+        return self._plan(self._planned(times * self.target_s / self.full_s, view, near, steady))
 
     def _planned(
         self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
@@ -287,31 +290,28 @@ class JobModel:
 
         These are stretch `first`, and from there every second one, every third one, as `every` says.
         """
-        rows = []
-        for group, own in enumerate(self.for_groups(plan)):
-            there = other.clocks_mhz[group]
-            rows.append(
-                tuple(
+        return self._plan(
+            [
+                [
                     theirs if (stretch + group - first) % every == 0 else mhz
                     for stretch, mhz, theirs in zip(self.stretches, own, there, strict=True)
-                )
-            )
-        return ClockPlan(tuple(rows), self.group_of)
+                ]
+                for group, (own, there) in enumerate(zip(self.for_groups(plan), other.clocks_mhz, strict=True))
+            ]
+        )
 
     def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
         """Returns a plan whose clocks lie at a share of the way from those of a plan to those of another one.
 
         Where the two differ, it differs from the first one by one of the clocks that can be set at least.
         """
-        rows = []
-        for group, own in enumerate(self.for_groups(plan)):
-            row = []
-            for offered, mhz, there in zip(self._offered_mhz, own, other.clocks_mhz[group], strict=True):
-                between = [each for each in offered if each != mhz and min(mhz, there) <= each <= max(mhz, there)]
-                wanted = mhz + share * (there - mhz)
-                row.append(min(between, key=lambda each: abs(each - wanted), default=mhz))
-            rows.append(tuple(row))
-        return ClockPlan(tuple(rows), self.group_of)
+
+        def between(offered: Sequence[int], mhz: int, there: int) -> int:
+            clocks = [each for each in offered if each != mhz and min(mhz, there) <= each <= max(mhz, there)]
+            return min(clocks, key=lambda each: abs(each - (mhz + share * (there - mhz))), default=mhz)
+
+        both = zip(self.for_groups(plan), other.clocks_mhz, strict=True)
+        return self._plan([list(map(between, self._offered_mhz, own, theirs)) for own, theirs in both])
 
     @cached_property
     def _offered_mhz(self) -> list[list[int]]:
@@ -334,7 +334,7 @@ class JobModel:
     def knows(self, plan: ClockPlan) -> bool:
         """Returns whether a plan of an earlier model can be judged by this one."""
         is_whole = all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
-        return is_whole and (len(set(plan.clocks_mhz)) == 1 or plan.group_of.keys() <= self.group_of.keys())
+        return is_whole and (len(set(plan.clocks_mhz)) == 1 or dict(plan.group_of).keys() <= self.group_of.keys())
 
     # ---- what is believed of them
 
@@ -345,7 +345,7 @@ class JobModel:
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
         first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.max_clocks.clocks_mhz[0]
-        return self._beliefs.layout.plan_of(schedules, first_nodes, highest_mhz, self.group_of)
+        return self._beliefs.layout.plan_of(schedules, first_nodes, highest_mhz, self.max_clocks.group_of)
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
         """Returns what a plan saves if a view of what is uncertain is right, relative."""

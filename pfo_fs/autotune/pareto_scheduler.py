@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -80,16 +79,16 @@ class ParetoScheduler(FrequencyScheduler):
         self._model: JobModel | None = None
         self._learned: JobModel | None = None  # made with the latest window, for the next decision
         self._choice: Choice | None = None
-        self._tried: dict[object, ClockPlan] = {}  # plans that were measured
+        self._tried: list[ClockPlan] = []  # plans that were measured, the latest last
         self._schedules: list[FrequencySchedule] = []
         self._iterations = 0  # until the end of the latest window: what a replay knows, too
         self._seen = 0
         self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
         self._lost = self._expected_loss = 0.0  # time that trials have taken, or the latest one, in iterations
         self._takes_turns = True
-        self._energy_asked: set[object] = set()  # keys of plans whose energy was to be measured
+        self._energy_asked: set[ClockPlan] = set()  # plans whose energy was to be measured
         self._measured = -1  # the revision of the latest request under which ranks have measured
-        self._running: object = None  # the key of the plan that runs, or ran before the trial
+        self._running: ClockPlan | None = None  # the plan that runs, or ran before the trial
         self._measured_at = 0  # the iteration of the latest measurement
         self._epoch = 0  # that of the latest decision
         self._monitor = Monitor(job_info.dp_degree)
@@ -185,16 +184,15 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._choice is not None
         assert self._answer is not None
         plan, turns, self._measured = self._choice.plan, self._answer.turns, self._answer.revision
-        self._tried.pop(plan.key, None)
-        self._tried[plan.key] = plan
+        self._tried = [*(tried for tried in self._tried if tried != plan), plan]
         window = self._take(results, self._schedules, turns)
         if window is None:
             return
         model = self._learned = self._new_model()
         told = turns != _ALL_FOLLOW
-        if told and not self._goal.slowdowns and plan.key != model.max_clocks.key:
+        if told and not self._goal.slowdowns and plan != model.max_clocks:
             block = len(turns) // len(ROUND)
-            self._beliefs.add_trial(plan.key, trial_of(model, self._beliefs, plan, window, block))
+            self._beliefs.add_trial(trial_of(model, self._beliefs, plan, window, block))
             if self._choice.trial:  # what it has taken is known better now than before
                 took = (window.iterations // 2) * model.judge(plan).late
                 self._lost += max(0.0, took) - self._expected_loss
@@ -207,10 +205,10 @@ class ParetoScheduler(FrequencyScheduler):
         is_regular, self._epoch = epoch != self._epoch and before is not None and before.converged, epoch
         choice = choose(model, before, self._iterations, self._tried, self._lost, is_regular)
         stays = choice.stays
-        if choice.trial and stays is not None and stays.key != (self._running or model.max_clocks.key):
+        if choice.trial and stays is not None and stays != (self._running or model.max_clocks):
             choice = replace(choice, plan=stays, judgement=model.judge(stays), trial=False, windows=0)
         if not choice.trial:  # what ranks go back to after a trial
-            self._running = choice.plan.key
+            self._running = choice.plan
         if choice.trial:
             self._expected_loss = trial_time(choice.judgement, model.trial_iterations << choice.windows)
             self._lost += self._expected_loss
@@ -223,7 +221,7 @@ class ParetoScheduler(FrequencyScheduler):
         answers = self._model.answers if self._model is not None else None
         waiting_w = self._blocking_power_w or self._beliefs.blocking_power_w()
         plans = () if self._choice is None else (self._choice.plan, self._choice.stays)
-        keep = {pipeline: None for plan in plans if plan is not None for pipeline in plan.group_of}
+        keep = {pipeline: None for plan in plans if plan is not None for pipeline, _ in plan.group_of}
         return JobModel(self._beliefs, self._goal, waiting_w, answers, list(keep))
 
     def _plan_request(self) -> ScheduleRequest:
@@ -238,7 +236,7 @@ class ParetoScheduler(FrequencyScheduler):
         # Plans for the pace of a straggler are not measured, and followed at once.
         nothing_to_tell = bool(self._goal.slowdowns) or choice.plan == self._model.max_clocks
         turns: tuple[int, ...] = _ALL_FOLLOW
-        if not nothing_to_tell and (choice.trial or choice.converged or choice.plan.key not in self._beliefs.trials):
+        if not nothing_to_tell and (choice.trial or choice.converged or choice.plan not in self._beliefs.trials):
             turns = self._turns(for_energy=choice.converged and not choice.trial)
         if choice.converged and len(turns) > 1:
             rounds = round(_DEFAULT_SHARE * self._iterations / (len(turns) // 2))
@@ -246,10 +244,10 @@ class ParetoScheduler(FrequencyScheduler):
         steps = -(-steps // len(turns)) * len(turns) if turns else 0
         purpose: Literal["run", "measure"] = "measure" if choice.trial and len(turns) > 1 else "run"
         trial, asked = (
-            self._beliefs.trials.get(choice.plan.key),
-            choice.plan.key in self._energy_asked and not self._is_measuring,
+            self._beliefs.trials.get(choice.plan),
+            choice.plan in self._energy_asked and not self._is_measuring,
         )
-        stays = nothing_to_tell or asked or (trial is not None and trial.saved_error < math.inf)
+        stays = nothing_to_tell or asked or (trial is not None and trial.saved.is_known)
         return ScheduleRequest(self._schedules, purpose, message, choice.converged and stays, turns, steps)
 
     @property
@@ -258,7 +256,7 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._choice is not None
         assert self._model is not None
         plan = self._choice.stays if self._choice.trial and self._choice.stays is not None else self._choice.plan
-        return self._model.judge(plan), self._beliefs.trials.get(plan.key)
+        return self._model.judge(plan), self._beliefs.trials.get(plan)
 
     @property
     def _is_measuring(self) -> bool:
@@ -324,11 +322,11 @@ class ParetoScheduler(FrequencyScheduler):
         if self._is_measuring:  # what it tells is waited for
             return self.plan_inputs
         since = self._seen - self._measured_at
-        trial = self._beliefs.trials.get(choice.plan.key)
-        no_energy = trial is not None and math.isinf(trial.saved_error) and choice.plan.key not in self._energy_asked
+        trial = self._beliefs.trials.get(choice.plan)
+        no_energy = trial is not None and not trial.saved.is_known and choice.plan not in self._energy_asked
         is_due = choice.converged and (no_energy or since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at))
         if is_due:
-            self._energy_asked.add(choice.plan.key)  # where there is no energy counter, it is asked for once
+            self._energy_asked.add(choice.plan)  # where there is no energy counter, it is asked for once
         if is_due or (stragglers is not None and self._backoff.take_turn(iteration_times[-1].step)):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1

@@ -10,7 +10,7 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, LEAST_ROUNDS, Beliefs, block_of
 from pfo_fs.autotune.goals import TIMES_THE_ERROR, PlanGoal, target_of
 from pfo_fs.autotune.job_layout import ClockPlan, JobLayout
-from pfo_fs.autotune.judgements import Trial, error_of_mean
+from pfo_fs.autotune.judgements import Figure, Trial, error_of_mean
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.windows import Window
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
@@ -27,13 +27,6 @@ _USUAL_STEPS = 96
 """Time is then known to about 0.05 %, and energy to a twentieth of its saving."""
 
 
-class _Slope(NamedTuple):
-    """By how much a figure of an iteration changes if all ranks follow the plan, and the standard error of that."""
-
-    value: float
-    error: float
-
-
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, block: int) -> Trial:
     """Returns what a window tells of its plan.
 
@@ -47,15 +40,15 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     modelled_s = _as_modelled(model, window, full_s)
     off = (spans_s - modelled_s) / model.full_s
     later = _slope(off, shares)
-    if math.isinf(later.error):
-        later = _Slope(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
-    saved, saved_error = 0.0, math.inf
+    if not later.is_known:
+        later = Figure(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
+    saved = Figure()
     if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
         alike = Scenarios(model.everything, full_s, range(len(window.pipelines))).iteration_times_s(None)
         longer = _slope(modelled_s / alike, shares).value + later.value
-        saved, saved_error = _saved(model, window, full_s, longer)
+        saved = _saved(model, window, full_s, longer)
     default_steps = round(float((1 - shares).sum()))
-    return Trial(plan, saved, saved_error, later.value, later.error, default_steps)
+    return Trial(plan, saved, later, default_steps)
 
 
 def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:
@@ -69,22 +62,22 @@ def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:
     return found
 
 
-def _slope(values: Array, shares: Array) -> _Slope:
-    """The slope of values over the share of ranks that followed the plan; its error is infinite without turns.
+def _slope(values: Array, shares: Array) -> Figure:
+    """The slope of values over the share of ranks that followed the plan; not known without turns.
 
     Neighbouring iterations are alike, and turns are spread evenly, so the error is rather less than stated.
     """
     around: Array = shares - shares.mean()
     squares = float((around**2).sum())
     if squares == 0 or len(values) < 3:
-        return _Slope(0.0, math.inf)
+        return Figure()
     slope = float((around * values).sum()) / squares
     rest = values - values.mean() - slope * around
-    return _Slope(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
+    return Figure(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
 
 
-def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tuple[float, float]:
-    """The share of energy that the plan saves, and its standard error; infinite where energies are not known.
+def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> Figure:
+    """The share of energy that the plan saves.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
     own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
@@ -97,7 +90,7 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tup
     counts[1:] = (follows[1:] == follows[:-1]) & (steps[1:] == steps[:-1] + 1)[:, None, None]
     with_plan, without = (counts & follows).sum(axis=0), (counts & ~follows).sum(axis=0)
     if (window.energies_j <= 0).any() or (with_plan == 0).any() or (without == 0).any():
-        return 0.0, math.inf
+        return Figure()
     ranks = np.array([rank for rank, order in enumerate(model.problem.pipeline.orders) for _ in order])
     busy_s, busy_j = (
         np.stack([(full_s * each)[:, ranks == rank].sum(axis=1) for rank in range(ranks.max() + 1)], axis=1)
@@ -120,7 +113,7 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tup
     free = max(1.0, float(counts.mean()) * window.iterations - 2)
     error = math.sqrt(float((of_step**2).sum()) * float(counts.mean()) * window.iterations / free)
     saved = 1 - float(left.sum()) - more
-    return saved, math.hypot(error, _MIXED * saved)
+    return Figure(saved, math.hypot(error, _MIXED * saved))
 
 
 class Checked(NamedTuple):
@@ -185,14 +178,14 @@ def checked(
     model = JobModel(beliefs, goal, waiting_w, keep=others)
     plan = model.plan_of(schedules)
     trial = trial_of(model, beliefs, plan, window, len(turns) // len(ROUND))
-    beliefs.add_trial(plan.key, trial)
+    beliefs.add_trial(trial)
     judged = JobModel(beliefs, goal, waiting_w, keep=others).judge(plan)
     share = float(window.spans_s.max(axis=1).mean() / window.step_s.max(axis=1).mean())  # the rest is as long as it was
     return Checked(
         share * judged.slower,
         TIMES_THE_ERROR * share * judged.late_error,
-        trial.saved,
-        TIMES_THE_ERROR * trial.saved_error,
+        trial.saved.value,
+        TIMES_THE_ERROR * trial.saved.error,
         window.iterations,
         trial.default_steps,
     )

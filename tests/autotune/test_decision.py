@@ -28,7 +28,7 @@ SURELY = 0.0001
 
 
 def plan_of(mhz: int) -> ClockPlan:
-    return ClockPlan(((mhz,),), {})
+    return ClockPlan(((mhz,),))
 
 
 def believed(saved: float, late: float = 0.0, late_error: float = SURELY) -> Judgement:
@@ -84,7 +84,7 @@ class FakeModel:
         return self.judgements[plan.clocks_mhz[0][0]]
 
     def knows(self, plan: ClockPlan) -> bool:
-        return plan.key not in self.unknown
+        return plan not in self.unknown
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
         return plan_of(self._mixes.get(every, other.clocks_mhz[0][0]))
@@ -104,8 +104,7 @@ def chosen(
     lost: float = 0.0,
     is_regular: bool = False,
 ) -> Choice:
-    known = {plan.key: plan for plan in tried}
-    return choose(cast("JobModel", cast("Any", model)), last, iterations, known, lost, is_regular)
+    return choose(cast("JobModel", cast("Any", model)), last, iterations, tried, lost, is_regular)
 
 
 NO_TRIALS = 1.0
@@ -210,7 +209,7 @@ def test_a_plan_in_force_stays_unless_another_one_saves_surely_more(more: float,
 
 def test_a_plan_of_another_order_of_instructions_does_not_stay() -> None:
     model = FakeModel({1200: believed(0.1), 1100: believed(0.05)}, planned=1100)
-    model.unknown.add(PLAN.key)
+    model.unknown.add(PLAN)
     assert chosen(model, in_force(PLAN), (PLAN,)).plan == OTHER
 
 
@@ -289,7 +288,7 @@ def test_trials_of_few_micro_batches_and_of_a_part_of_the_way_take_turns(count: 
     model = trying(believed(0.09, late=0.002, late_error=0.002), mixes={1: 1150}, nearer={1.0: 1160})
     model.judgements[1160] = believed(0.1, late=0.001)
     tried = (PLAN, *(plan_of(100 + number) for number in range(count - 1)))
-    model.unknown = {plan.key for plan in tried[1:]}
+    model.unknown = set(tried[1:])
     choice = chosen(model, in_force(PLAN), tried)
     assert choice.trial
     assert choice.plan == plan_of(1160 if count % 2 else 1150)

@@ -19,6 +19,6 @@ def test_the_last_instruction_of_a_stretch_begins_when_its_clock_is_known_to_act
 
 
 def test_changes_between_ranks_are_none_and_the_pipeline_that_has_most_counts() -> None:
-    plan = ClockPlan(((1410, 1200, 1200, 900), (1410, 1200, 900, 1410)), {1: 1})
+    plan = ClockPlan(((1410, 1200, 1200, 900), (1410, 1200, 900, 1410)), ((1, 1),))
     assert plan.changes([0, 2, 4]) == 2
     assert plan.changes([0, 4]) == 3
