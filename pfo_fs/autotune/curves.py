@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
@@ -19,8 +19,7 @@ _MOST_GRID_POINTS = 1200
 """At most 1,200 pairs of instruction and clock are estimated together: their covariance then takes 12 MB."""
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """How to look at what is uncertain.
 
     Attributes:

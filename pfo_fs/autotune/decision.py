@@ -128,44 +128,6 @@ class _Planned:
     likely: ClockPlan | None
 
 
-def _planned(
-    model: JobModel,
-    margin: float,
-    least_saved: float,
-    near: ClockPlan | None,
-    steady: bool,
-) -> _Planned:
-    """Makes plans for the target.
-
-    Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the time
-    that the planner is asked for moves until the verdict agrees.
-
-    Args:
-        model: What is believed.
-        margin: Relative: by how much the planner is asked for another time than the target at first.
-        least_saved: A plan that saves less than this is of no interest.
-        near: The plan that runs; None: there is none.
-        steady: Whether all instructions of a rank have one clock.
-    """
-    made: list[tuple[float, Judgement, ClockPlan]] = []
-    # A plan may hardly be faster than max clocks, so the aim nears that in steps.
-    least_margin = min(0.0, model.full_s / model.target_s - 1)
-    margin = margin if margin > least_margin else least_margin + TOLERANCE / 2
-    for _ in range(_MOST_MADE):
-        plan = model.plan(1 + margin, near=near, steady=steady)
-        found = model.judge(plan)
-        over = found.late + SURE * found.late_error - TOLERANCE
-        made.append((margin, found, plan))
-        # Where there is no room for an earlier end, only a measurement tells.
-        is_unsure = found.late <= TOLERANCE < SURE * found.late_error and margin - over < least_margin
-        if found.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
-            break
-        margin = max(margin - over - TOLERANCE / 4, least_margin + (margin - least_margin) / 4)
-    sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
-    likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
-    return _Planned(sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None)
-
-
 def choose(
     model: JobModel,
     last: Choice | None,
@@ -189,111 +151,144 @@ def choose(
         is_regular: Whether this follows a regular measurement of a plan that had settled.
     """
     if model.one_stretch and (last is None or last.steady):
-        found = _choose(model, last, iterations, tried, lost, is_regular, steady=True)
-        if model.only_steady or not found.converged:
-            return replace(found, steady=True)
-    return _choose(model, last, iterations, tried, lost, is_regular, steady=False)
+        choice = _Decision(model, last, iterations, tried, lost, is_regular, steady=True).choice()
+        if model.only_steady or not choice.converged:
+            return replace(choice, steady=True)
+    return _Decision(model, last, iterations, tried, lost, is_regular, steady=False).choice()
 
 
-def _choose(
-    model: JobModel,
-    last: Choice | None,
-    iterations: int,
-    tried: Sequence[ClockPlan],
-    lost: float,
-    is_regular: bool,
-    steady: bool,
-) -> Choice:
-    """Applies the rule to plans with any clocks, or to those with one clock per rank."""
-    before = [] if last is None else [last.stays, last.plan, *tried[-_REMEMBERED:]]
-    known = [plan for plan in before if plan is not None and model.knows(plan)]
-    judged = [(plan, model.judge(plan)) for plan in known]
-    # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in time. A
-    # first plan has to be in time more likely than not: there is none to go back to.
-    stays = None if last is None else last.stays if last.trial else last.plan
-    first = last.plan if last is not None and last.trial and stays is None else None
-    usable = [
-        (plan, found)
-        for plan, found in judged
-        if in_time(found) or (plan is stays and not is_late(found)) or (plan is first and found.late <= TOLERANCE)
-    ]
-    run = usable[0] if usable else None
-    for other in usable[1:]:
-        if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
-            run = other
-    if run is not None and run[1].saved < 0:
-        run = None  # max clocks take less
-    least = run[1].saved + LEAST_GAIN if run is not None else 0.0
-    if last is not None and last.trial and last.plan in tried and last.windows + 1 < _MOST_WINDOWS:
-        found = next((found for plan, found in judged if plan == last.plan), None)
-        is_open = found is not None and not in_time(found) and not is_late(found)
-        if found is not None and is_open and found.saved > least and may_be_tried(found):
-            return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
-    planned = _planned(model, last.margin if last is not None else TOLERANCE / 2, least, run and run[0], steady)
-    note = ""
-    if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
-        plan = planned.sure or model.max_clocks
-        run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
-    plan, judgement = run
-    stays = plan if plan in tried else None
-    in_vain = _in_vain(last, plan, is_regular)
-    left = LOST_TIME * (HORIZON + iterations) - lost
-    may_expect = in_vain < 2 * TRIALS_IN_VAIN
-    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan, steady))):
-        found = model.judge(likely)
-        took = trial_time(found, model.trial_iterations)
-        is_more = found.saved > judgement.saved + LEAST_GAIN
-        if likely not in tried and is_more and may_expect and may_be_tried(found) and took <= left:
-            note = "measuring a plan that is likely in time"
-            return Choice(likely, found, planned.margin, stays, trial=True, in_vain=in_vain, note=note)
-    if stays is None:
-        return Choice(plan, judgement, planned.margin, plan, in_vain=in_vain, note=note)
-    # Half of the time that is left, so that there is some for the next trial.
-    may_hope = left > 0 and in_vain < TRIALS_IN_VAIN
-    hoped = _hopeful_plan(model, plan, tried, left / 2, steady) if may_hope else None
-    if hoped is not None:
-        trial, more = hoped
-        expected = model.judge(trial)
-        energy = max(0.0, judgement.saved - expected.saved) * model.trial_iterations
-        may_win = LUCK * more * max(HORIZON, iterations)
-        if more > LEAST_GAIN and may_win > energy:
-            note = "trying clocks that may take less energy"
-            return Choice(trial, expected, planned.margin, plan, trial=True, in_vain=in_vain, note=note)
-    return Choice(plan, judgement, planned.margin, plan, converged=True, in_vain=in_vain, note=note)
+@dataclass(frozen=True)
+class _Decision:
+    """The rule for plans with any clocks, or for those with one clock per rank (`steady`); else as for `choose`."""
 
+    model: JobModel
+    last: Choice | None
+    iterations: int
+    tried: Sequence[ClockPlan]
+    lost: float
+    is_regular: bool
+    steady: bool
 
-def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
-    """How many trials in a row have won nothing, if this plan is to run now; a regular measurement allows one more."""
-    if last is None or last.stays is None or plan != last.stays:
-        return 0
-    found = last.in_vain + last.trial
-    return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
+    def choice(self) -> Choice:
+        """Returns what to do."""
+        model, last = self.model, self.last
+        run = self._known()
+        least = model.judge(run).saved + LEAST_GAIN if run is not None else 0.0
+        if last is not None and last.trial and last.plan in self.tried and last.windows + 1 < _MOST_WINDOWS:
+            judgement = model.judge(last.plan) if model.knows(last.plan) else None
+            is_open = judgement is not None and not in_time(judgement) and not is_late(judgement)
+            if judgement is not None and is_open and judgement.saved > least and may_be_tried(judgement):
+                return replace(last, judgement=judgement, windows=last.windows + 1, note="measuring a plan again")
+        planned = self._planned(last.margin if last is not None else TOLERANCE / 2, least, run)
+        note = ""
+        if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
+            run, note = planned.sure or model.max_clocks, "another plan saves more" if last is not None else ""
+        judgement = model.judge(run)
+        stays = run if run in self.tried else None
+        in_vain = self._in_vain(run)
+        choice = Choice(run, judgement, planned.margin, stays or run, in_vain=in_vain, note=note)
+        left = LOST_TIME * (HORIZON + self.iterations) - self.lost
+        for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, run, self.steady))):
+            expected = model.judge(likely)
+            is_more = expected.saved > judgement.saved + LEAST_GAIN
+            is_new = likely not in self.tried and in_vain < 2 * TRIALS_IN_VAIN
+            if is_new and is_more and self._may_take(expected, left):
+                note = "measuring a plan that is likely in time"
+                return replace(choice, plan=likely, judgement=expected, stays=stays, trial=True, note=note)
+        if stays is None:
+            return choice
+        # Half of the time that is left, so that there is some for the next trial.
+        hoped = self._hopeful_plan(run, left / 2) if left > 0 and in_vain < TRIALS_IN_VAIN else None
+        if hoped is not None:
+            plan, more = hoped
+            expected = model.judge(plan)
+            energy = max(0.0, judgement.saved - expected.saved) * model.trial_iterations
+            if LUCK * more * max(HORIZON, self.iterations) > energy:
+                note = "trying clocks that may take less energy"
+                return replace(choice, plan=plan, judgement=expected, trial=True, note=note)
+        return replace(choice, converged=True)
 
-
-def _hopeful_plan(
-    model: JobModel, run: ClockPlan, known: Sequence[ClockPlan], most_time: float, steady: bool
-) -> tuple[ClockPlan, float] | None:
-    """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
-
-    Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no more
-    than `most_time`, as a number of iterations. No plan in `known` is tried again. Neither way is better on
-    all jobs: where a change of the clock takes long, few micro-batches tell nothing.
-    """
-    for share in _HOPES:
-        view = View(
-            *(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error))
-        )
-        hoped = model.plan(1 + TOLERANCE / 2, view, run, steady)
-        more = model.saved_if(hoped, view) - model.saved_if(run, view)
-        if more <= LEAST_GAIN:
-            continue
-        number = len(known)
-        few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
-        steps = (model.nearer(run, hoped, part) for part in PARTS)
-        for plan in chain(steps, few) if number % 2 else chain(few, steps):
-            if plan == run or plan in known:
+    def _known(self) -> ClockPlan | None:
+        """The plan that saves most of those that ran or were tried and may run on; None if max clocks take less."""
+        model, last = self.model, self.last
+        if last is None:
+            return None
+        before = [last.stays, last.plan, *self.tried[-_REMEMBERED:]]
+        # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in
+        # time. A first plan has to be in time more likely than not: there is none to go back to.
+        stays = last.stays if last.trial else last.plan
+        first = last.plan if stays is None else None
+        run: ClockPlan | None = None
+        for plan in before:
+            if plan is None or not model.knows(plan):
                 continue
-            found = model.judge(plan)
-            if may_be_tried(found) and trial_time(found, model.trial_iterations) <= most_time:
-                return plan, more
-    return None
+            judgement = model.judge(plan)
+            may_stay = (plan is stays and not is_late(judgement)) or (plan is first and judgement.late <= TOLERANCE)
+            if not in_time(judgement) and not may_stay:
+                continue
+            if run is None or judgement.saved > model.judge(run).saved + LEAST_GAIN:
+                run = plan
+        return None if run is None or model.judge(run).saved < 0 else run
+
+    def _planned(self, margin: float, least_saved: float, near: ClockPlan | None) -> _Planned:
+        """Makes plans for the target.
+
+        Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the
+        time that the planner is asked for moves until the verdict agrees.
+
+        Args:
+            margin: Relative: by how much the planner is asked for another time than the target at first.
+            least_saved: A plan that saves less than this is of no interest.
+            near: The plan that runs; None: there is none.
+        """
+        model = self.model
+        made: list[tuple[float, Judgement, ClockPlan]] = []
+        # A plan may hardly be faster than max clocks, so the aim nears that in steps.
+        least_margin = min(0.0, model.full_s / model.target_s - 1)
+        margin = margin if margin > least_margin else least_margin + TOLERANCE / 2
+        for _ in range(_MOST_MADE):
+            plan = model.plan(1 + margin, near=near, steady=self.steady)
+            judgement = model.judge(plan)
+            over = judgement.late + SURE * judgement.late_error - TOLERANCE
+            made.append((margin, judgement, plan))
+            # Where there is no room for an earlier end, only a measurement tells.
+            is_unsure = judgement.late <= TOLERANCE < SURE * judgement.late_error and margin - over < least_margin
+            if judgement.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
+                break
+            margin = max(margin - over - TOLERANCE / 4, least_margin + (margin - least_margin) / 4)
+        sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
+        likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
+        return _Planned(sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None)
+
+    def _in_vain(self, run: ClockPlan) -> int:
+        """How many trials in a row have won nothing, if this plan is to run; a regular measurement allows one more."""
+        last = self.last
+        if last is None or last.stays is None or run != last.stays:
+            return 0
+        trials = last.in_vain + last.trial
+        return min(trials, TRIALS_IN_VAIN - 1) if self.is_regular else trials
+
+    def _may_take(self, expected: Judgement, most_time: float) -> bool:
+        """Whether a plan may be tried, and is expected to take no more time than this, as a number of iterations."""
+        return may_be_tried(expected) and trial_time(expected, self.model.trial_iterations) <= most_time
+
+    def _hopeful_plan(self, run: ClockPlan, most_time: float) -> tuple[ClockPlan, float] | None:
+        """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
+
+        Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no
+        more than `most_time`. No plan is tried again. Neither way is better on all jobs: where a change of the clock
+        takes long, few micro-batches tell nothing.
+        """
+        model, number = self.model, len(self.tried)
+        for share in _HOPES:
+            view = View(*(share * each for each in HOPEFUL))
+            hoped = model.plan(1 + TOLERANCE / 2, view, run, self.steady)
+            more = model.saved_if(hoped, view) - model.saved_if(run, view)
+            if more <= LEAST_GAIN:
+                continue
+            few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
+            steps = (model.nearer(run, hoped, part) for part in PARTS)
+            for plan in chain(steps, few) if number % 2 else chain(few, steps):
+                if plan != run and plan not in self.tried and self._may_take(model.judge(plan), most_time):
+                    return plan, more
+        return None

@@ -221,7 +221,7 @@ class JobModel:
         return self._power_at(_MOST_SLOWDOWN)
 
     def _scenarios(self, view: View) -> Scenarios:
-        everything = replace(view, time_error=math.inf, power_error=math.inf)
+        everything = view._replace(time_error=math.inf, power_error=math.inf)
         profile, wider = self.curves.profile(self._source, view), self.curves.profile(self._source, everything)
         problem = replace(self.problem, profile=profile, wider=wider)
         return Scenarios(problem, self._iterations[0], self._columns())
