@@ -35,28 +35,13 @@ class PlanGoal:
     slowdowns: Mapping[int, float]
 
     @property
-    def slowest(self) -> float:
-        """Iteration time of the slowest straggler as a multiple of a healthy pipeline's; 1.0 without stragglers."""
-        return max(self.slowdowns.values(), default=1.0)
-
-    @property
     def slow_pipelines(self) -> frozenset[int]:
         """The pipelines that are slower than their clocks explain."""
         return frozenset(pipeline for pipeline, slowdown in self.slowdowns.items() if slowdown > 1.0)
 
-    @property
-    def key(self) -> object:
-        """A key that is equal for goals with the same plans."""
-        return str(self.target), tuple(sorted(self.slowdowns.items()))
-
 
 def goal_of(plan_inputs: PlanInputs, default_target: Target) -> PlanGoal:
-    """Returns the goal that follows from plan inputs.
-
-    Args:
-        plan_inputs: The stragglers found and announced, and the target that the user has written, if any.
-        default_target: The target from the scheduler's arguments.
-    """
+    """Returns the goal that follows from plan inputs; the default target is that of the scheduler's arguments."""
     slowdowns = dict(plan_inputs.slow_pipelines)
     announced = plan_inputs.straggler
     if announced is not None:
@@ -87,7 +72,6 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
     """Returns the text about the goal of the plans.
 
     Args:
-        goal: Target and stragglers.
         impossibility: Why no plan keeps to the target; empty if one does.
         reasons: For each pipeline that was found to straggle, how that was noticed.
     """
@@ -101,26 +85,25 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
             else f"pipeline {pipeline} ({reasons.get(pipeline, 'announced')})"
             for pipeline in sorted(goal.slowdowns)
         )
-        text += f"; pace of a straggler, {goal.slowest:.2f} times as slow: {names}"
+        text += f"; pace of a straggler, {max(goal.slowdowns.values()):.2f} times as slow: {names}"
     return text
 
 
-def measured_text(found: Judgement, trial: Trial | None) -> str:
+def measured_text(believed: Judgement, trial: Trial | None) -> str:
     """Returns what was measured of a plan beside default clocks, each figure with its error.
 
-    Args:
-        found: What is believed of it.
-        trial: What was measured; None: nothing yet. Nothing that is only modelled is said.
+    Nothing that is only modelled is said: `trial` is None if nothing was measured yet.
     """
-    if not found.saved and not found.saved_error:
+    if not believed.saved and not believed.saved_error:
         return "all at max clocks"
     if trial is None:
         return "not measured yet"
     energy = "energy not measured yet"
     if trial.saved.is_known:
-        verb = "saves" if found.saved >= 0 else "takes more energy, by"
-        energy = f"{verb} {_with_error(abs(found.saved), found.saved_error, 1)}"
-    time = f"{_with_error(abs(found.slower), found.late_error, 2)} {'slower' if found.slower >= 0 else 'faster'}"
+        verb = "saves" if believed.saved >= 0 else "takes more energy, by"
+        energy = f"{verb} {_with_error(abs(believed.saved), believed.saved_error, 1)}"
+    word = "slower" if believed.slower >= 0 else "faster"
+    time = f"{_with_error(abs(believed.slower), believed.late_error, 2)} {word}"
     steps = f"against {trial.default_steps:,} steps at default clocks" if trial.default_steps else "beside the model"
     return f"{energy}, {time}, {steps}"
 
@@ -129,13 +112,13 @@ def _with_error(value: float, error: float, digits: int) -> str:
     return f"{100 * value:.{digits}f} ± {100 * TIMES_THE_ERROR * error:.{digits}f} %"
 
 
-def figures_of(model: JobModel, found: Judgement, trial: Trial | None) -> dict[str, float]:
+def figures_of(model: JobModel, believed: Judgement, trial: Trial | None) -> dict[str, float]:
     """Returns the figures of a model, by the names in `model.json`, and what was measured of the plan in force."""
     measured: dict[str, float] = {}
     if trial is not None:
-        measured = {"more_time": found.slower, "off_target": found.late, "more_time_error": found.late_error}
+        measured = {"more_time": believed.slower, "off_target": believed.late, "more_time_error": believed.late_error}
         measured["default_steps"] = trial.default_steps
         if trial.saved.is_known:
-            measured |= {"energy_saved": found.saved, "energy_saved_error": found.saved_error}
+            measured |= {"energy_saved": believed.saved, "energy_saved_error": believed.saved_error}
     delay_s = model.calibration.delay_s if model.calibration else 0.0
     return {"blocking_power_w": model.problem.blocking_power_w, "delay_s": delay_s, **measured}
