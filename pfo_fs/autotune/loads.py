@@ -194,8 +194,8 @@ class LoadModel:
         durations are then about as the model explains them; else their mean is what the model explains. How iterations
         differ from each other always stays, since it makes the longest of several paths longer.
         """
-        ratio, error = ratio_of(self.kind_of_node, window, ratios)
-        logs: Array = np.log(window.times_s / ratio)
+        ratio_logs, error = ratio_of(self.kind_of_node, window, ratios)
+        logs: Array = np.log(window.times_s) - ratio_logs
         explained = self._explained.get(id(window))
         if explained is None:
             return np.exp(logs)
@@ -242,12 +242,11 @@ class _Cells:
     ) -> None:
         """Estimates all ratios at once with what iterations have in common; loads are integrated out.
 
-        Everything is linear in the logarithms, so this is one system of normal equations. The parts that iterations and
+        Everything is linear in the logarithms, so this is one least-squares problem. The parts that iterations and
         loads play are uncertain, too, and are known only as well as other runs of the same iterations tell them; so are
         the bases, which only the runs of this window tell.
 
         Args:
-            rows: All windows.
             above: Log duration above the base of each run, the ratio included.
             of_place: What the place in the iteration explains of it.
             gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
@@ -258,51 +257,37 @@ class _Cells:
         """
         if not self._cells:
             return
-        latest = np.flatnonzero(rows.latest)
+        from scipy.sparse import csr_array
+
+        latest, weights_now, shifts = rows.latest, weights[rows.latest], rows.shifts[rows.latest]
         steps, step = np.unique(rows.by_step[latest], return_inverse=True)
         kinds, cells = len(gain), len(self._cells)
-        in_cell = np.full((len(rows.logs), kinds), -1)
-        for cell, (key, at, _, _) in enumerate(self._cells):
-            in_cell[at, key[0]] = cell
+        in_cell = np.full(rows.logs.shape, -1)
+        for number, (key, at, _, _) in enumerate(self._cells):
+            in_cell[at, key[0]] = number
         in_cell = in_cell[latest]
         # What the runs at one clock have in common is asked for here: their errors are those of noise alone.
-        noise2 = np.maximum(1 / np.maximum(weights[latest], 1e-30) - rows.ratio_errors[latest] ** 2, _LEAST_NOISE**2)
-        noise2 = noise2 + (_UNSURE_SHIFT * rows.shifts[latest]) ** 2
-        weight = np.where(weights[latest] > 0, np.where(in_cell >= 0, 1 / noise2, surely[latest]), 0.0)
-        at_clock = above[latest] + rows.shifts[latest]
-        seen = np.where(in_cell >= 0, at_clock, above[latest] - rows.ratio_logs[latest]) - of_place[latest]
+        noise2 = np.maximum(1 / np.maximum(weights_now, 1e-30) - rows.ratio_errors[latest] ** 2, _LEAST_NOISE**2)
+        noise2 = noise2 + (_UNSURE_SHIFT * shifts) ** 2
+        weight = np.where(weights_now > 0, np.where(in_cell >= 0, 1 / noise2, surely[latest]), 0.0)
+        off = np.where(in_cell >= 0, shifts, -rows.ratio_logs[latest])
+        seen = above[latest] + off - of_place[latest]
         shared = _shared_by_steps(load, (weights * gain**2).sum(axis=1), rows.by_step)
-        pull = weight * gain
-        scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
+        # The parameters of each run: its cell, its iteration's effect on its kind, its iteration's load, its base.
+        row, kind = np.indices(weight.shape).reshape(2, -1)
+        run, cell, step_of_run = np.arange(weight.size), in_cell.ravel(), step[row]
         first_load = cells + len(steps) * kinds
         first_base = first_load + len(steps)
-        size = first_base + kinds
-        matrix, right = np.zeros((size, size)), np.zeros(size)
-        told = weight * seen - pull * (scale * (pull * seen).sum(axis=1))[:, None]  # C^-1 y of each row
-        at_step = cells + step[:, None] * kinds + np.arange(kinds)  # the parameter of each run's iteration and kind
-        everywhere: Array = np.ones(len(step), bool)
-        # The parameters that each run of a kind has, and where it has them.
-        parameters = [
-            [
-                (in_cell[:, k], in_cell[:, k] >= 0),
-                (at_step[:, k], everywhere),
-                (np.full(len(step), first_base + k), everywhere),
-            ]
-            for k in range(kinds)
-        ]
-        for k in range(kinds):
-            for place, there in parameters[k]:
-                np.add.at(right, place[there], told[there, k])
-            np.add.at(right, first_load + step, gain[k] * told[:, k])
-            for other in range(kinds):
-                value = (weight[:, k] if k == other else 0.0) - pull[:, k] * pull[:, other] * scale
-                for place, there in parameters[k]:
-                    for place2, there2 in parameters[other]:
-                        both = there & there2
-                        np.add.at(matrix, (place[both], place2[both]), value[both])
-                    np.add.at(matrix, (place[there], first_load + step[there]), gain[other] * value[there])
-                    np.add.at(matrix, (first_load + step[there], place[there]), gain[other] * value[there])
-                np.add.at(matrix, (first_load + step, first_load + step), gain[k] * gain[other] * value)
+        parameters = (cell, cells + step_of_run * kinds + kind, first_load + step_of_run, first_base + kind)
+        shares = (cell >= 0, np.ones_like(run), gain[kind], np.ones_like(run))
+        entries = np.concatenate(shares), (np.tile(run, 4), np.maximum(np.concatenate(parameters), 0))
+        design = csr_array(entries, shape=(weight.size, first_base + kinds))
+        # The inverse of the covariance of a row's runs is diag(weight) - scale * pull pull^T: they share a load.
+        pull = weight * gain
+        scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
+        pulled = csr_array((pull.ravel(), (row, run)), shape=(len(weight), weight.size)) @ design
+        matrix = design.T @ design.multiply(weight.reshape(-1, 1)) - pulled.T @ pulled.multiply(scale[:, None])
+        right = design.T @ (weight * seen).ravel() - pulled.T @ (scale * (pull * seen).sum(axis=1))
         prior = np.concatenate(
             [
                 np.full(cells, _NOTHING_KNOWN),
@@ -311,11 +296,10 @@ class _Cells:
                 np.where(rows.tells_base, _NOTHING_KNOWN, 1 / _LEVEL_DRIFT**2),
             ]
         )
-        matrix[np.arange(size), np.arange(size)] += prior
-        covariance = np.linalg.inv(matrix)
+        covariance = np.linalg.inv(matrix.toarray() + np.diag(prior))
         found, variance = covariance @ right, np.diag(covariance)
-        for cell, (key, at, before, prior_error) in enumerate(self._cells):
-            mean, error2 = float(found[cell]), _UNLIKE_NORMAL * float(variance[cell])
+        for number, (key, at, before, prior_error) in enumerate(self._cells):
+            mean, error2 = float(found[number]), _UNLIKE_NORMAL * float(variance[number])
             self.known[key] = len(at), mean, error2**0.5
             beforehand = 1 / max(prior_error, 1e-6) ** 2
             now = (mean / error2 + before * beforehand) / (1 / error2 + beforehand)
