@@ -64,14 +64,14 @@ class Rows:
             np.vstack(of_windows) for of_windows in zip(*tables, strict=True)
         )
         pipelines_of_step = np.concatenate([np.full(each.iterations, len(each.pipelines)) for each in windows])
-        self.by_step = np.repeat(np.arange(len(pipelines_of_step)), pipelines_of_step * batches)
+        self.by_step: Array = np.repeat(np.arange(len(pipelines_of_step)), pipelines_of_step * batches)
         self.by_place = np.tile(np.arange(batches), len(self.logs) // batches)
         self.seen = known & (node_at >= 0)[self.by_place]
         # By how much longer a run would have taken at the clock of its schedule than at the one at which it ran.
         self.shifts = own_logs - self.ratio_logs
         self.top_mhz = ratios.top_mhz
         self.at_top = (self.mhz >= self.top_mhz) & (ran_mhz >= _SAME_CLOCK * self.top_mhz) & self.at_clock
-        self.windows = np.repeat(np.arange(len(windows)), [len(of_window[0]) for of_window in tables])
+        self.windows: Array = np.repeat(np.arange(len(windows)), [len(of_window[0]) for of_window in tables])
         self.latest = self.windows == len(windows) - 1
         # A pipeline has a base of its own in each window: what all instructions take drifts from one to the next.
         pipelines = [np.tile(np.repeat(np.array(each.pipelines), batches), each.iterations) for each in windows]

@@ -257,8 +257,6 @@ class _Cells:
         """
         if not self._cells:
             return
-        from scipy.sparse import csr_array
-
         latest, weights_now, shifts = rows.latest, weights[rows.latest], rows.shifts[rows.latest]
         steps, step = np.unique(rows.by_step[latest], return_inverse=True)
         kinds, cells = len(gain), len(self._cells)
@@ -273,21 +271,24 @@ class _Cells:
         off = np.where(in_cell >= 0, shifts, -rows.ratio_logs[latest])
         seen = above[latest] + off - of_place[latest]
         shared = _shared_by_steps(load, (weights * gain**2).sum(axis=1), rows.by_step)
-        # The parameters of each run: its cell, its iteration's effect on its kind, its iteration's load, its base.
-        row, kind = np.indices(weight.shape).reshape(2, -1)
-        run, cell, step_of_run = np.arange(weight.size), in_cell.ravel(), step[row]
         first_load = cells + len(steps) * kinds
         first_base = first_load + len(steps)
-        parameters = (cell, cells + step_of_run * kinds + kind, first_load + step_of_run, first_base + kind)
-        shares = (cell >= 0, np.ones_like(run), gain[kind], np.ones_like(run))
-        entries = np.concatenate(shares), (np.tile(run, 4), np.maximum(np.concatenate(parameters), 0))
-        design = csr_array(entries, shape=(weight.size, first_base + kinds))
+        size = first_base + kinds
+        matrix, right = np.zeros((size, size)), np.zeros(size)
+        # The parameters of each run, and its share of them: its cell, its iteration's effect and load, its base.
+        number, kind, whole = step[:, None], np.arange(kinds), np.ones_like(weight)
+        own = np.maximum(in_cell, 0), cells + number * kinds + kind, first_load + number, first_base + kind
+        places, shares = np.stack(np.broadcast_arrays(*own)), np.stack([in_cell >= 0, whole, whole * gain, whole])
         # The inverse of the covariance of a row's runs is diag(weight) - scale * pull pull^T: they share a load.
         pull = weight * gain
         scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
-        pulled = csr_array((pull.ravel(), (row, run)), shape=(len(weight), weight.size)) @ design
-        matrix = design.T @ design.multiply(weight.reshape(-1, 1)) - pulled.T @ pulled.multiply(scale[:, None])
-        right = design.T @ (weight * seen).ravel() - pulled.T @ (scale * (pull * seen).sum(axis=1))
+        told = weight * seen - pull * (scale * (pull * seen).sum(axis=1))[:, None]
+        for k in range(kinds):
+            np.add.at(right, places[..., k], shares[..., k] * told[:, k])
+            for other in range(kinds):
+                value = (weight[:, k] if k == other else 0.0) - pull[:, k] * pull[:, other] * scale
+                at = places[:, None, :, k], places[None, ..., other]
+                np.add.at(matrix, at, shares[:, None, :, k] * shares[None, ..., other] * value)
         prior = np.concatenate(
             [
                 np.full(cells, _NOTHING_KNOWN),
@@ -296,7 +297,7 @@ class _Cells:
                 np.where(rows.tells_base, _NOTHING_KNOWN, 1 / _LEVEL_DRIFT**2),
             ]
         )
-        covariance = np.linalg.inv(matrix.toarray() + np.diag(prior))
+        covariance = np.linalg.inv(matrix + np.diag(prior))
         found, variance = covariance @ right, np.diag(covariance)
         for number, (key, at, before, prior_error) in enumerate(self._cells):
             mean, error2 = float(found[number]), _UNLIKE_NORMAL * float(variance[number])
