@@ -55,11 +55,7 @@ def block_of(step_s: float, late_s: float, least_s: float) -> int:
 class Beliefs:
     """What is believed of a job.
 
-    Args:
-        layout: The job.
-
     Attributes:
-        layout: As given.
         samples: Time and power of each instruction at each clock, at an ordinary load.
         loads: What varies; None before the first window.
         windows: The latest windows.
@@ -106,10 +102,9 @@ class Beliefs:
         schedules: Sequence[FrequencySchedule],
         turns: Sequence[int] = (),
     ) -> Window | None:
-        """Adds what was measured under schedules; returns it, or None if no pipeline was measured on all stages.
+        """Adds what was measured in one window; returns it, or None if no pipeline was measured on all stages.
 
         Args:
-            results: The results of one window.
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
         """
@@ -228,8 +223,7 @@ class Beliefs:
     def curves(self) -> Curves:
         """Returns what is believed of each instruction at each clock."""
         if self._curves is None:
-            layout = self.layout
-            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz)
+            self._curves = Curves(self.samples, self.layout.kinds, self.layout.clocks_mhz)
         return self._curves
 
     def ratios(self) -> Ratios:

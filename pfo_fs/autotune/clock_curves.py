@@ -105,14 +105,7 @@ class _Grid:
 
 
 class _Curves:
-    """Curves that are flat down to a clock: what measurements say of them.
-
-    Args:
-        prior: What is known beforehand.
-        grid: All instructions at all clocks.
-        values, errors: As for `_believe`.
-        end: The curves are flat for z up to this.
-    """
+    """Curves that are flat for z up to `end`: what measurements (nan: none) say of them."""
 
     def __init__(self, prior: Prior, grid: _Grid, values: Array, errors: Array, end: float) -> None:
         self._prior, self._grid = prior, grid
@@ -158,11 +151,10 @@ class _Curves:
 
 
 def _believe(prior: Prior, grid: _Grid, measured: Sequence[tuple[float, float] | None], wanted: int) -> Belief:
-    """Returns what is believed at the first rows of the grid.
+    """Returns what is believed at the first `wanted` rows of the grid.
 
     Args:
         measured: Of each row, what was measured there, as a logarithm, and its relative error; None: nothing.
-        wanted: The belief is about this number of rows.
     """
     values, errors = np.array([each or (math.nan, 0.0) for each in measured]).T
     sloped = _Curves(prior, grid, values, errors, 0.0)
@@ -212,8 +204,7 @@ class ClockCurves:
 
     Attributes:
         where: Kind and clock (MHz) of each row of the beliefs.
-        times: Logarithm of the time in s.
-        powers: Logarithm of the power in W.
+        times, powers: Logarithm of the time in s, and of the power in W.
     """
 
     where: Sequence[tuple[Kind, int]]

@@ -47,13 +47,7 @@ EVERYTHING = View(time_error=math.inf, power_error=math.inf)
 
 
 class Curves:
-    """The curves of all instructions of a job, from everything that was measured so far.
-
-    Args:
-        samples: What was measured.
-        kinds: The kinds of instructions that the job runs.
-        clocks_mhz: For each stage, the clocks that its GPUs offer.
-    """
+    """The curves of all kinds of instructions of a job, at the clocks that GPUs offer to each stage."""
 
     def __init__(self, samples: Samples, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]) -> None:
         self._measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
@@ -70,11 +64,6 @@ class Curves:
         """The clocks to be estimated: those that are worth it, evenly thinned out if there are many."""
         useful = [mhz for mhz in sorted(clocks_mhz, reverse=True) if mhz >= LOWEST * self._top_mhz[kind]]
         return useful[:: math.ceil(len(useful) * kinds / _MOST_GRID_POINTS)]
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """The kinds of instructions that have a curve."""
-        return sorted(self._table)
 
     def ratios(self, kinds: Sequence[Kind]) -> Ratios:
         """Returns r for kinds, in this order."""
@@ -117,11 +106,9 @@ class Curves:
         return found
 
     def profile(self, source: str, view: View = EXPECTED) -> Profile:
-        """Returns the estimates in the form that the planner uses, with their standard errors as spreads.
+        """Returns the estimates in the planner's form, with their standard errors as spreads.
 
-        Args:
-            source: Text that messages begin with.
-            view: How to look at what is uncertain.
+        Messages begin with `source`.
         """
         table = {}
         for kind, estimates in self._table.items():

@@ -45,9 +45,7 @@ class Ratios:
 class Rows:
     """Windows by micro-batch: a row for each micro-batch of each iteration and pipeline, a column for each kind.
 
-    Args:
-        node_at: The node of each micro-batch and kind; -1: there is none.
-        kinds: The kind of each node.
+    `node_at` is the node of each micro-batch and kind, -1 where there is none; `kinds` the kind of each node.
     """
 
     def __init__(self, node_at: Array, kinds: Array, windows: Sequence[Window], ratios: Ratios) -> None:
@@ -85,9 +83,6 @@ class Rows:
 class Effect:
     """What runs of one group have in common beyond their loads, such as those of one iteration: shrunk to what is real.
 
-    Args:
-        groups: The group of each row, from 0.
-
     Attributes:
         values: The effect on each row and kind.
         real: For each kind, the variance of the effects, without that of their errors.
@@ -102,12 +97,7 @@ class Effect:
         self.parameters: Array = 0.0
 
     def update(self, left: Array, weights: Array) -> None:
-        """Estimates the effects anew.
-
-        Args:
-            left: What is left of each row and kind, without the effects so far.
-            weights: 1 / variance of each.
-        """
+        """Estimates the effects anew from what is left of each row and kind; `weights`: 1 / variance of each."""
         total = self._sums(weights)
         means = self._sums(weights * (left + self.values)) / np.maximum(total, 1e-30)
         known = total > 0

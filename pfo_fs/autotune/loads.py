@@ -50,12 +50,9 @@ class Found:
     """What windows tell of one kind at one clock.
 
     Attributes:
-        kind: (stage, instruction).
-        mhz: The clock.
         count: Number of runs.
-        time_s: Its duration at an ordinary load, in s.
+        time_s: Its duration at an ordinary load.
         error: Relative standard error of it; at lower clocks, of the ratio to the highest one.
-        is_highest: Whether the clock is the highest one.
     """
 
     kind: tuple[int, str]
@@ -68,9 +65,6 @@ class Found:
 
 class LoadModel:
     """The model of a job's durations.
-
-    Args:
-        pipeline: The instructions that each pipeline runs.
 
     Attributes:
         kinds: The kinds of instructions, (stage, instruction), sorted.
@@ -96,11 +90,9 @@ class LoadModel:
         self._explained: dict[int, Array] = {}
 
     def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
-        """Fits the model to windows, and returns what the last one tells of each kind and clock.
+        """Fits the model to the latest windows, and returns what the last one tells of each kind and clock.
 
-        Args:
-            windows: The latest windows; pipelines in them may differ.
-            ratios: What was believed of r before the last window.
+        `ratios` are what was believed before it; pipelines of the windows may differ.
         """
         rows = Rows(self.node_at, self.kind_of_node, windows, ratios)
         cells = _Cells(rows)
@@ -210,10 +202,7 @@ class LoadModel:
 
 
 class _Cells:
-    """The ratios of the latest window's clocks, estimated together with its loads.
-
-    Args:
-        rows: All windows. The beliefs about the ratios of these clocks are changed with each update.
+    """The ratios of the latest window's clocks, estimated together with its loads, and changed in `rows`.
 
     Attributes:
         known: For each (number of the kind, MHz): number of runs, log r, its standard error.
@@ -277,8 +266,9 @@ class _Cells:
         matrix, right = np.zeros((size, size)), np.zeros(size)
         # The parameters of each run, and its share of them: its cell, its iteration's effect and load, its base.
         number, kind, whole = step[:, None], np.arange(kinds), np.ones_like(weight)
-        own = np.maximum(in_cell, 0), cells + number * kinds + kind, first_load + number, first_base + kind
-        places, shares = np.stack(np.broadcast_arrays(*own)), np.stack([in_cell >= 0, whole, whole * gain, whole])
+        own = [np.maximum(in_cell, 0), cells + number * kinds + kind, first_load + number, first_base + kind]
+        places = np.stack([np.broadcast_to(column, weight.shape) for column in own])
+        shares = np.stack([in_cell >= 0, whole, whole * gain, whole])
         # The inverse of the covariance of a row's runs is diag(weight) - scale * pull pull^T: they share a load.
         pull = weight * gain
         scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
@@ -309,15 +299,10 @@ class _Cells:
 
 
 def _shared_by_steps(load: Array, information: Array, by_step: Array) -> float:
-    """Returns the share of the loads' variance that the micro-batches of an iteration have in common.
+    """The share of the loads' variance, 1, that the micro-batches of an iteration have in common.
 
     All windows tell it, each as far as its loads are known: where all instructions ran at clocks that are hardly known
-    yet, loads were taken to be about 0.
-
-    Args:
-        load: The load of each row, whose prior variance is 1.
-        information: 1 / variance of what the row's durations alone tell of it.
-        by_step: The iteration of each row.
+    yet, loads were taken to be about 0. `information` is 1 / variance of what a row's durations alone tell of its load.
     """
     rows = np.bincount(by_step)
     means = np.bincount(by_step, load) / rows

@@ -22,12 +22,8 @@ _UNKNOWN_LATENCY_S = 0.02
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> SwitchCosts | None:
     """Returns what a change of one rank costs; None if clocks do not follow the device on all ranks.
 
-    The slowest rank counts.
-    The latency depends on the clock that is requested. Clocks of unknown latency count with the median of the known.
-
-    Args:
-        results: The results of a window.
-        infos: All ranks of the job.
+    The slowest rank counts. The latency depends on the clock that is requested; clocks of unknown latency count with
+    the median of the known.
     """
     reports = [result.switching for result in results if result.switching is not None]
     if not reports or any(report.mode == "launch" for report in reports):
@@ -84,11 +80,7 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
 
 
 def _by_host(infos: Sequence[RankInfo], gpus: int) -> list[list[RankInfo]]:
-    """Returns the ranks of each host.
-
-    Where a host is not known, ranks are taken to lie on hosts of `gpus` GPUs in
-    the order of their numbers, as launchers place them.
-    """
+    """The ranks of each host; if one is not known, hosts have `gpus` ranks in their order, as launchers place them."""
     if not all(info.host for info in infos):
         return [list(infos[first : first + gpus]) for first in range(0, len(infos), gpus)]
     hosts: dict[str, list[RankInfo]] = {}

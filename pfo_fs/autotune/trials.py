@@ -28,11 +28,7 @@ _USUAL_STEPS = 96
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, block: int) -> Trial:
-    """Returns what a window tells of its plan.
-
-    Args:
-        block: For how many steps each turn lasted; 0: there were no turns.
-    """
+    """Returns what a window tells of its plan; each turn lasted for `block` steps, 0: there were no turns."""
     assert beliefs.loads is not None
     full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
     shares = window.follows.mean(axis=(1, 2))
@@ -138,7 +134,6 @@ def turns_for(step_s: float, latency_s: float, steps: int | None) -> tuple[int, 
     """Returns for how many steps each turn lasts, and how many steps there are: whole rounds of turns.
 
     Args:
-        step_s: How long a step takes, in s.
         latency_s: How much later a clock acts than it is requested, in s.
         steps: For how many steps, at least; None: as many as tell enough.
     """
@@ -160,7 +155,6 @@ def checked(
 
     Args:
         rank_infos: All ranks, sorted.
-        orders: The order of instructions of each rank.
         turns: Which ranks followed the schedules in which step, as in `Term`.
     """
     beliefs = Beliefs(JobLayout(job_info, rank_infos, lambda: orders))
