@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.loads.choice import Clocks, LoadChoice
-from pfo_fs.loads.energies import StepPowers
+from pfo_fs.loads.choice import LoadChoice, StepPowers
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import RECENT, Compared, Figure, Pace, Took, Turns, Waits
@@ -63,9 +62,7 @@ class LoadCoordinator:
 
     Args:
         places: The lane of each rank, counted from 0, and its rank in the pipeline.
-        offered_mhz: The clocks that all GPUs offer, highest first.
-        change_s: How long a change of the clock takes until it acts, in s.
-        lost_time: Relative: steps may take longer by this share on average.
+        offered_mhz, change_s, lost_time: As for `LoadChoice`.
         shape: What the ranks of a pipeline run in a step; without a pipeline, None.
         learned: What an earlier start of the job has learned (`LoadsKnown.learned`).
 
@@ -87,8 +84,7 @@ class LoadCoordinator:
         self._shape = shape or StepShape.alone()
         self._lanes, self._stages = (np.array(column) for column in zip(*places, strict=True))
         self._num_lanes = int(self._lanes.max()) + 1
-        clocks = Clocks(self._offered, self._offered[-1], change_s)
-        self.choice = LoadChoice(self._shape, clocks, lost_time)
+        self.choice = LoadChoice(self._shape, self._offered, change_s, lost_time)
         if learned and learned.get("clocks_mhz") == self._offered:
             self.choice.begin_from(learned, self._num_lanes)
         self._powers, self._turns, self._pace = StepPowers(top), Turns(), Pace()
@@ -186,8 +182,7 @@ class LoadCoordinator:
                 self._compare(done, step_s, energies_j, mhz)
         choice.learn(done.loads, ends_s, mhz, lost_s)
         if self._energies.controls:
-            least = self._powers.least_mhz(self._offered, choice.durations.slope)
-            choice.clocks = replace(choice.clocks, least_mhz=least)
+            choice.least_mhz = self._powers.least_mhz(self._offered, choice.durations.slope)
         if choice.explains and is_known:
             # Of what loads explain: neither noise nor a slow worker can be balanced.
             due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
@@ -238,7 +233,7 @@ class LoadCoordinator:
         if self._lowered:
             found = _found(energy, time, self._times.controls)
         else:
-            change = f"the {1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
+            change = f"the {1000 * choice.change_s:.0f} ms in which a clock changes"
             found = f"no clock could be lowered: less work saves no more than the margin and {change}"
         text, problem = choice.status_text(found), ""
         silent = [lane for lane in self._silent if lane >= 0]
@@ -288,9 +283,7 @@ def _found(energy: Figure | None, time: Figure | None, controls: int) -> str:
 
 
 def last_step(step: int, mhz: Array, work_s: Array, full_s: Array) -> LastLoadStep | None:
-    """Returns what is shown of a step; None if the clock of a lane, or how long it worked and would have worked at the
-    highest clock, is not known.
-    """
+    """Returns what is shown of a step; None if of a lane the clock or either time of its work is not known."""
     if not np.isfinite(mhz + work_s + full_s).all():
         return None
     order = np.argsort(-full_s, kind="stable")
