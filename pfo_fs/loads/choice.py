@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.loads.durations import LoadDurations
-from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.durations import LoadDurations, StepShape
 
 LOST_TIME = 0.0005
 """Relative: clocks from loads may make steps longer by this share on average."""
@@ -79,9 +78,7 @@ class LoadChoice:
 
     @property
     def late(self) -> float:
-        """By how much longer steps were for their clocks, relative: not measured, but what the model makes of the ends
-        of the ranks' work.
-        """
+        """By how much longer steps were for their clocks, relative, as the model makes of the ranks' ends."""
         return self._lost_s / self._time_s if self._time_s else 0.0
 
     @property
@@ -137,10 +134,8 @@ class LoadChoice:
             middle = (first + last + 1) // 2
             in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) + late_s <= deadline_s
             is_open = first < last
-            first, last = (
-                np.where(is_open & in_time, middle, first),
-                np.where(is_open & ~in_time, middle - 1, last),
-            )
+            first = np.where(is_open & in_time, middle, first)
+            last = np.where(is_open & ~in_time, middle - 1, last)
         return [int(clock) for clock in mhz[first]]
 
     def _slower(self, mhz: Sequence[float] | Array) -> Array:
@@ -184,11 +179,9 @@ class LoadChoice:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
 
     def at_top_s(self, loads: Array, ends_s: Array, mhz: Sequence[float]) -> Array:
-        """Returns when ranks would have ended at the highest clock, in s: whatever took a rank longer than its loads
-        say counts as work, so this is the most that its clock can have cost it.
+        """Returns when ranks would have ended at the highest clock, in s; else as for `learn`.
 
-        Args:
-            loads, ends_s, mhz: As for `learn`.
+        Whatever took a rank longer than its loads say counts as work, so this is the most that its clock can have cost.
         """
         slower = self._slower(mhz)
         if not np.isfinite(loads).all() or not self.explains:
@@ -216,18 +209,11 @@ class StepPowers:
         self._rows = 0
 
     def add(self, energies_j: Array, step_s: float, work_s: Array, mhz: Array) -> None:
-        """Adds a step.
-
-        Args:
-            energies_j: Energy of each rank's GPU in the step, in J, (ranks,); NaN where it is not known.
-            work_s: The time of each rank's own work, (ranks,).
-        """
+        """Adds a step: of each rank its GPU's energy (NaN: not known), the time of its own work, and its clock."""
         known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
         busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
-        shares, powers_w = (
-            np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1),
-            energies_j[known] / step_s,
-        )
+        shares = np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1)
+        powers_w = energies_j[known] / step_s
         self._products += shares.T @ shares
         self._sums += shares.T @ powers_w
         self._squares += float(powers_w @ powers_w)
@@ -246,9 +232,7 @@ class StepPowers:
     def expected(self, step_s: float, full_s: Array) -> float:
         """Returns what ranks are expected to take together at the highest clock, relative to the power of one at work.
 
-        Args:
-            step_s: The expected time of the step.
-            full_s: That of each rank's work, (ranks,).
+        `step_s` is the expected time of the step, `full_s` that of each rank's work.
         """
         waiting_w, *working_w = self._solve()
         power_w = waiting_w + sum(working_w)
