@@ -13,8 +13,7 @@ from pfo_fs.autotune.job_layout import ClockPlan, JobLayout, pipeline_of
 from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
-from pfo_fs.autotune.measured_switching import measured_switching
-from pfo_fs.autotune.samples import Samples
+from pfo_fs.autotune.samples import Samples, measured_switching
 from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, measured_results, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate

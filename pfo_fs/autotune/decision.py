@@ -1,4 +1,4 @@
-"""The one rule by which plans are chosen.
+"""The one rule by which plans are chosen, and the first low clocks, measured where ranks wait.
 
 run    the plan with the largest expected saving among those that are late by more than the tolerance with a
        probability of at most 16 % (one standard error)
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import NormalDist
 
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
-from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.job_layout import ClockPlan, Kind
 from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.model import JobModel
 
@@ -56,6 +57,11 @@ force: these come ever more rarely, so that the number of trials grows with the 
 is expected to save more is tried after twice as many in vain: the job settles also where expectations keep failing."""
 _MOST_MADE = 4
 """A plan is made again for an earlier end, four times at most, until it is surely in time."""
+_STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
+"""Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
+of each. The curves tell of those in between."""
+_FIRST_STEPS = (2, 1)
+"""Each kind of instruction is lowered in one micro-batch at least: by two steps, or by one if two would be too late."""
 
 
 @dataclass(frozen=True)
@@ -292,3 +298,65 @@ class _Decision:
                 if plan != run and plan not in self.tried and self._may_take(model.judge(plan), most_time):
                     return plan, more
         return None
+
+
+def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
+    """Returns a first plan that makes no iteration longer even if instructions follow the clock as closely as they can.
+
+    Kinds of instructions that have no slack at all are lowered once per iteration, those that take most of the time
+    first, unless that is expected to be later than a trial may be.
+    """
+    cautious = _in_time(model, model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch))
+    ladder = _ladders(model)
+    instructions = model.problem.pipeline.instructions
+    places: dict[Kind, list[int]] = {}
+    for node, instruction in enumerate(instructions):
+        places.setdefault((instruction.stage, instruction.name), []).append(node)
+    rows = [
+        [min(step for step in ladder[one.stage] if step >= mhz) for one, mhz in zip(instructions, clocks, strict=True)]
+        for clocks in cautious.clocks_mhz
+    ]
+    top_s = {kind: next(iter(beliefs.samples.timed(kind).values())).time_s for kind in places}
+    by_time = sorted(places, key=lambda kind: (-len(places[kind]) * top_s[kind], kind))
+    for group, row in enumerate(rows):
+        for kind in by_time:
+            nodes, steps = places[kind], ladder[kind[0]]
+            if any(row[node] < steps[0] for node in nodes):
+                continue
+            before, stretch = list(row), _stretch(model, nodes[(len(nodes) // 2 + group) % len(nodes)])
+            for number in _FIRST_STEPS:
+                for node in stretch:
+                    row[node] = min(before[node], steps[min(number, len(steps) - 1)])
+                if model.judge(ClockPlan(tuple(map(tuple, rows)), cautious.group_of)).late <= MOST_LATE_TRIAL:
+                    break
+                row[:] = before
+    return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
+
+
+def _in_time(model: JobModel, plan: ClockPlan) -> ClockPlan:
+    """A plan whose clocks are so far on the way from the highest ones to those of a plan that it may be tried.
+
+    Iterations differ: where ranks have waited in the few measured ones, they may not wait in those that come.
+    """
+    nearer = (model.nearer(model.max_clocks, plan, part) for part in PARTS)
+    return next((each for each in nearer if may_be_tried(model.judge(each))), model.max_clocks)
+
+
+def _stretch(model: JobModel, chosen: int) -> list[int]:
+    """The nodes of the stretch that a node belongs to."""
+    firsts = model.problem.pipeline.first_nodes
+    first, last = next((a, b) for a, b in pairwise(firsts) if a <= chosen < b)
+    return [node for node in range(first, last) if model.stretches[node] == model.stretches[chosen]]
+
+
+def _ladders(model: JobModel) -> dict[int, list[int]]:
+    """For each stage, the clocks that are measured, highest first: those nearest to the steps."""
+    known: dict[int, set[int]] = {}
+    for (stage, _), rows in model.everything.profile.measurements.items():
+        known[stage] = known.get(stage, {row.frequency_mhz for row in rows}) & {row.frequency_mhz for row in rows}
+    ladders = {stage: [max(clocks)] for stage, clocks in known.items()}
+    for stage, ladder in ladders.items():
+        for share in _STEPS[1:]:
+            lower = sorted(mhz for mhz in known[stage] if mhz < ladder[-1])
+            ladder += [min(lower, key=lambda mhz: abs(mhz - share * ladder[0]))] if lower else []
+    return ladders

@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs
-from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
+from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, probe_plan, trial_time
 from pfo_fs.autotune.goals import PlanGoal, figures_of, goal_of, goal_text, measured_text, target_of
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, ClockPlan, JobLayout
 from pfo_fs.autotune.judgements import Judgement, Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
-from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window
 from pfo_fs.errors import PlanError

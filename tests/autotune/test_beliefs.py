@@ -11,11 +11,11 @@ from scheduler_jobs import make_job, one_f_one_b, order_of
 
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
+from pfo_fs.autotune.decision import probe_plan
 from pfo_fs.autotune.goals import PlanGoal
 from pfo_fs.autotune.job_layout import ClockPlan, JobLayout
 from pfo_fs.autotune.judgements import Figure, Trial
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult, Switching, Target
 from pfo_fs.turns import ROUND, follows, half_of

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pfo_fs.autotune.measured_switching import measured_switching
+from pfo_fs.autotune.samples import measured_switching
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import SwitchCosts
 
