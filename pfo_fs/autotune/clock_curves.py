@@ -121,7 +121,7 @@ class _Curves:
         self._noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
 
     def log_likelihood(self, own_share: float, roughness: float) -> float:
-        """Returns how likely the measurements are, but for a constant, as a logarithm."""
+        """Returns the logarithm of how likely the measurements are, but for a constant."""
         lower, whitened = self._whitened(own_share, roughness)
         return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
 
@@ -193,7 +193,6 @@ def _plateaus(measured_z: Sequence[float]) -> list[list[float]]:
 
 
 def _likely(logarithms: Sequence[float]) -> Array:
-    """Returns how likely each choice is, relative to all of them."""
     likely = np.exp(np.array(logarithms) - max(logarithms))
     return likely / likely.sum()
 
@@ -227,9 +226,8 @@ def fit_curves(
 ) -> list[ClockCurves]:
     """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
 
-    Args:
-        points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
-        clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
+    `points` are measured ones, by clock; a kind without any has no curve. `clocks_mhz` are the clocks for which
+    estimates are wanted, highest first.
     """
     measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
     groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs

@@ -69,8 +69,7 @@ class Choice:
     """What to do.
 
     Attributes:
-        plan: The plan.
-        judgement: What is believed of it.
+        judgement: What is believed of the plan.
         margin: Relative: by how much the planner was asked for another time than the target.
         stays: The plan that runs if a trial is no better; None: there is none yet.
         trial: Whether it is tried because it may save more than is expected of it.
@@ -111,8 +110,7 @@ def may_be_tried(judgement: Judgement) -> bool:
 def trial_time(judgement: Judgement, iterations: int) -> float:
     """Returns how much more time a trial is expected to take, as a number of iterations; none that is early counts.
 
-    Args:
-        iterations: For how many iterations all ranks follow the plan, or twice as many half of them.
+    All ranks follow the plan for so many iterations, or half of them for twice as many.
     """
     late, error = judgement.late, max(judgement.late_error, 1e-9)
     normal = NormalDist()
@@ -121,12 +119,9 @@ def trial_time(judgement: Judgement, iterations: int) -> float:
 
 @dataclass(frozen=True)
 class _Planned:
-    """The plans that were made for a target.
+    """Of the plans that were made for a target, those that save most and very likely, or perhaps, keep to it.
 
-    Attributes:
-        margin: By how much the planner was asked for another time than the target at last, relative.
-        sure: The plan that saves most among those that very likely keep to it; None: there is none.
-        likely: The plan that saves most among those that may keep to it; None: there is none.
+    `margin` is by how much the planner was asked for another time than the target at last, relative.
     """
 
     margin: float
@@ -237,15 +232,10 @@ class _Decision:
         return None if run is None or model.judge(run).saved < 0 else run
 
     def _planned(self, margin: float, least_saved: float, near: ClockPlan | None) -> _Planned:
-        """Makes plans for the target.
+        """Makes plans for the target, at first for another time by `margin`; those that save less have no interest.
 
         Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the
         time that the planner is asked for moves until the verdict agrees.
-
-        Args:
-            margin: Relative: by how much the planner is asked for another time than the target at first.
-            least_saved: A plan that saves less than this is of no interest.
-            near: The plan that runs; None: there is none.
         """
         model = self.model
         made: list[tuple[float, Judgement, ClockPlan]] = []

@@ -145,10 +145,7 @@ class InstructionProfiler(FrequencyScheduler):
     def _measure(self, wanted: Sequence[Sequence[int]], most: int, message: str) -> Windows[list[ProfilingResult]]:
         """Asks for a window in which each stage runs through the first of the clocks it wants, or at its highest one.
 
-        Args:
-            wanted: For each pipeline-parallel rank, clocks in MHz, without the highest one.
-            most: At most this many clocks share an iteration.
-            message: Text for the status.
+        At most `most` clocks share an iteration; those that are wanted do not include the highest one.
         """
         layout = self._layout
         clocks = []
@@ -172,14 +169,9 @@ def _has_risen(curve: Mapping[int, Point]) -> bool:
 
 
 def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> list[int]:
-    """Returns a clock for each instruction of a rank's iteration, so that as many of `clocks_mhz` as possible run.
+    """Returns a clock for each instruction of a rank's iteration, so that as many of the clocks as possible run.
 
-    Each clock gets a stretch of the iteration with enough samples of every kind; the first clocks come first.
-
-    Args:
-        kinds: The rank's instructions in order.
-        clocks_mhz: At least one.
-        most: No more clocks than this.
+    These are `most` at most, the first ones. Each gets a stretch of the iteration with enough samples of every kind.
     """
     total, seen = Counter(kinds), Counter[Kind]()
     occurrences = []

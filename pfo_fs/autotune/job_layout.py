@@ -37,11 +37,7 @@ class ClockPlan:
         return self.clocks_mhz[dict(self.group_of).get(pipeline, 0)]
 
     def changes(self, first_nodes: Sequence[int]) -> int:
-        """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together.
-
-        Args:
-            first_nodes: As for `JobLayout.schedules_of`.
-        """
+        """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together."""
         ranks = list(pairwise(first_nodes))
         return max(
             sum(mhz != following for first, last in ranks for mhz, following in pairwise(clocks[first:last]))
@@ -121,10 +117,8 @@ class JobLayout:
         """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks.
 
         Args:
-            schedules: At most one per rank.
             first_nodes: As for `schedules_of`.
             highest_mhz: The highest clock of each node.
-            group_of: That of the plan.
         """
         rows: dict[int, list[int]] = {}
         for schedule in schedules:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class ModelError(NamedTuple):
     """By how much the model of a job is wrong, relative, beside the errors of its curves; standard deviations.
 
-    Attributes:
-        of_all: What all plans of a job have in common.
-        of_one: What a single plan has of its own.
+    All plans of a job have `of_all` in common; `of_one` is a single plan's own.
     """
 
     of_all: float

@@ -20,8 +20,7 @@ class Ratios:
 
     Attributes:
         clocks_mhz: The clocks, rising.
-        logs: Logarithm of r of each kind (row) at each clock (column).
-        errors: Standard error of each.
+        logs, errors: Logarithm of r of each kind (row) at each clock (column), and the standard error of it.
         top_mhz: The highest clock of each kind.
     """
 

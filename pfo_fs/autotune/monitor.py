@@ -83,8 +83,7 @@ class Monitor:
         """Begins anew with another plan.
 
         Args:
-            expected_s: The mean time of an iteration by turn and pipeline, in s; other pipelines take as long as the
-                median.
+            expected_s: The mean time of an iteration by turn and pipeline; other pipelines take as long as the median.
             scatter: Relative standard deviation of it.
         """
         self._expected_s = dict(expected_s)

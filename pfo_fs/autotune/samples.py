@@ -42,10 +42,8 @@ class Point:
 
     Attributes:
         count: Number of measured durations.
-        time_s: Weighted mean of the durations.
-        time_weight: Sum of 1 / error2 of the means of batches, in 1/s2.
-        weight: Sum of 1 / error2 of the powers, in 1/W2.
-        power_w: Weighted mean of the powers; 0 while none is known.
+        time_s, power_w: Weighted mean of the durations, and of the powers; 0 while none is known.
+        time_weight, weight: Sum of 1 / error2 of the means of batches of durations, and of the powers.
     """
 
     count: int = 0
@@ -127,11 +125,7 @@ class Samples:
             self._add_mixed_powers({key: counts[key] for key in timed}, mean_w)
 
     def _add_mixed_powers(self, counts: Mapping[tuple[Kind, int], int], mean_w: float) -> None:
-        """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do.
-
-        Args:
-            counts: How often each kind ran at each clock.
-        """
+        """Adds powers of kinds that ran so often, whose mean is the measured one, and which fall with the clock."""
         usual_w: dict[tuple[Kind, int], float] = {}
         for kind, mhz in counts:
             curve = self.curve(kind)
@@ -146,7 +140,7 @@ class Samples:
             self.point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
 
     def _mean_power_w(self, result: ProfilingResult) -> float:
-        """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
+        """The power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
         total_s, energy_j = sum(result.iter_time), sum(result.iter_energy)
         busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
         if not 0 < busy_s <= total_s or energy_j <= 0:

@@ -50,11 +50,11 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
 def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:
     """The time that each iteration takes by the model, at the clocks at which it ran, in s."""
     found: Array = np.zeros(window.iterations)
-    pipelines = range(len(window.pipelines))
+    pipelines = list(range(len(window.pipelines)))
     for turn in np.unique(window.follows, axis=0):
         ran = np.flatnonzero((window.follows == turn).all(axis=(1, 2)))
         clocks = [model.known(window.clocks_mhz[ran[0], :, pipeline].astype(int)) for pipeline in pipelines]
-        found[ran] = Scenarios(model.everything, full_s[ran], list(pipelines)).iteration_times_s(clocks)
+        found[ran] = Scenarios(model.everything, full_s[ran], pipelines).iteration_times_s(clocks)
     return found
 
 
@@ -133,9 +133,7 @@ class Checked(NamedTuple):
 def turns_for(step_s: float, latency_s: float, steps: int | None) -> tuple[int, int]:
     """Returns for how many steps each turn lasts, and how many steps there are: whole rounds of turns.
 
-    Args:
-        latency_s: How much later a clock acts than it is requested, in s.
-        steps: For how many steps, at least; None: as many as tell enough.
+    A clock acts `latency_s` after it is requested. There are `steps` at least; None: as many as tell enough.
     """
     block = block_of(step_s, latency_s, LEAST_BLOCK_S)
     a_round = block * len(ROUND)
@@ -153,9 +151,7 @@ def checked(
 ) -> Checked | None:
     """Returns what schedules do, from results under them in turns; None if no pipeline was measured on all stages.
 
-    Args:
-        rank_infos: All ranks, sorted.
-        turns: Which ranks followed the schedules in which step, as in `Term`.
+    Ranks are sorted; `turns` says which of them followed the schedules in which step, as in `Term`.
     """
     beliefs = Beliefs(JobLayout(job_info, rank_infos, lambda: orders))
     plausible = plausible_results(results, beliefs.layout.place.keys())

@@ -32,25 +32,24 @@ the change, or the next clock was requested early."""
 class Window:
     """What was measured while one schedule was in force.
 
-    Arrays have a row per iteration, then one per node (as in `Pipeline.instructions`), then one per pipeline.
+    Arrays have the shape (iterations, nodes, pipelines), with the nodes of `Pipeline.instructions`, if nothing is said.
 
     Attributes:
         pipelines: The data-parallel rank of each pipeline.
         steps: The step of each iteration.
-        times_s: Duration of each instruction, shape (iterations, nodes, pipelines).
-        follows: Whether each rank followed the schedule, shape (iterations, ranks of a pipeline, pipelines); if not, it
-            ran at default clocks, which count as the highest ones.
-        clocks_mhz: The clock that was wanted, shape as `times_s`; the highest clock where none was set.
+        times_s: Duration of each instruction.
+        follows: Whether each rank followed the schedule, (iterations, ranks of a pipeline, pipelines); if not, it ran
+            at default clocks, which count as the highest ones.
+        clocks_mhz: The clock that was wanted; the highest clock where none was set.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         at_clock: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
         or_mhz: Where no clock process has learned yet when the clock acts, or the next one: the clock before, which
-            may still have been in force, or the next one; 0 elsewhere; shape (iterations, nodes, pipelines).
-        spans_s: Time from an iteration's begin to the end of a pipeline's last instruction; shape (iterations,
-            pipelines).
-        step_s: Time of the whole iteration, shape (iterations, pipelines).
-        first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations; shape
+            may still have been in force, or the next one; 0 elsewhere.
+        spans_s: Time from an iteration's begin to the end of a pipeline's last instruction, (iterations, pipelines).
+        step_s: Time of the whole iteration, (iterations, pipelines).
+        first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations,
             (pipelines,). In zero-bubble schedules another rank may end later.
-        energies_j: Energy of each rank's GPUs in each iteration, in J, shape as `follows`; 0 where it is not known.
+        energies_j: Energy of each rank's GPUs in each iteration, shape as `follows`; 0 where it is not known.
     """
 
     pipelines: tuple[int, ...]
@@ -83,7 +82,7 @@ def measured_results(results: Sequence[ProfilingResult]) -> list[ProfilingResult
 
 
 class _RankRuns(NamedTuple):
-    """What one rank measured: for each step its runs, the two times of the whole iteration, and its energy."""
+    """What one rank measured in each step: its runs, the two times of the whole iteration, and its energy."""
 
     runs: dict[int, list[RunSample]]
     spans_s: dict[int, float]
@@ -245,12 +244,7 @@ def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
 def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> tuple[Array, Array]:
     """For each instruction of a rank, the clock before the latest change, and how long it begins after that change.
 
-    The clock is 0 while there was none; the time is in s, without waiting.
-
-    Args:
-        mhz: The clock of each.
-        first_mhz: The clock at which the iteration begins.
-        times_s: The duration of each, in s.
+    The clock is 0 while there was none; the time is without waiting. The iteration begins at `first_mhz`.
     """
     changes, before, since_s, last = [], 0.0, math.inf, first_mhz
     for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):
