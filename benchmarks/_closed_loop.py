@@ -40,7 +40,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pfo_fs.autotune.status_text import TIMES_THE_ERROR
+from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, SimulatedJob, read_step_factors, summarize
 from pfo_fs.simulator.ranks import RankSchedules

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pfo_fs.autotune.measured_switching import measured_switching
+from pfo_fs.autotune.samples import measured_switching
 from pfo_fs.device.simulated.physics import A40, A100, GpuModel, node_physics
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (

@@ -24,11 +24,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pfo_fs.autotune.decision import MOST_LATE_TRIAL
 from pfo_fs.autotune.judgements import highest_scatter
 from pfo_fs.autotune.monitor import Monitor
 from pfo_fs.scheduler.base import IterationTime
 from pfo_fs.simulator import read_trace
+from pfo_fs.turns import ALL
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 PIPELINES = (1, 2, 4, 8, 16)
@@ -74,14 +74,14 @@ def run(spans_s: Any, iterations: int, seed: int) -> Found:
             some = spans_s[drawn.integers(0, len(spans_s), _EXPECTED_FROM)]
             means = some.mean(axis=0)
             scatter = highest_scatter(float((some.std(axis=0) / means).max()), _EXPECTED_FROM)
-            monitor.expect(dict(enumerate(means.tolist())), scatter, float(means.max()))
+            monitor.expect({(ALL, pipeline): mean_s for pipeline, mean_s in enumerate(means.tolist())}, scatter)
             left = _EVERY
         left -= 1
         times = [IterationTime(pipeline, step, 1, span_s) for pipeline, span_s in enumerate(spans_s[row].tolist())]
-        alarm = monitor.add(times, {}, MOST_LATE_TRIAL)
-        if alarm is not None:
-            about_pipelines += bool(alarm.slow_pipelines)
-            about_all += not alarm.slow_pipelines
+        stragglers = monitor.add(times, {})
+        if stragglers is not None:
+            about_pipelines += bool(stragglers)
+            about_all += not stragglers
             left = 0
     return Found(about_pipelines, about_all)
 

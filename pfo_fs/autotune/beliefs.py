@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
-from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.job_layout import ClockPlan, JobLayout, pipeline_of
+from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
-from pfo_fs.autotune.measured_switching import measured_switching
-from pfo_fs.autotune.samples import Point, Samples
-from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, window_of
+from pfo_fs.autotune.samples import Samples, measured_switching
+from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, measured_results, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
 from pfo_fs.turns import MOST_TURNS, ROUND
@@ -45,44 +43,6 @@ LEAST_ROUNDS = 2
 """Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
 _LATE = 0.05
 """Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
-_NOTHING = Point()
-
-
-class Trial(NamedTuple):
-    """What was measured of a plan in turns; everything relative, with standard errors that are infinite if unknown.
-
-    Attributes:
-        plan: The plan.
-        saved, saved_error: Energy that it saves.
-        later, later_error: By how much longer its iterations are than the model makes of the same iterations.
-        default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
-    """
-
-    plan: ClockPlan
-    saved: float
-    saved_error: float
-    later: float
-    later_error: float
-    default_steps: int = 0
-
-    def pooled(self, new: Trial) -> Trial:
-        """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
-        return Trial(
-            self.plan,
-            *_pooled(self.saved, self.saved_error, new.saved, new.saved_error),
-            *_pooled(self.later, self.later_error, new.later, new.later_error),
-            self.default_steps + new.default_steps,
-        )
-
-
-def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
-    """The mean of two values and its standard error."""
-    if not old_error and not new_error:
-        return (old + new) / 2, 0.0
-    if math.isinf(old_error) or math.isinf(new_error):
-        return (new, new_error) if math.isinf(old_error) else (old, old_error)
-    share = max(1 / 3, old_error**2 / (old_error**2 + new_error**2))
-    return old + share * (new - old), math.hypot((1 - share) * old_error, share * new_error)
 
 
 def block_of(step_s: float, late_s: float, least_s: float) -> int:
@@ -94,15 +54,11 @@ def block_of(step_s: float, late_s: float, least_s: float) -> int:
 class Beliefs:
     """What is believed of a job.
 
-    Args:
-        layout: The job.
-
     Attributes:
-        layout: As given.
         samples: Time and power of each instruction at each clock, at an ordinary load.
         loads: What varies; None before the first window.
         windows: The latest windows.
-        trials: What was measured of plans, by their keys.
+        trials: What was measured of plans.
         switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
             rank.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
@@ -115,7 +71,7 @@ class Beliefs:
         self.samples = Samples()
         self.loads: LoadModel | None = None
         self.windows: list[Window] = []
-        self.trials: dict[object, Trial] = {}
+        self.trials: dict[ClockPlan, Trial] = {}
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
         self.slow_pipelines: frozenset[int] = frozenset()
@@ -145,20 +101,18 @@ class Beliefs:
         schedules: Sequence[FrequencySchedule],
         turns: Sequence[int] = (),
     ) -> Window | None:
-        """Adds what was measured under schedules; returns it, or None if no pipeline was measured on all stages.
+        """Adds what was measured in one window; returns it, or None if no pipeline was measured on all stages.
 
         Args:
-            results: The results of one window, as `measured_results` returns them.
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
         """
-        in_force = {schedule.rank: schedule for schedule in schedules}
-        taken = [result for result in results if self.is_taken(result.rank)]
+        taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
             self.switching = measured_switching(taken, self.layout.rank_infos)
         if not self.layout.one_pipeline():
             return None
-        window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken, turns)
+        window = window_of(self.layout, self.pipeline, taken, schedules, turns)
         if window is not None and np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
             self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
         if window is not None:
@@ -169,9 +123,11 @@ class Beliefs:
                 self._forget_if_changed(found)
                 point = self.samples.point(found.kind, found.mhz)
                 point.add_times(found.count, found.time_s, found.error * found.time_s)
-        level = self._power_level(taken)
+        level, in_force = self._power_level(taken), {schedule.rank: schedule for schedule in schedules}
         for result in taken:
-            self._add_powers(result, in_force.get(result.rank), level)
+            top_mhz = self._top_mhz(result.rank)
+            ran = self.layout.run_by(result.rank, in_force.get(result.rank))
+            self.samples.add_powers(result, [(name, stage, mhz or top_mhz) for name, stage, mhz in ran], top_mhz, level)
         self._curves = None
         return window
 
@@ -205,33 +161,16 @@ class Beliefs:
         """The powers at the highest clocks as a multiple of those of the first windows: warm GPUs leak more current."""
         ratios = []
         for result in results:
-            top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
-            stages = dict(self.layout.order(result.rank))
+            top_mhz, stages = self._top_mhz(result.rank), dict(self.layout.order(result.rank))
             for power in result.powers:
-                known = self.samples.curve((stages.get(power.instruction, -1), power.instruction)).get(
-                    top_mhz, _NOTHING
-                )
+                known = self.samples.curve((stages.get(power.instruction, -1), power.instruction)).get(top_mhz)
                 is_top = power.frequency in (0, top_mhz) and power.error < _SURE_POWER_ERROR * power.power
-                if is_top and known.power_error < _SURE_POWER_ERROR:
+                if is_top and known and known.power_error < _SURE_POWER_ERROR:
                     ratios.append(power.power / known.power_w)
         return median(ratios) if ratios else 1.0
 
-    def _add_powers(self, result: ProfilingResult, schedule: FrequencySchedule | None, level: float) -> None:
-        """Adds the powers of one rank, at the level of the first windows; its default clock counts as its highest."""
-        top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
-        ran = [(name, stage, mhz or top_mhz) for name, stage, mhz in self.layout.run_by(result.rank, schedule)]
-        points = self.samples.points
-        times_s = {
-            ((stage, name), mhz): points[stage, name][mhz].time_s
-            for name, stage, mhz in ran
-            if points.get((stage, name), {}).get(mhz, _NOTHING).time_s > 0
-        }
-        powers = [
-            one.model_copy(update={"frequency": top_mhz}) if one.instruction and not one.frequency else one
-            for one in result.powers
-        ]
-        as_set = result.model_copy(update={"powers": powers})
-        self.samples.add_powers(as_set, ran, times_s, level)
+    def _top_mhz(self, rank: int) -> int:
+        return self.layout.clocks_of_stage[self.layout.place[rank].pp_rank][0]
 
     def problem(self) -> str:
         """Returns why no plan can be made from what was measured, for the status; empty if one can."""
@@ -244,10 +183,10 @@ class Beliefs:
             )
         return ""
 
-    def add_trial(self, key: object, trial: Trial) -> None:
+    def add_trial(self, trial: Trial) -> None:
         """Adds what a window tells of a plan."""
-        before = self.trials.get(key)
-        self.trials[key] = trial if before is None else before.pooled(trial)
+        before = self.trials.get(trial.plan)
+        self.trials[trial.plan] = trial if before is None else before.pooled(trial)
 
     def default_clocks_differ(self) -> bool:
         """Returns whether the latest window's steps at default clocks were slower than those at max clocks."""
@@ -283,8 +222,7 @@ class Beliefs:
     def curves(self) -> Curves:
         """Returns what is believed of each instruction at each clock."""
         if self._curves is None:
-            layout = self.layout
-            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz)
+            self._curves = Curves(self.samples, self.layout.kinds, self.layout.clocks_mhz)
         return self._curves
 
     def ratios(self) -> Ratios:
@@ -320,7 +258,7 @@ class Beliefs:
         ]
         return calibrate(pipeline, iterations) if len(iterations) >= 2 else None
 
-    def is_taken(self, rank: int) -> bool:
-        """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
+    def _is_taken(self, rank: int) -> bool:
+        """Whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
         info = self.layout.place[rank]
         return bool(info.available_frequencies) and info.dp_rank not in self.slow_pipelines

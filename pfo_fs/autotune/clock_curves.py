@@ -16,8 +16,9 @@ how much is each instruction's own, is chosen by the measurements (by marginal l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.job_layout import Kind
@@ -38,9 +39,10 @@ _ENDS = (0.0, 0.25, 0.5)
 """Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
 _LEVEL_DEVIATION = 1.0
 """Of the logarithm at the highest clock, around what was measured there."""
-_MOST_POINTS_TOGETHER, _COMPANION_POINTS = 600, 12
-"""With more than 600 measured points, each instruction has enough of its own, and a common fit would take too long.
-Beside an instruction that is fitted alone, 12 points of another one are enough to show the shape of its curve."""
+_MOST_TOGETHER, _COMPANION_POINTS = 100, 12
+"""With more than 100 measured points, each instruction has enough of its own: with some hundreds, as 16 kinds of
+instructions have after a few windows, most of a window's planning was a common fit, whose time grows with the cube of
+their number. Beside an instruction that is fitted alone, 12 points of another one show the shape of its curve."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,20 @@ class Estimate:
     power_error: float
 
 
-class GridPoints:
-    """Instructions at clocks, as the rows of the arrays.
+class Belief(NamedTuple):
+    """The logarithm of time or of power at some points, as a normal distribution."""
 
-    Args:
-        where: Kind and clock (MHz) of each.
-        top_mhz: For each kind, the highest clock on offer.
-    """
+    mean: Array
+    covariance: Array
+
+    @property
+    def errors(self) -> Array:
+        """The standard deviation at each point."""
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
+
+
+class _Grid:
+    """Instructions at clocks, as the rows of arrays: kind, name, and z, the logarithm of the highest clock over it."""
 
     def __init__(self, where: Sequence[tuple[Kind, int]], top_mhz: Mapping[Kind, int]) -> None:
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(kind for kind, _ in where))}
@@ -94,59 +103,15 @@ class GridPoints:
         self.names: Array = np.array([names[kind[1]] for kind, _ in where], dtype=int)
         self.z: Array = np.array([math.log(top_mhz[kind] / mhz) for kind, mhz in where])
 
-    def covariance(
-        self, prior: Prior, own_share: float, roughness: float, end: float, rows: Array, columns: Array
-    ) -> Array:
-        """Returns the covariance of the logarithms at two sets of points before anything is measured.
-
-        Curves are flat for z up to `end`.
-        """
-        z = self.below(end)
-        low, high = np.minimum.outer(z[rows], z[columns]), np.maximum.outer(z[rows], z[columns])
-        shape = prior.slope_error**2 * low * high + prior.bend**2 * low**2 * (3 * high - low) / 6
-        same_kind = np.equal.outer(self.kinds[rows], self.kinds[columns])
-        same_name = np.equal.outer(self.names[rows], self.names[columns])
-        common = (1 - own_share) * (1 - _OF_EQUAL_NAMES + _OF_EQUAL_NAMES * same_name)
-        rough = roughness**2 * np.equal.outer(rows, columns)
-        return shape * (common + own_share * same_kind) + _LEVEL_DEVIATION**2 * same_kind + rough
-
-    def below(self, end: float) -> Array:
-        """Returns by how much z is larger than `end`, or 0, for each site."""
-        return np.maximum(self.z - end, 0.0)
-
-
-class Belief:
-    """The logarithm of time or of power at some points of the grid, as a normal distribution.
-
-    Attributes:
-        mean: Its mean at each site.
-        covariance: Its covariance.
-    """
-
-    def __init__(self, mean: Array, covariance: Array) -> None:
-        self.mean = mean
-        self.covariance = covariance
-
-    @property
-    def errors(self) -> Array:
-        """The standard deviation at each site."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
-
 
 class _Curves:
-    """Curves that are flat down to a clock: what measurements say of them.
+    """Curves that are flat for z up to `end`: what measurements (nan: none) say of them."""
 
-    Args:
-        prior: What is known beforehand.
-        grid: All instructions at all clocks.
-        values, errors: As for `believe`.
-        end: The curves are flat for z up to this.
-    """
-
-    def __init__(self, prior: Prior, grid: GridPoints, values: Array, errors: Array, end: float) -> None:
-        self._prior, self._grid, self._end = prior, grid, end
+    def __init__(self, prior: Prior, grid: _Grid, values: Array, errors: Array, end: float) -> None:
+        self._prior, self._grid = prior, grid
+        self._z = np.maximum(grid.z - end, 0.0)  # beyond the plateau
         self._known = known = np.flatnonzero(np.isfinite(values))
-        self._mean = prior.slope * grid.below(end)
+        self._mean = prior.slope * self._z
         for kind in range(int(grid.kinds.max()) + 1):
             own = known[grid.kinds[known] == kind]
             if len(own):
@@ -156,7 +121,7 @@ class _Curves:
         self._noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
 
     def log_likelihood(self, own_share: float, roughness: float) -> float:
-        """Returns how likely the measurements are, but for a constant, as a logarithm."""
+        """Returns the logarithm of how likely the measurements are, but for a constant."""
         lower, whitened = self._whitened(own_share, roughness)
         return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
 
@@ -174,19 +139,24 @@ class _Curves:
         return lower, np.linalg.solve(lower, self._rest)
 
     def _covariance(self, own_share: float, roughness: float, rows: Array, columns: Array) -> Array:
-        return self._grid.covariance(self._prior, own_share, roughness, self._end, rows, columns)
+        """The covariance of the logarithms at two sets of rows before anything is measured."""
+        prior, grid, z = self._prior, self._grid, self._z
+        low, high = np.minimum.outer(z[rows], z[columns]), np.maximum.outer(z[rows], z[columns])
+        shape = prior.slope_error**2 * low * high + prior.bend**2 * low**2 * (3 * high - low) / 6
+        same_kind = np.equal.outer(grid.kinds[rows], grid.kinds[columns])
+        same_name = np.equal.outer(grid.names[rows], grid.names[columns])
+        common = (1 - own_share) * (1 - _OF_EQUAL_NAMES + _OF_EQUAL_NAMES * same_name)
+        rough = roughness**2 * np.equal.outer(rows, columns)
+        return shape * (common + own_share * same_kind) + _LEVEL_DEVIATION**2 * same_kind + rough
 
 
-def believe(prior: Prior, grid: GridPoints, values: Array, errors: Array, wanted: int) -> Belief:
-    """Returns what is believed at the first rows of the grid after measurements at some of its points.
+def _believe(prior: Prior, grid: _Grid, measured: Sequence[tuple[float, float] | None], wanted: int) -> Belief:
+    """Returns what is believed at the first `wanted` rows of the grid.
 
     Args:
-        prior: What is known beforehand.
-        grid: All instructions at all clocks.
-        values: Logarithm measured at each site; nan where nothing was measured.
-        errors: Relative error of each measured value.
-        wanted: The belief is about this number of points.
+        measured: Of each row, what was measured there, as a logarithm, and its relative error; None: nothing.
     """
+    values, errors = np.array([each or (math.nan, 0.0) for each in measured]).T
     sloped = _Curves(prior, grid, values, errors, 0.0)
     choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
     # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
@@ -196,18 +166,23 @@ def believe(prior: Prior, grid: GridPoints, values: Array, errors: Array, wanted
     curves = [[sloped], *([_Curves(prior, grid, values, errors, end) for end in each] for each in ends)]
     before = [1 - prior.plateau, *[prior.plateau / len(ends) for _ in ends]]
     likely = _likely(
-        [each[0].log_likelihood(own_share, roughness) + math.log(p) for each, p in zip(curves, before, strict=True)]
+        [alike[0].log_likelihood(own_share, roughness) + math.log(p) for alike, p in zip(curves, before, strict=True)]
     )
-    shares = [
-        (each, share / len(alike))
+    beliefs = [
+        (curve.belief(own_share, roughness, wanted), share / len(alike))
         for alike, share in zip(curves, likely, strict=True)
-        for each in alike
+        for curve in alike
         if share >= _LEAST_LIKELY
     ]
-    return _mixed([(each.belief(own_share, roughness, wanted), share) for each, share in shares])
+    total = sum(share for _, share in beliefs)
+    mean = sum(share * each.mean for each, share in beliefs) / total
+    covariance = sum(
+        share * (each.covariance + np.outer(each.mean - mean, each.mean - mean)) for each, share in beliefs
+    )
+    return Belief(mean, covariance / total)
 
 
-def _plateaus(measured_z: Iterable[float]) -> list[list[float]]:
+def _plateaus(measured_z: Sequence[float]) -> list[list[float]]:
     """For each measured z, where a plateau may end that it lies on: there, or on the way to the next one."""
     ordered = sorted({round(z, 6) for z in measured_z})
     return [
@@ -218,19 +193,8 @@ def _plateaus(measured_z: Iterable[float]) -> list[list[float]]:
 
 
 def _likely(logarithms: Sequence[float]) -> Array:
-    """Returns how likely each choice is, relative to all of them."""
     likely = np.exp(np.array(logarithms) - max(logarithms))
     return likely / likely.sum()
-
-
-def _mixed(beliefs: Sequence[tuple[Belief, float]]) -> Belief:
-    """Returns the mean and the covariance of a mixture of beliefs, each with its share."""
-    total = sum(share for _, share in beliefs)
-    mean = sum(share * each.mean for each, share in beliefs) / total
-    covariance = sum(
-        share * (each.covariance + np.outer(each.mean - mean, each.mean - mean)) for each, share in beliefs
-    )
-    return Belief(mean, covariance / total)
 
 
 @dataclass(frozen=True)
@@ -239,8 +203,7 @@ class ClockCurves:
 
     Attributes:
         where: Kind and clock (MHz) of each row of the beliefs.
-        times: Logarithm of the time in s.
-        powers: Logarithm of the power in W.
+        times, powers: Logarithm of the time in s, and of the power in W.
     """
 
     where: Sequence[tuple[Kind, int]]
@@ -259,28 +222,23 @@ class ClockCurves:
 
 
 def fit_curves(
-    points: Mapping[Kind, Mapping[int, Point]],
-    clocks_mhz: Mapping[Kind, Sequence[int]],
-    most_together: int = _MOST_POINTS_TOGETHER,
+    points: Mapping[Kind, Mapping[int, Point]], clocks_mhz: Mapping[Kind, Sequence[int]]
 ) -> list[ClockCurves]:
     """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
 
-    Args:
-        points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
-        clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
-        most_together: With more measured points than this, each instruction is fitted alone, beside some points of the
-            best measured one of each name: the time of a fit grows with the cube of their number.
+    `points` are measured ones, by clock; a kind without any has no curve. `clocks_mhz` are the clocks for which
+    estimates are wanted, highest first.
     """
     measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
     groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs
     for kind in measured:
         groups.setdefault(max(clocks_mhz[kind]), []).append(kind)
     fitted = []
-    for kinds in groups.values():
-        if sum(len(measured[kind]) for kind in kinds) <= most_together:
-            fitted.append(_fit(measured, clocks_mhz, kinds, {}))
+    for top_mhz, kinds in groups.items():
+        if sum(len(measured[kind]) for kind in kinds) <= _MOST_TOGETHER:
+            fitted.append(_fit(measured, clocks_mhz, top_mhz, kinds, {}))
             continue
-        fitted += [_fit(measured, clocks_mhz, [kind], _companions(measured, kinds, kind)) for kind in kinds]
+        fitted += [_fit(measured, clocks_mhz, top_mhz, [kind], _companions(measured, kinds, kind)) for kind in kinds]
     return fitted
 
 
@@ -295,30 +253,21 @@ def _companions(
             best = max(others, key=lambda kind: (len(measured[kind]), kind))
             clocks = sorted(measured[best], reverse=True)
             some = clocks[:: -(-len(clocks) // _COMPANION_POINTS)]
-            found[best] = {mhz: measured[best][mhz] for mhz in some}
+            found[-1 - best[0], name] = {mhz: measured[best][mhz] for mhz in some}
     return found
 
 
 def _fit(
     points: Mapping[Kind, Mapping[int, Point]],
     clocks_mhz: Mapping[Kind, Sequence[int]],
+    top_mhz: int,
     kinds: Sequence[Kind],
     companions: Mapping[Kind, Mapping[int, Point]],
 ) -> ClockCurves:
     wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
-    others = [((-1 - stage, name), mhz) for (stage, name), curve in companions.items() for mhz in curve]
-    top_mhz = {kind: max(clocks_mhz[kind]) for kind in kinds}
-    highest_mhz = max(top_mhz.values())
-    grid = GridPoints([*wanted, *others], {**{kind: highest_mhz for kind, _ in others}, **top_mhz})
-    found = [points[kind].get(mhz) for kind, mhz in wanted]
-    found += [companions[-1 - stage, name][mhz] for (stage, name), mhz in others]
-    nothing = math.nan
-    times = np.array([math.log(p.time_s) if p else nothing for p in found])
-    powers = np.array([math.log(p.power_w) if p and p.power_w > 0 else nothing for p in found])
-    time_errors = np.array([min(p.time_error, 0.1) if p else 0.0 for p in found])
-    power_errors = np.array([min(p.power_error, 0.3) if p else 0.0 for p in found])
-    return ClockCurves(
-        wanted,
-        believe(TIME, grid, times, time_errors, len(wanted)),
-        believe(POWER, grid, powers, power_errors, len(wanted)),
-    )
+    others = [(kind, mhz) for kind, curve in companions.items() for mhz in curve]
+    grid = _Grid([*wanted, *others], dict.fromkeys([*kinds, *companions], top_mhz))
+    known = [{**points, **companions}[kind].get(mhz) for kind, mhz in [*wanted, *others]]
+    times = [(math.log(p.time_s), min(p.time_error, 0.1)) if p else None for p in known]
+    powers = [(math.log(p.power_w), min(p.power_error, 0.3)) if p and p.power_w > 0 else None for p in known]
+    return ClockCurves(wanted, _believe(TIME, grid, times, len(wanted)), _believe(POWER, grid, powers, len(wanted)))

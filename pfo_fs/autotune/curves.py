@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
@@ -19,13 +19,7 @@ _MOST_GRID_POINTS = 1200
 """At most 1,200 pairs of instruction and clock are estimated together: their covariance then takes 12 MB."""
 
 
-_MOST_TOGETHER = 100
-"""Measured points that are fitted together at most: with some hundreds, as 16 kinds of instructions have after a few
-windows, most of a window's planning was this fit."""
-
-
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """How to look at what is uncertain.
 
     Attributes:
@@ -53,19 +47,13 @@ EVERYTHING = View(time_error=math.inf, power_error=math.inf)
 
 
 class Curves:
-    """The curves of all instructions of a job, from everything that was measured so far.
-
-    Args:
-        samples: What was measured.
-        kinds: The kinds of instructions that the job runs.
-        clocks_mhz: For each stage, the clocks that its GPUs offer.
-    """
+    """The curves of all kinds of instructions of a job, at the clocks that GPUs offer to each stage."""
 
     def __init__(self, samples: Samples, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]) -> None:
         self._measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
         self._top_mhz = {kind: max(clocks_mhz[kind[0]]) for kind in kinds}
         wanted = {kind: self._offered(kind, clocks_mhz[kind[0]], len(kinds)) for kind in self._measured}
-        self._groups = fit_curves(self._measured, wanted, _MOST_TOGETHER)
+        self._groups = fit_curves(self._measured, wanted)
         self._table: dict[Kind, dict[int, Estimate]] = {}
         self._rows: dict[tuple[Kind, int], tuple[ClockCurves, int]] = {}
         for group in self._groups:
@@ -76,11 +64,6 @@ class Curves:
         """The clocks to be estimated: those that are worth it, evenly thinned out if there are many."""
         useful = [mhz for mhz in sorted(clocks_mhz, reverse=True) if mhz >= LOWEST * self._top_mhz[kind]]
         return useful[:: math.ceil(len(useful) * kinds / _MOST_GRID_POINTS)]
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """The kinds of instructions that have a curve."""
-        return sorted(self._table)
 
     def ratios(self, kinds: Sequence[Kind]) -> Ratios:
         """Returns r for kinds, in this order."""
@@ -123,11 +106,9 @@ class Curves:
         return found
 
     def profile(self, source: str, view: View = EXPECTED) -> Profile:
-        """Returns the estimates in the form that the planner uses, with their standard errors as spreads.
+        """Returns the estimates in the planner's form, with their standard errors as spreads.
 
-        Args:
-            source: Text that messages begin with.
-            view: How to look at what is uncertain.
+        Messages begin with `source`.
         """
         table = {}
         for kind, estimates in self._table.items():

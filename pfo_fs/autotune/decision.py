@@ -1,4 +1,4 @@
-"""The one rule by which plans are chosen.
+"""The one rule by which plans are chosen, and the first low clocks, measured where ranks wait.
 
 run    the plan with the largest expected saving among those that are late by more than the tolerance with a
        probability of at most 16 % (one standard error)
@@ -8,13 +8,15 @@ stop   when there is none: the plan in force stays until the monitor finds that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import NormalDist
 
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.job_layout import ClockPlan, Kind
+from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.model import JobModel
 
 TOLERANCE = 0.0008
@@ -55,6 +57,11 @@ force: these come ever more rarely, so that the number of trials grows with the 
 is expected to save more is tried after twice as many in vain: the job settles also where expectations keep failing."""
 _MOST_MADE = 4
 """A plan is made again for an earlier end, four times at most, until it is surely in time."""
+_STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
+"""Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
+of each. The curves tell of those in between."""
+_FIRST_STEPS = (2, 1)
+"""Each kind of instruction is lowered in one micro-batch at least: by two steps, or by one if two would be too late."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,7 @@ class Choice:
     """What to do.
 
     Attributes:
-        plan: The plan.
-        judgement: What is believed of it.
+        judgement: What is believed of the plan.
         margin: Relative: by how much the planner was asked for another time than the target.
         stays: The plan that runs if a trial is no better; None: there is none yet.
         trial: Whether it is tried because it may save more than is expected of it.
@@ -104,8 +110,7 @@ def may_be_tried(judgement: Judgement) -> bool:
 def trial_time(judgement: Judgement, iterations: int) -> float:
     """Returns how much more time a trial is expected to take, as a number of iterations; none that is early counts.
 
-    Args:
-        iterations: For how many iterations all ranks follow the plan, or twice as many half of them.
+    All ranks follow the plan for so many iterations, or half of them for twice as many.
     """
     late, error = judgement.late, max(judgement.late_error, 1e-9)
     normal = NormalDist()
@@ -114,12 +119,9 @@ def trial_time(judgement: Judgement, iterations: int) -> float:
 
 @dataclass(frozen=True)
 class _Planned:
-    """The plans that were made for a target.
+    """Of the plans that were made for a target, those that save most and very likely, or perhaps, keep to it.
 
-    Attributes:
-        margin: By how much the planner was asked for another time than the target at last, relative.
-        sure: The plan that saves most among those that very likely keep to it; None: there is none.
-        likely: The plan that saves most among those that may keep to it; None: there is none.
+    `margin` is by how much the planner was asked for another time than the target at last, relative.
     """
 
     margin: float
@@ -127,49 +129,11 @@ class _Planned:
     likely: ClockPlan | None
 
 
-def _planned(
-    model: JobModel,
-    margin: float,
-    least_saved: float,
-    near: ClockPlan | None,
-    steady: bool,
-) -> _Planned:
-    """Makes plans for the target.
-
-    Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the time
-    that the planner is asked for moves until the verdict agrees.
-
-    Args:
-        model: What is believed.
-        margin: Relative: by how much the planner is asked for another time than the target at first.
-        least_saved: A plan that saves less than this is of no interest.
-        near: The plan that runs; None: there is none.
-        steady: Whether all instructions of a rank have one clock.
-    """
-    made: list[tuple[float, Judgement, ClockPlan]] = []
-    # A plan may hardly be faster than max clocks, so the aim nears that in steps.
-    least_margin = min(0.0, model.full_s / model.target_s - 1)
-    margin = margin if margin > least_margin else least_margin + TOLERANCE / 2
-    for _ in range(_MOST_MADE):
-        plan = model.plan(1 + margin, near=near, steady=steady)
-        found = model.judge(plan)
-        over = found.late + SURE * found.late_error - TOLERANCE
-        made.append((margin, found, plan))
-        # Where there is no room for an earlier end, only a measurement tells.
-        is_unsure = found.late <= TOLERANCE < SURE * found.late_error and margin - over < least_margin
-        if found.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
-            break
-        margin = max(margin - over - TOLERANCE / 4, least_margin + (margin - least_margin) / 4)
-    sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
-    likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
-    return _Planned(sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None)
-
-
 def choose(
     model: JobModel,
     last: Choice | None,
     iterations: int,
-    tried: Mapping[object, ClockPlan],
+    tried: Sequence[ClockPlan],
     lost: float = 0.0,
     is_regular: bool = False,
 ) -> Choice:
@@ -183,116 +147,206 @@ def choose(
         model: What is believed.
         last: The choice whose plan is in force; None: none was made yet.
         iterations: Number of iterations so far.
-        tried: The plans that were measured, by their keys, the latest last.
+        tried: The plans that were measured, the latest last.
         lost: Time that trials have taken so far, as a number of iterations.
         is_regular: Whether this follows a regular measurement of a plan that had settled.
     """
     if model.one_stretch and (last is None or last.steady):
-        found = _choose(model, last, iterations, tried, lost, is_regular, steady=True)
-        if model.only_steady or not found.converged:
-            return replace(found, steady=True)
-    return _choose(model, last, iterations, tried, lost, is_regular, steady=False)
+        choice = _Decision(model, last, iterations, tried, lost, is_regular, steady=True).choice()
+        if model.only_steady or not choice.converged:
+            return replace(choice, steady=True)
+    return _Decision(model, last, iterations, tried, lost, is_regular, steady=False).choice()
 
 
-def _choose(
-    model: JobModel,
-    last: Choice | None,
-    iterations: int,
-    tried: Mapping[object, ClockPlan],
-    lost: float,
-    is_regular: bool,
-    steady: bool,
-) -> Choice:
-    """Applies the rule to plans with any clocks, or to those with one clock per rank."""
-    before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
-    known = [plan for plan in before if plan is not None and model.knows(plan)]
-    judged = [(plan, model.judge(plan)) for plan in known]
-    # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in time. A
-    # first plan has to be in time more likely than not: there is none to go back to.
-    stays = None if last is None else last.stays if last.trial else last.plan
-    first = last.plan if last is not None and last.trial and stays is None else None
-    usable = [
-        (plan, found)
-        for plan, found in judged
-        if in_time(found) or (plan is stays and not is_late(found)) or (plan is first and found.late <= TOLERANCE)
-    ]
-    run = usable[0] if usable else None
-    for other in usable[1:]:
-        if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
-            run = other
-    if run is not None and run[1].saved < 0:
-        run = None  # max clocks take less
-    least = run[1].saved + LEAST_GAIN if run is not None else 0.0
-    if last is not None and last.trial and last.plan.key in tried and last.windows + 1 < _MOST_WINDOWS:
-        found = next((found for plan, found in judged if plan.key == last.plan.key), None)
-        is_open = found is not None and not in_time(found) and not is_late(found)
-        if found is not None and is_open and found.saved > least and may_be_tried(found):
-            return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
-    planned = _planned(model, last.margin if last is not None else TOLERANCE / 2, least, run and run[0], steady)
-    note = ""
-    if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
-        plan = planned.sure or model.max_clocks
-        run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
-    plan, judgement = run
-    stays = plan if plan.key in tried else None
-    in_vain = _in_vain(last, plan, is_regular)
-    left = LOST_TIME * (HORIZON + iterations) - lost
-    may_expect = in_vain < 2 * TRIALS_IN_VAIN
-    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan, steady))):
-        found = model.judge(likely)
-        took = trial_time(found, model.trial_iterations)
-        is_more = found.saved > judgement.saved + LEAST_GAIN
-        if likely.key not in tried and is_more and may_expect and may_be_tried(found) and took <= left:
-            note = "measuring a plan that is likely in time"
-            return Choice(likely, found, planned.margin, stays, trial=True, in_vain=in_vain, note=note)
-    if stays is None:
-        return Choice(plan, judgement, planned.margin, plan, in_vain=in_vain, note=note)
-    # Half of the time that is left, so that there is some for the next trial.
-    may_hope = left > 0 and in_vain < TRIALS_IN_VAIN
-    hoped = _hopeful_plan(model, plan, tried, left / 2, steady) if may_hope else None
-    if hoped is not None:
-        trial, more = hoped
-        expected = model.judge(trial)
-        energy = max(0.0, judgement.saved - expected.saved) * model.trial_iterations
-        may_win = LUCK * more * max(HORIZON, iterations)
-        if more > LEAST_GAIN and may_win > energy:
-            note = "trying clocks that may take less energy"
-            return Choice(trial, expected, planned.margin, plan, trial=True, in_vain=in_vain, note=note)
-    return Choice(plan, judgement, planned.margin, plan, converged=True, in_vain=in_vain, note=note)
+@dataclass(frozen=True)
+class _Decision:
+    """The rule for plans with any clocks, or for those with one clock per rank (`steady`); else as for `choose`."""
 
+    model: JobModel
+    last: Choice | None
+    iterations: int
+    tried: Sequence[ClockPlan]
+    lost: float
+    is_regular: bool
+    steady: bool
 
-def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
-    """How many trials in a row have won nothing, if this plan is to run now; a regular measurement allows one more."""
-    if last is None or last.stays is None or plan.key != last.stays.key:
-        return 0
-    found = last.in_vain + last.trial
-    return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
+    def choice(self) -> Choice:
+        """Returns what to do."""
+        model, last = self.model, self.last
+        run = self._known()
+        least = model.judge(run).saved + LEAST_GAIN if run is not None else 0.0
+        if last is not None and last.trial and last.plan in self.tried and last.windows + 1 < _MOST_WINDOWS:
+            judgement = model.judge(last.plan) if model.knows(last.plan) else None
+            is_open = judgement is not None and not in_time(judgement) and not is_late(judgement)
+            if judgement is not None and is_open and judgement.saved > least and may_be_tried(judgement):
+                return replace(last, judgement=judgement, windows=last.windows + 1, note="measuring a plan again")
+        planned = self._planned(last.margin if last is not None else TOLERANCE / 2, least, run)
+        note = ""
+        if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
+            run, note = planned.sure or model.max_clocks, "another plan saves more" if last is not None else ""
+        judgement = model.judge(run)
+        stays = run if run in self.tried else None
+        in_vain = self._in_vain(run)
+        choice = Choice(run, judgement, planned.margin, stays or run, in_vain=in_vain, note=note)
+        left = LOST_TIME * (HORIZON + self.iterations) - self.lost
+        for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, run, self.steady))):
+            expected = model.judge(likely)
+            is_more = expected.saved > judgement.saved + LEAST_GAIN
+            is_new = likely not in self.tried and in_vain < 2 * TRIALS_IN_VAIN
+            if is_new and is_more and self._may_take(expected, left):
+                note = "measuring a plan that is likely in time"
+                return replace(choice, plan=likely, judgement=expected, stays=stays, trial=True, note=note)
+        if stays is None:
+            return choice
+        # Half of the time that is left, so that there is some for the next trial.
+        hoped = self._hopeful_plan(run, left / 2) if left > 0 and in_vain < TRIALS_IN_VAIN else None
+        if hoped is not None:
+            plan, more = hoped
+            expected = model.judge(plan)
+            energy = max(0.0, judgement.saved - expected.saved) * model.trial_iterations
+            if LUCK * more * max(HORIZON, self.iterations) > energy:
+                note = "trying clocks that may take less energy"
+                return replace(choice, plan=plan, judgement=expected, trial=True, note=note)
+        return replace(choice, converged=True)
 
-
-def _hopeful_plan(
-    model: JobModel, run: ClockPlan, known: Collection[object], most_time: float, steady: bool
-) -> tuple[ClockPlan, float] | None:
-    """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
-
-    Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no more
-    than `most_time`, as a number of iterations. No plan with a key in `known` is tried again. Neither way is better on
-    all jobs: where a change of the clock takes long, few micro-batches tell nothing.
-    """
-    for share in _HOPES:
-        view = View(
-            *(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error))
-        )
-        hoped = model.plan(1 + TOLERANCE / 2, view, run, steady)
-        more = model.saved_if(hoped, view) - model.saved_if(run, view)
-        if more <= LEAST_GAIN:
-            continue
-        number = len(known)
-        few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
-        steps = (model.nearer(run, hoped, part) for part in PARTS)
-        for plan in chain(steps, few) if number % 2 else chain(few, steps):
-            if plan.key == run.key or plan.key in known:
+    def _known(self) -> ClockPlan | None:
+        """The plan that saves most of those that ran or were tried and may run on; None if max clocks take less."""
+        model, last = self.model, self.last
+        if last is None:
+            return None
+        before = [last.stays, last.plan, *self.tried[-_REMEMBERED:]]
+        # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in
+        # time. A first plan has to be in time more likely than not: there is none to go back to.
+        stays = last.stays if last.trial else last.plan
+        first = last.plan if stays is None else None
+        run: ClockPlan | None = None
+        for plan in before:
+            if plan is None or not model.knows(plan):
                 continue
-            found = model.judge(plan)
-            if may_be_tried(found) and trial_time(found, model.trial_iterations) <= most_time:
-                return plan, more
-    return None
+            judgement = model.judge(plan)
+            may_stay = (plan is stays and not is_late(judgement)) or (plan is first and judgement.late <= TOLERANCE)
+            if not in_time(judgement) and not may_stay:
+                continue
+            if run is None or judgement.saved > model.judge(run).saved + LEAST_GAIN:
+                run = plan
+        return None if run is None or model.judge(run).saved < 0 else run
+
+    def _planned(self, margin: float, least_saved: float, near: ClockPlan | None) -> _Planned:
+        """Makes plans for the target, at first for another time by `margin`; those that save less have no interest.
+
+        Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the
+        time that the planner is asked for moves until the verdict agrees.
+        """
+        model = self.model
+        made: list[tuple[float, Judgement, ClockPlan]] = []
+        # A plan may hardly be faster than max clocks, so the aim nears that in steps.
+        least_margin = min(0.0, model.full_s / model.target_s - 1)
+        margin = margin if margin > least_margin else least_margin + TOLERANCE / 2
+        for _ in range(_MOST_MADE):
+            plan = model.plan(1 + margin, near=near, steady=self.steady)
+            judgement = model.judge(plan)
+            over = judgement.late + SURE * judgement.late_error - TOLERANCE
+            made.append((margin, judgement, plan))
+            # Where there is no room for an earlier end, only a measurement tells.
+            is_unsure = judgement.late <= TOLERANCE < SURE * judgement.late_error and margin - over < least_margin
+            if judgement.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
+                break
+            margin = max(margin - over - TOLERANCE / 4, least_margin + (margin - least_margin) / 4)
+        sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
+        likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
+        return _Planned(sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None)
+
+    def _in_vain(self, run: ClockPlan) -> int:
+        """How many trials in a row have won nothing, if this plan is to run; a regular measurement allows one more."""
+        last = self.last
+        if last is None or last.stays is None or run != last.stays:
+            return 0
+        trials = last.in_vain + last.trial
+        return min(trials, TRIALS_IN_VAIN - 1) if self.is_regular else trials
+
+    def _may_take(self, expected: Judgement, most_time: float) -> bool:
+        """Whether a plan may be tried, and is expected to take no more time than this, as a number of iterations."""
+        return may_be_tried(expected) and trial_time(expected, self.model.trial_iterations) <= most_time
+
+    def _hopeful_plan(self, run: ClockPlan, most_time: float) -> tuple[ClockPlan, float] | None:
+        """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
+
+        Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no
+        more than `most_time`. No plan is tried again. Neither way is better on all jobs: where a change of the clock
+        takes long, few micro-batches tell nothing.
+        """
+        model, number = self.model, len(self.tried)
+        for share in _HOPES:
+            view = View(*(share * each for each in HOPEFUL))
+            hoped = model.plan(1 + TOLERANCE / 2, view, run, self.steady)
+            more = model.saved_if(hoped, view) - model.saved_if(run, view)
+            if more <= LEAST_GAIN:
+                continue
+            few = (model.mixed(run, hoped, every, number + first) for every in _EVERY for first in range(every))
+            steps = (model.nearer(run, hoped, part) for part in PARTS)
+            for plan in chain(steps, few) if number % 2 else chain(few, steps):
+                if plan != run and plan not in self.tried and self._may_take(model.judge(plan), most_time):
+                    return plan, more
+        return None
+
+
+def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
+    """Returns a first plan that makes no iteration longer even if instructions follow the clock as closely as they can.
+
+    Kinds of instructions that have no slack at all are lowered once per iteration, those that take most of the time
+    first, unless that is expected to be later than a trial may be.
+    """
+    cautious = _in_time(model, model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch))
+    ladder = _ladders(model)
+    instructions = model.problem.pipeline.instructions
+    places: dict[Kind, list[int]] = {}
+    for node, instruction in enumerate(instructions):
+        places.setdefault((instruction.stage, instruction.name), []).append(node)
+    rows = [
+        [min(step for step in ladder[one.stage] if step >= mhz) for one, mhz in zip(instructions, clocks, strict=True)]
+        for clocks in cautious.clocks_mhz
+    ]
+    top_s = {kind: next(iter(beliefs.samples.timed(kind).values())).time_s for kind in places}
+    by_time = sorted(places, key=lambda kind: (-len(places[kind]) * top_s[kind], kind))
+    for group, row in enumerate(rows):
+        for kind in by_time:
+            nodes, steps = places[kind], ladder[kind[0]]
+            if any(row[node] < steps[0] for node in nodes):
+                continue
+            before, stretch = list(row), _stretch(model, nodes[(len(nodes) // 2 + group) % len(nodes)])
+            for number in _FIRST_STEPS:
+                for node in stretch:
+                    row[node] = min(before[node], steps[min(number, len(steps) - 1)])
+                if model.judge(ClockPlan(tuple(map(tuple, rows)), cautious.group_of)).late <= MOST_LATE_TRIAL:
+                    break
+                row[:] = before
+    return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
+
+
+def _in_time(model: JobModel, plan: ClockPlan) -> ClockPlan:
+    """A plan whose clocks are so far on the way from the highest ones to those of a plan that it may be tried.
+
+    Iterations differ: where ranks have waited in the few measured ones, they may not wait in those that come.
+    """
+    nearer = (model.nearer(model.max_clocks, plan, part) for part in PARTS)
+    return next((each for each in nearer if may_be_tried(model.judge(each))), model.max_clocks)
+
+
+def _stretch(model: JobModel, chosen: int) -> list[int]:
+    """The nodes of the stretch that a node belongs to."""
+    firsts = model.problem.pipeline.first_nodes
+    first, last = next((a, b) for a, b in pairwise(firsts) if a <= chosen < b)
+    return [node for node in range(first, last) if model.stretches[node] == model.stretches[chosen]]
+
+
+def _ladders(model: JobModel) -> dict[int, list[int]]:
+    """For each stage, the clocks that are measured, highest first: those nearest to the steps."""
+    known: dict[int, set[int]] = {}
+    for (stage, _), rows in model.everything.profile.measurements.items():
+        known[stage] = known.get(stage, {row.frequency_mhz for row in rows}) & {row.frequency_mhz for row in rows}
+    ladders = {stage: [max(clocks)] for stage, clocks in known.items()}
+    for stage, ladder in ladders.items():
+        for share in _STEPS[1:]:
+            lower = sorted(mhz for mhz in known[stage] if mhz < ladder[-1])
+            ladder += [min(lower, key=lambda mhz: abs(mhz - share * ladder[0]))] if lower else []
+    return ladders

@@ -8,6 +8,7 @@ when instructions of the others begin, but not how long they take.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
@@ -46,9 +47,6 @@ class InstructionProfiler(FrequencyScheduler):
     in as many windows at most as all this has taken: the next halving of their errors would take four times as many.
 
     Args:
-        job_info: The job.
-        rank_infos: All its ranks, in any order.
-        pfo_settings: Settings of the scheduling side.
         tolerance: Relative error of time that is good enough; of power, twice this.
         max_windows: The largest number of windows.
     """
@@ -116,17 +114,16 @@ class InstructionProfiler(FrequencyScheduler):
     def _new_clocks(self, stage: int) -> list[int]:
         """The clocks that a stage has not measured yet, highest first; empty once all energies have risen."""
         curves = self._curves(stage)
-        if _all_risen(curves):
+        if all(map(_has_risen, curves)):
             return []
-        return [mhz for mhz in self._grid(stage) if any(mhz not in curve for curve in curves.values())]
+        return [mhz for mhz in self._grid(stage) if any(mhz not in curve for curve in curves)]
 
     def _rough_clocks(self, stage: int) -> list[int]:
         """The measured clocks that are not known well enough, the worst first."""
         errors: dict[int, float] = {}
-        for curve in self._curves(stage).values():
+        for curve in self._curves(stage):
             for mhz, point in curve.items():
-                error = max(point.time_error, point.power_error / 2)
-                errors[mhz] = max(error, errors.get(mhz, 0.0))
+                errors[mhz] = max(point.time_error, point.power_error / 2, errors.get(mhz, 0.0))
         rough = [mhz for mhz in self._grid(stage)[1:] if errors.get(mhz, 0.0) > self._tolerance]
         return sorted(rough, key=lambda mhz: -errors[mhz])
 
@@ -134,8 +131,8 @@ class InstructionProfiler(FrequencyScheduler):
         offered = self._layout.clocks_of_stage[stage]
         return offered[:: max(1, round(len(offered) / _CLOCKS))]
 
-    def _curves(self, stage: int) -> dict[Kind, dict[int, Point]]:
-        return {kind: self._beliefs.samples.curve(kind) for kind in self._layout.kinds_of(stage)}
+    def _curves(self, stage: int) -> list[dict[int, Point]]:
+        return [self._beliefs.samples.curve(kind) for kind in dict.fromkeys(self._layout.kinds_of(stage))]
 
     def _most_clocks_per_iteration(self, results: Sequence[ProfilingResult]) -> int:
         """How many clocks can share an iteration if all stages are to get enough samples at each of them."""
@@ -148,10 +145,7 @@ class InstructionProfiler(FrequencyScheduler):
     def _measure(self, wanted: Sequence[Sequence[int]], most: int, message: str) -> Windows[list[ProfilingResult]]:
         """Asks for a window in which each stage runs through the first of the clocks it wants, or at its highest one.
 
-        Args:
-            wanted: For each pipeline-parallel rank, clocks in MHz, without the highest one.
-            most: At most this many clocks share an iteration.
-            message: Text for the status.
+        At most `most` clocks share an iteration; those that are wanted do not include the highest one.
         """
         layout = self._layout
         clocks = []
@@ -169,44 +163,28 @@ class InstructionProfiler(FrequencyScheduler):
         return results
 
 
-def _all_risen(curves: Mapping[Kind, Mapping[int, Point]]) -> bool:
-    """Whether the energy of each instruction is above its minimum by 3 % at the lowest clock that was measured."""
-    return all(
-        curve and curve[min(curve)].energy_j > (1 + _RISEN) * min(point.energy_j for point in curve.values())
-        for curve in curves.values()
-    )
+def _has_risen(curve: Mapping[int, Point]) -> bool:
+    """Whether the energy is above its minimum by 3 % at the lowest clock that was measured."""
+    return bool(curve) and curve[min(curve)].energy_j > (1 + _RISEN) * min(point.energy_j for point in curve.values())
 
 
 def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> list[int]:
-    """Returns a clock for each instruction of a rank's iteration, so that as many of `clocks_mhz` as possible run.
+    """Returns a clock for each instruction of a rank's iteration, so that as many of the clocks as possible run.
 
-    Each clock gets a stretch of the iteration with enough samples of every kind; the first clocks come first.
-
-    Args:
-        kinds: The rank's instructions in order.
-        clocks_mhz: At least one.
-        most: No more clocks than this.
+    These are `most` at most, the first ones. Each gets a stretch of the iteration with enough samples of every kind.
     """
-    total = {kind: kinds.count(kind) for kind in set(kinds)}
+    total, seen = Counter(kinds), Counter[Kind]()
+    occurrences = []
+    for kind in kinds:
+        occurrences.append(seen[kind])
+        seen[kind] += 1
     for count in range(min(most, len(clocks_mhz)), 1, -1):
-        seen: dict[Kind, int] = {}
-        by_occurrence = []
-        for kind in kinds:
-            by_occurrence.append(seen.get(kind, 0) * count // total[kind])
-            seen[kind] = seen.get(kind, 0) + 1
         by_position = [position * count // len(kinds) for position in range(len(kinds))]
+        by_occurrence = [number * count // total[kind] for number, kind in zip(occurrences, kinds, strict=True)]
         for parts in (by_position, by_occurrence):
-            if _enough(kinds, parts, total, count):
+            # Those just after a change of the clock are no samples.
+            runs = zip(kinds, parts, [-1, *parts], strict=False)
+            clean = Counter((kind, part) for kind, part, part_before in runs if part == part_before)
+            if all(clean[kind, part] >= _LEAST_SAMPLES for kind in total for part in range(count)):
                 return [clocks_mhz[part] for part in parts]
     return [clocks_mhz[0]] * len(kinds)
-
-
-def _enough(kinds: Sequence[Kind], parts: Sequence[int], total: Mapping[Kind, int], count: int) -> bool:
-    """Returns whether every kind has enough samples in every part, without those just after a change of the clock."""
-    clean: dict[tuple[Kind, int], int] = {}
-    before = -1
-    for kind, part in zip(kinds, parts, strict=True):
-        if part == before:
-            clean[kind, part] = clean.get((kind, part), 0) + 1
-        before = part
-    return all(clean.get((kind, part), 0) >= _LEAST_SAMPLES for kind in total for part in range(count))

@@ -1,9 +1,11 @@
-"""Which rank of a job runs which instructions, at which clocks it can run them, and its runs of them in a result."""
+"""Which rank of a job runs which instructions at which clocks: its layout, plans as schedules, its runs in a result."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
@@ -18,17 +20,39 @@ MOST_WINDOWS_WITHOUT_ORDER = 10
 """After this many windows in which an order of instructions was still unknown, there is nothing to schedule."""
 
 
+@dataclass(frozen=True)
+class ClockPlan:
+    """A clock for each instruction of each pipeline.
+
+    Attributes:
+        clocks_mhz: For each group of pipelines, the clock of each node.
+        group_of: (data-parallel rank, group) of pipelines, sorted; those that are not named belong to group 0.
+    """
+
+    clocks_mhz: tuple[tuple[int, ...], ...]
+    group_of: tuple[tuple[int, int], ...] = ()
+
+    def of(self, pipeline: int) -> tuple[int, ...]:
+        """Returns the clocks of a pipeline's nodes."""
+        return self.clocks_mhz[dict(self.group_of).get(pipeline, 0)]
+
+    def changes(self, first_nodes: Sequence[int]) -> int:
+        """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together."""
+        ranks = list(pairwise(first_nodes))
+        return max(
+            sum(mhz != following for first, last in ranks for mhz, following in pairwise(clocks[first:last]))
+            for clocks in self.clocks_mhz
+        )
+
+
 class JobLayout:
     """The ranks of a job and what they run.
 
     Args:
-        job_info: The job.
         rank_infos: Its ranks, sorted.
         orders: Returns the order of instructions of each rank, as far as it is known.
 
     Attributes:
-        job_info: As given.
-        rank_infos: As given.
         place: Each rank's place in the job.
         clocks_of_stage: For each pipeline-parallel rank, the clocks (MHz) that all its GPUs offer, highest first.
     """
@@ -36,12 +60,10 @@ class JobLayout:
     def __init__(
         self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: Callable[[], InstructionOrders]
     ) -> None:
-        self.job_info = job_info
-        self.rank_infos = rank_infos
+        self.job_info, self.rank_infos = job_info, rank_infos
         self.place = {info.rank: info for info in rank_infos}
-        self.clocks_of_stage = [
-            sorted(info.available_frequencies, reverse=True) for info in stage_infos(job_info, rank_infos)
-        ]
+        infos = stage_infos(job_info, rank_infos)
+        self.clocks_of_stage = [sorted(info.available_frequencies, reverse=True) for info in infos]
         self._orders = orders
 
     def one_pipeline(self) -> list[int]:
@@ -73,13 +95,47 @@ class JobLayout:
             stages=[stage for _, stage in order] if names_stages else None,
         )
 
+    def schedules_of(self, plan: ClockPlan, first_nodes: Sequence[int]) -> list[FrequencySchedule]:
+        """Returns the schedule of each rank whose clocks can be set.
+
+        Args:
+            first_nodes: The first node of each rank of a pipeline, and the one behind the last rank's last.
+        """
+        return [
+            self.schedule(info.rank, plan.of(info.dp_rank)[first_nodes[info.pp_rank] : first_nodes[info.pp_rank + 1]])
+            for info in self.rank_infos
+            if info.available_frequencies
+        ]
+
+    def plan_of(
+        self,
+        schedules: Sequence[FrequencySchedule],
+        first_nodes: Sequence[int],
+        highest_mhz: tuple[int, ...],
+        group_of: tuple[tuple[int, int], ...],
+    ) -> ClockPlan:
+        """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks.
+
+        Args:
+            first_nodes: As for `schedules_of`.
+            highest_mhz: The highest clock of each node.
+        """
+        rows: dict[int, list[int]] = {}
+        for schedule in schedules:
+            info = self.place[schedule.rank]
+            first, last = first_nodes[info.pp_rank], first_nodes[info.pp_rank + 1]
+            row = rows.setdefault(info.dp_rank, list(highest_mhz))
+            if len(schedule.frequencies) == last - first:
+                row[first:last] = [mhz or highest_mhz[first + at] for at, (_, mhz) in enumerate(schedule.frequencies)]
+        of_groups = {dict(group_of).get(pipeline, 0): tuple(rows[pipeline]) for pipeline in sorted(rows, reverse=True)}
+        return ClockPlan(tuple(of_groups.get(group, highest_mhz) for group in range(1 + len(group_of))), group_of)
+
     def run_by(self, rank: int, schedule: FrequencySchedule | None) -> list[RunInstruction]:
         """Returns what a rank ran: its order, at the clocks of its schedule."""
         order = self.order(rank)
-        if schedule is None:
-            return [(name, stage, 0) for name, stage in order]
+        clocks_mhz = [0] * len(order) if schedule is None else [mhz for _, mhz in schedule.frequencies]
         # If the schedule has another length, the rank did not run it: `numbered_iterations` then finds none of it.
-        return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=False)]
+        return [(name, stage, mhz) for (name, stage), mhz in zip(order, clocks_mhz, strict=False)]
 
     @property
     def kinds(self) -> list[Kind]:
@@ -102,17 +158,11 @@ class JobLayout:
 
 
 class RunSample(NamedTuple):
-    """One run of an instruction.
-
-    Attributes:
-        time_s: Its duration.
-        energy_j: Its energy; 0.0 if it is not known.
-        clock_mhz: Its mean clock, as far as it is known when clocks act; 0 if it is not.
-    """
+    """One run of an instruction; 0 where its energy is not known, or when clocks act."""
 
     time_s: float
     energy_j: float
-    clock_mhz: int = 0
+    clock_mhz: float
 
 
 def steps_of(result: ProfilingResult) -> Sequence[int]:
@@ -125,32 +175,20 @@ def numbered_iterations(
     result: ProfilingResult, ran: Sequence[RunInstruction]
 ) -> Iterator[tuple[int, list[RunSample]]]:
     """Yields the place in the window, and the runs, of each iteration that ran `ran`."""
-    counts: dict[str, int] = {}
-    place = []
-    for name, _, _ in ran:
-        place.append((name, counts.get(name, 0)))
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for name, _, _ in ran)
+    unknown = {name: [0] * count for name, count in counts.items()}
     for number in range(len(result.iter_time)):
-        lists = {name: (rows[number] if number < len(rows) else []) for name, rows in result.time_breakdown.items()}
-        if {name: len(values) for name, values in lists.items() if values} != counts:
-            continue
-        energies = {name: result.energy_breakdown.get(name, []) for name in counts}
-        clocks = {name: result.clock_breakdown.get(name, []) for name in counts}
-        has_energy, has_clocks = (
-            all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in table.items())
-            for table in (energies, clocks)
+        times_s, *others = (
+            {name: rows[number] for name, rows in table.items() if number < len(rows) and rows[number]}
+            for table in (result.time_breakdown, result.energy_breakdown, result.clock_breakdown)
         )
-        yield (
-            number,
-            [
-                RunSample(
-                    lists[name][n],
-                    energies[name][number][n] if has_energy else 0.0,
-                    clocks[name][number][n] if has_clocks else 0,
-                )
-                for name, n in place
-            ],
-        )
+        if {name: len(values) for name, values in times_s.items()} == counts:
+            energies_j, clocks_mhz = (
+                other if all(len(other.get(name, ())) == count for name, count in counts.items()) else unknown
+                for other in others
+            )
+            of_names = {name: zip(times_s[name], energies_j[name], clocks_mhz[name], strict=True) for name in counts}
+            yield number, [RunSample(*next(of_names[name])) for name, _, _ in ran]
 
 
 _COUNTED_AS = {
@@ -189,3 +227,29 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
             seen.update((each, stage) for each in counted)
         numbered.append(row)
     return pipeline_from_orders(numbered, name="as it runs")
+
+
+def stretches_of(
+    first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, clock_unknown_s: float
+) -> list[int]:
+    """Returns for each node the number of its stretch of the iteration; those of a rank begin with the rank's number.
+
+    A stretch is one instruction, or several short ones that together last until a new clock acts; its last one begins
+    when the clock is known to act.
+
+    Args:
+        first_nodes: As for `JobLayout.schedules_of`.
+        times_s: Mean duration of each node.
+        long_enough_s: Least duration of a stretch.
+        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at.
+    """
+    numbers: list[int] = []
+    for rank, (first, last) in enumerate(pairwise(first_nodes)):
+        number, lasted_s, last_began_s, left_s = rank, 0.0, 0.0, sum(times_s[first:last])
+        for time_s in times_s[first:last]:
+            if lasted_s >= long_enough_s <= left_s and last_began_s >= clock_unknown_s:
+                number, lasted_s = number + 1, 0.0
+            numbers.append(number)
+            last_began_s = lasted_s
+            lasted_s, left_s = lasted_s + time_s, left_s - time_s
+    return numbers

@@ -1,21 +1,25 @@
-"""What is said of plans: their clocks, what is believed of them, and what measured plans tell of others."""
+"""What is believed of plans: what the model makes of them, and what was measured under them and under others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.arrays import Array, np
+from pfo_fs.autotune.job_layout import ClockPlan, Kind
+
+if TYPE_CHECKING:
+    from pfo_fs.autotune.beliefs import Beliefs
+    from pfo_fs.autotune.model import JobModel
 
 
 class ModelError(NamedTuple):
     """By how much the model of a job is wrong, relative, beside the errors of its curves; standard deviations.
 
-    Attributes:
-        of_all: What all plans of a job have in common.
-        of_one: What a single plan has of its own.
+    All plans of a job have `of_all` in common; `of_one` is a single plan's own.
     """
 
     of_all: float
@@ -29,28 +33,11 @@ ERROR_OF_TIME = ModelError(of_all=0.001, of_one=0.0003)
 
 _LEAST_VARIANCE = 1e-10
 """Nothing is measured more exactly than to 0.001 %."""
-
-
-@dataclass(frozen=True)
-class ClockPlan:
-    """A clock for each instruction of each pipeline.
-
-    Attributes:
-        clocks_mhz: For each group of pipelines, the clock of each node.
-        group_of: The group of each pipeline, by data-parallel rank; pipelines that are not named belong to group 0.
-    """
-
-    clocks_mhz: tuple[tuple[int, ...], ...]
-    group_of: Mapping[int, int]
-
-    def of(self, pipeline: int) -> tuple[int, ...]:
-        """Returns the clocks of a pipeline's nodes."""
-        return self.clocks_mhz[self.group_of.get(pipeline, 0)]
-
-    @property
-    def key(self) -> object:
-        """A key that is equal for equal plans."""
-        return self.clocks_mhz, tuple(sorted(self.group_of.items()))
+_MOST_TRIALS = 12
+"""Of the plans that were measured, the latest 12 tell of others: each costs a play of all scenarios."""
+_LEAST_ERROR = 1e-4
+"""Relative: no plan's lateness is known more exactly. It is the last digit that people see; iterations that come differ
+from the measured ones in ways that no window shows."""
 
 
 class Judgement(NamedTuple):
@@ -69,53 +56,180 @@ class Judgement(NamedTuple):
     saved_error: float
 
 
-class Offset(NamedTuple):
-    """By how much a plan was measured to differ from its model; the standard error is infinite if it was not."""
+class Figure(NamedTuple):
+    """A relative figure and its standard error, which is infinite if the figure is not known."""
 
-    value: float
-    error: float
+    value: float = 0.0
+    error: float = math.inf
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was measured."""
+        return self.error < math.inf
+
+    def pooled(self, new: Figure) -> Figure:
+        """Returns the mean of both; the new one counts for a third at least, since clocks are learned meanwhile."""
+        if not self.error and not new.error:
+            return Figure((self.value + new.value) / 2, 0.0)
+        if not (self.is_known and new.is_known):
+            return self if self.is_known else new
+        share = max(1 / 3, self.error**2 / (self.error**2 + new.error**2))
+        error = math.hypot((1 - share) * self.error, share * new.error)
+        return Figure(self.value + share * (new.value - self.value), error)
 
 
-def expected_offset(
-    measured: Sequence[Offset | None], of_curves: Array, error: ModelError, *, shares_curves: bool
-) -> tuple[float, float]:
-    """Returns by how much the last plan is expected to differ from its model, and the standard error of that.
+class Trial(NamedTuple):
+    """What was measured of a plan in turns.
+
+    Attributes:
+        saved: Energy that it saves.
+        later: By how much longer its iterations are than the model makes of the same iterations.
+        default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
+    """
+
+    plan: ClockPlan
+    saved: Figure = Figure()
+    later: Figure = Figure()
+    default_steps: int = 0
+
+    def pooled(self, new: Trial) -> Trial:
+        """Returns both together."""
+        steps = self.default_steps + new.default_steps
+        return Trial(self.plan, self.saved.pooled(new.saved), self.later.pooled(new.later), steps)
+
+
+class _ByModel(NamedTuple):
+    """What the model makes of a plan, relative.
+
+    Attributes:
+        late, slower, saved: As in `Judgement`.
+        sampling: Standard error of `late` since iterations differ.
+        times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
+            clock.
+    """
+
+    late: float
+    slower: float
+    saved: float
+    sampling: float
+    times: dict[tuple[Kind, int], float]
+    powers: dict[tuple[Kind, int], float]
+
+
+class PlanJudge:
+    """Judges plans by a model of the job and by what was measured."""
+
+    def __init__(self, model: JobModel, beliefs: Beliefs) -> None:
+        self._model, self._beliefs = model, beliefs
+        self._judgements: dict[ClockPlan, Judgement] = {}
+        self._by_model: dict[ClockPlan, _ByModel] = {}
+
+    def judgement(self, plan: ClockPlan) -> Judgement:
+        """Returns what is believed of a plan."""
+        if plan not in self._judgements:
+            self._judgements[plan] = self._believed(plan)
+        return self._judgements[plan]
+
+    def _alone(self, plan: ClockPlan) -> _ByModel:
+        """What the model makes of a plan."""
+        if plan not in self._by_model:
+            self._by_model[plan] = self._played(self._model.for_groups(plan))
+        return self._by_model[plan]
+
+    def _played(self, clocks: list[tuple[int, ...]]) -> _ByModel:
+        model, judged = self._model, self._model.judged
+        played = judged.play(judged.numbers(clocks))
+        times_s: Array = played.spans_s.max(axis=1) + model.problem.overhead_s
+        paired = times_s / model.full_times_s
+        _, weights = judged.mean_makespan(played.times_s, weights=True)
+        critical_s = judged.by_group(weights * judged.iterations * played.times_s)
+        busy_s = judged.by_group(played.times_s)
+        times: dict[tuple[Kind, int], float] = defaultdict(float)
+        powers: dict[tuple[Kind, int], float] = defaultdict(float)
+        tops, powers_w = model.max_clocks.clocks_mhz[0], self._powers_w
+        for node, instruction in enumerate(model.problem.pipeline.instructions):
+            kind, top_mhz = (instruction.stage, instruction.name), tops[node]
+            for group, row in enumerate(clocks):
+                mhz = row[node]
+                if mhz != top_mhz:
+                    time = float(critical_s[node, group]) / played.mean_s
+                    power = powers_w[kind, mhz] * float(busy_s[node, group]) / model.full_j
+                    for at, sign in ((mhz, 1), (top_mhz, -1)):
+                        times[kind, at] += sign * time
+                        powers[kind, at] += sign * power
+        return _ByModel(
+            late=played.mean_s / model.target_s - 1,
+            slower=float(np.sum(times_s) / np.sum(model.full_times_s)) - 1,
+            saved=1 - (played.energy_j + model.tail_j) / model.full_j,
+            sampling=float(paired.std()) / math.sqrt(model.iterations),
+            times=times,
+            powers=powers,
+        )
+
+    def _believed(self, plan: ClockPlan) -> Judgement:
+        """What is believed by the model, and by what was measured under this plan and others."""
+        model, own, trials = self._model, self._alone(plan), self._beliefs.trials
+        if plan == model.max_clocks:
+            return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)
+        telling = [trial for trial in trials.values() if model.knows(trial.plan)][-_MOST_TRIALS:]
+        measured = [*(trial for trial in telling if trial.plan != plan), trials.get(plan, Trial(plan))]
+        modelled = [self._alone(trial.plan) for trial in measured]
+        of_times = model.curves.covariance_of([alone.times for alone in modelled])
+        of_times[-1, -1] += own.sampling**2
+        of_powers = model.curves.covariance_of([alone.powers for alone in modelled], powers=True)
+        later = [trial.later for trial in measured]
+        saved = [
+            Figure(trial.saved.value - alone.saved, trial.saved.error)
+            for trial, alone in zip(measured, modelled, strict=True)
+        ]
+        late, late_error = expected_offset(later, of_times, ERROR_OF_TIME, shares_curves=False)
+        more_saved, saved_error = expected_offset(saved, of_powers, ERROR_OF_SAVING, shares_curves=True)
+        late_error = math.hypot(late_error, _LEAST_ERROR)
+        # No plan is faster than max clocks, unless the curves say so (some boards are slower at the highest clock): where
+        # it was measured to be, those had more work, or clocks acted late.
+        late = max(late, min(0.0, -own.slower))
+        return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
+
+    @cached_property
+    def _powers_w(self) -> dict[tuple[Kind, int], float]:
+        """Power of all GPUs of a rank at each clock, in W."""
+        return {
+            (kind, m.frequency_mhz): m.energy_j / m.time_s * self._model.problem.gpus_per_rank
+            for kind, rows in self._model.judged.problem.profile.measurements.items()
+            for m in rows
+        }
+
+
+def expected_offset(measured: Sequence[Figure], of_curves: Array, error: ModelError, *, shares_curves: bool) -> Figure:
+    """Returns by how much the last plan is expected to differ from its model.
 
     There are three sources of error: the curves (plans with the same clocks share it), the job (all plans share it),
     and the plan itself. All three are normal, so a measured plan tells of the others by their covariance.
 
     Args:
-        measured: What was measured of each plan; None: nothing.
+        measured: By how much each plan was measured to differ.
         of_curves: Covariance of what the errors of the curves make of the plans.
         error: That of the model; what a plan has of its own is at least that of what was measured.
         shares_curves: Whether the errors of the curves are in what was measured. They are not where iterations are
             compared with the model of the same iterations.
     """
     count = len(measured)
-    rows, values, variances = [], [], []
-    for number, each in enumerate(measured):
-        if each is not None and math.isfinite(each.error):
-            row = np.zeros(2 * count)
-            row[number], row[count + number] = 1.0, float(shares_curves)
-            rows.append(row)
-            values.append(each.value)
-            variances.append(each.error**2)
-    last = np.zeros(2 * count)
-    last[count - 1] = last[-1] = 1.0
+    known = [number for number, figure in enumerate(measured) if figure.is_known]
+    values = np.array([measured[number].value for number in known])
+    variances = np.array([measured[number].error ** 2 for number in known])
+    parts = np.hstack([np.eye(count), np.eye(count) * shares_curves])[known]  # of own errors and those of curves
+    last = np.hstack([np.eye(count), np.eye(count)])[-1]
     # Plans may differ by more than was expected.
-    apart = [
-        float(row[count:] @ of_curves @ row[count:]) + variance for row, variance in zip(rows, variances, strict=True)
-    ]
-    spread = float(np.var(values)) - float(np.mean(apart)) if len(values) > 1 else 0.0
+    apart = [float(row[count:] @ of_curves @ row[count:]) + each for row, each in zip(parts, variances, strict=True)]
+    spread = float(np.var(values)) - float(np.mean(apart)) if len(known) > 1 else 0.0
     own: Array = np.full((count, count), error.of_all**2) + np.eye(count) * max(error.of_one**2, spread)
     prior: Array = np.block([[own, np.zeros((count, count))], [np.zeros((count, count)), of_curves]])
     variance = float(last @ prior @ last)
-    if not rows:
-        return 0.0, math.sqrt(variance)
-    seen: Array = np.array(rows)
-    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
-    gain = np.linalg.solve(joint, seen @ prior @ last)
-    return float(gain @ np.array(values)), math.sqrt(max(0.0, variance - float(gain @ (seen @ prior @ last))))
+    if not known:
+        return Figure(0.0, math.sqrt(variance))
+    joint = parts @ prior @ parts.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
+    gain = np.linalg.solve(joint, parts @ prior @ last)
+    return Figure(float(gain @ values), math.sqrt(max(0.0, variance - float(gain @ (parts @ prior @ last)))))
 
 
 def error_of_mean(values: Array) -> float:

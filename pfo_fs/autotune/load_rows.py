@@ -20,8 +20,7 @@ class Ratios:
 
     Attributes:
         clocks_mhz: The clocks, rising.
-        logs: Logarithm of r of each kind (row) at each clock (column).
-        errors: Standard error of each.
+        logs, errors: Logarithm of r of each kind (row) at each clock (column), and the standard error of it.
         top_mhz: The highest clock of each kind.
     """
 
@@ -43,52 +42,37 @@ class Ratios:
 
 
 class Rows:
-    """Windows by micro-batch: a row for each micro-batch of each iteration and pipeline, a column for each kind."""
+    """Windows by micro-batch: a row for each micro-batch of each iteration and pipeline, a column for each kind.
+
+    `node_at` is the node of each micro-batch and kind, -1 where there is none; `kinds` the kind of each node.
+    """
 
     def __init__(self, node_at: Array, kinds: Array, windows: Sequence[Window], ratios: Ratios) -> None:
-        parts: dict[str, list[Array]] = {}
-        steps: list[Array] = []
-        step = 0
-        for number, window in enumerate(windows):
-            shape = window.times_s.shape
-            ratio, error = ratio_of(kinds, window, ratios)
-            each = {
-                "logs": np.log(window.times_s),
-                "ratio_logs": np.log(ratio),
-                "ratio_errors": error,
-                "mhz": window.clocks_mhz,
-                "ran_mhz": window.ran_mhz,
-                "own_logs": ratios.at(np.broadcast_to(kinds[None, :, None], shape), window.clocks_mhz)[0],
-                "at_clock": window.at_clock,
-                "seen": window.or_mhz == 0,
-            }
-            for name, values in each.items():
-                parts.setdefault(name, []).append(np.moveaxis(values[:, node_at], 3, 1).reshape(-1, node_at.shape[1]))
-            count = len(parts["logs"][-1])
-            parts.setdefault("pipelines", []).append(
-                np.repeat(np.tile(np.array(window.pipelines), shape[0]), len(node_at))
-            )
-            parts.setdefault("windows", []).append(np.full(count, number))
-            steps.append(step + np.repeat(np.arange(shape[0]), shape[2] * len(node_at)))
-            step += shape[0]
-        self.logs, self.ratio_logs, self.ratio_errors, self.mhz = (
-            np.vstack(parts[name]) for name in ("logs", "ratio_logs", "ratio_errors", "mhz")
+        batches = len(node_at)
+        tables: list[list[Array]] = []
+        for window in windows:
+            ratio_logs, ratio_errors = ratio_of(kinds, window, ratios)
+            own_logs = ratios.at(np.broadcast_to(kinds[None, :, None], window.times_s.shape), window.clocks_mhz)[0]
+            runs = np.log(window.times_s), ratio_logs, ratio_errors, own_logs
+            told = window.clocks_mhz, window.ran_mhz, window.at_clock, window.or_mhz == 0
+            by_batch = (np.moveaxis(values[:, node_at], 3, 1).reshape(-1, node_at.shape[1]) for values in runs + told)
+            tables.append(list(by_batch))
+        self.logs, self.ratio_logs, self.ratio_errors, own_logs, self.mhz, ran_mhz, self.at_clock, known = (
+            np.vstack(of_windows) for of_windows in zip(*tables, strict=True)
         )
-        self.by_step = np.concatenate(steps)
-        self.by_place = np.tile(np.arange(len(node_at)), len(self.logs) // len(node_at))
-        self.seen = np.vstack(parts["seen"]) & (node_at >= 0)[self.by_place]
+        pipelines_of_step = np.concatenate([np.full(each.iterations, len(each.pipelines)) for each in windows])
+        self.by_step: Array = np.repeat(np.arange(len(pipelines_of_step)), pipelines_of_step * batches)
+        self.by_place = np.tile(np.arange(batches), len(self.logs) // batches)
+        self.seen = known & (node_at >= 0)[self.by_place]
         # By how much longer a run would have taken at the clock of its schedule than at the one at which it ran.
-        self.shifts = np.vstack(parts["own_logs"]) - self.ratio_logs
-        at_clock = np.vstack(parts["at_clock"])
-        self.at_clock = at_clock
+        self.shifts = own_logs - self.ratio_logs
         self.top_mhz = ratios.top_mhz
-        self.at_top = (
-            (self.mhz >= ratios.top_mhz) & (np.vstack(parts["ran_mhz"]) >= _SAME_CLOCK * ratios.top_mhz) & at_clock
-        )
-        self.windows = np.concatenate(parts["windows"])
+        self.at_top = (self.mhz >= self.top_mhz) & (ran_mhz >= _SAME_CLOCK * self.top_mhz) & self.at_clock
+        self.windows: Array = np.repeat(np.arange(len(windows)), [len(of_window[0]) for of_window in tables])
         self.latest = self.windows == len(windows) - 1
         # A pipeline has a base of its own in each window: what all instructions take drifts from one to the next.
-        self.pipeline_of_row = np.concatenate(parts["pipelines"])
+        pipelines = [np.tile(np.repeat(np.array(each.pipelines), batches), each.iterations) for each in windows]
+        self.pipeline_of_row = np.concatenate(pipelines)
         of_lanes = np.stack([self.windows, self.pipeline_of_row])
         lanes, self.lanes = np.unique(of_lanes, axis=1, return_inverse=True)
         self.pipeline_of_lane: list[int] = lanes[1].tolist()
@@ -97,9 +81,6 @@ class Rows:
 
 class Effect:
     """What runs of one group have in common beyond their loads, such as those of one iteration: shrunk to what is real.
-
-    Args:
-        groups: The group of each row, from 0.
 
     Attributes:
         values: The effect on each row and kind.
@@ -110,18 +91,12 @@ class Effect:
     def __init__(self, groups: Array) -> None:
         self.groups = groups
         self._count = int(groups.max()) + 1
-        self._of_group: Array = 0.0
         self.values: Array = np.zeros((1, 1))
         self.real: Array = None
         self.parameters: Array = 0.0
 
     def update(self, left: Array, weights: Array) -> None:
-        """Estimates the effects anew.
-
-        Args:
-            left: What is left of each row and kind, without the effects so far.
-            weights: 1 / variance of each.
-        """
+        """Estimates the effects anew from what is left of each row and kind; `weights`: 1 / variance of each."""
         total = self._sums(weights)
         means = self._sums(weights * (left + self.values)) / np.maximum(total, 1e-30)
         known = total > 0
@@ -131,18 +106,17 @@ class Effect:
         # The variance of the groups beyond that of their errors; they have no mean, which is the base's.
         of_means = np.where(known, (means - middle) ** 2, 0.0).sum(axis=0) / np.maximum(count - 1, 1)
         real = np.maximum(of_means - errors2.sum(axis=0) / count, 1e-12)
-        real = np.where(known.sum(axis=0) > 1, real, 1e-12)
-        self.real = real
-        shrunk = np.where(known, real / (real + errors2), 0.0)
-        self._of_group, self.parameters = (means - middle) * shrunk, shrunk.sum(axis=0)
-        self.values = self._of_group[self.groups]
+        self.real = np.where(known.sum(axis=0) > 1, real, 1e-12)
+        shrunk = np.where(known, self.real / (self.real + errors2), 0.0)
+        self.parameters = shrunk.sum(axis=0)
+        self.values = ((means - middle) * shrunk)[self.groups]
 
     def _sums(self, values: Array) -> Array:
         return np.array([np.bincount(self.groups, column, self._count) for column in values.T]).T
 
 
 def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array]:
-    """By how much longer each instruction of a window took than at the highest clock, and the relative error of it."""
+    """Log r of each instruction of a window at the clock at which it ran, and the error of it."""
     which = np.broadcast_to(kinds[None, :, None], window.times_s.shape)
     logs, errors = ratios.at(which, window.ran_mhz)
     if window.or_mhz.any():  # it ran at either clock
@@ -150,4 +124,4 @@ def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array
         other_logs, other_errors = ratios.at(which, np.where(is_unsure, window.or_mhz, window.ran_mhz))
         errors = np.where(is_unsure, np.hypot(np.maximum(errors, other_errors), abs(logs - other_logs) / 2), errors)
         logs = (logs + other_logs) / 2
-    return np.exp(logs), errors
+    return logs, errors

@@ -50,12 +50,9 @@ class Found:
     """What windows tell of one kind at one clock.
 
     Attributes:
-        kind: (stage, instruction).
-        mhz: The clock.
         count: Number of runs.
-        time_s: Its duration at an ordinary load, in s.
+        time_s: Its duration at an ordinary load.
         error: Relative standard error of it; at lower clocks, of the ratio to the highest one.
-        is_highest: Whether the clock is the highest one.
     """
 
     kind: tuple[int, str]
@@ -68,9 +65,6 @@ class Found:
 
 class LoadModel:
     """The model of a job's durations.
-
-    Args:
-        pipeline: The instructions that each pipeline runs.
 
     Attributes:
         kinds: The kinds of instructions, (stage, instruction), sorted.
@@ -96,11 +90,9 @@ class LoadModel:
         self._explained: dict[int, Array] = {}
 
     def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
-        """Fits the model to windows, and returns what the last one tells of each kind and clock.
+        """Fits the model to the latest windows, and returns what the last one tells of each kind and clock.
 
-        Args:
-            windows: The latest windows; pipelines in them may differ.
-            ratios: What was believed of r before the last window.
+        `ratios` are what was believed before it; pipelines of the windows may differ.
         """
         rows = Rows(self.node_at, self.kind_of_node, windows, ratios)
         cells = _Cells(rows)
@@ -194,8 +186,8 @@ class LoadModel:
         durations are then about as the model explains them; else their mean is what the model explains. How iterations
         differ from each other always stays, since it makes the longest of several paths longer.
         """
-        ratio, error = ratio_of(self.kind_of_node, window, ratios)
-        logs: Array = np.log(window.times_s / ratio)
+        ratio_logs, error = ratio_of(self.kind_of_node, window, ratios)
+        logs: Array = np.log(window.times_s) - ratio_logs
         explained = self._explained.get(id(window))
         if explained is None:
             return np.exp(logs)
@@ -210,10 +202,7 @@ class LoadModel:
 
 
 class _Cells:
-    """The ratios of the latest window's clocks, estimated together with its loads.
-
-    Args:
-        rows: All windows. The beliefs about the ratios of these clocks are changed with each update.
+    """The ratios of the latest window's clocks, estimated together with its loads, and changed in `rows`.
 
     Attributes:
         known: For each (number of the kind, MHz): number of runs, log r, its standard error.
@@ -242,12 +231,11 @@ class _Cells:
     ) -> None:
         """Estimates all ratios at once with what iterations have in common; loads are integrated out.
 
-        Everything is linear in the logarithms, so this is one system of normal equations. The parts that iterations and
+        Everything is linear in the logarithms, so this is one least-squares problem. The parts that iterations and
         loads play are uncertain, too, and are known only as well as other runs of the same iterations tell them; so are
         the bases, which only the runs of this window tell.
 
         Args:
-            rows: All windows.
             above: Log duration above the base of each run, the ratio included.
             of_place: What the place in the iteration explains of it.
             gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
@@ -258,51 +246,39 @@ class _Cells:
         """
         if not self._cells:
             return
-        latest = np.flatnonzero(rows.latest)
+        latest, weights_now, shifts = rows.latest, weights[rows.latest], rows.shifts[rows.latest]
         steps, step = np.unique(rows.by_step[latest], return_inverse=True)
         kinds, cells = len(gain), len(self._cells)
-        in_cell = np.full((len(rows.logs), kinds), -1)
-        for cell, (key, at, _, _) in enumerate(self._cells):
-            in_cell[at, key[0]] = cell
+        in_cell = np.full(rows.logs.shape, -1)
+        for number, (key, at, _, _) in enumerate(self._cells):
+            in_cell[at, key[0]] = number
         in_cell = in_cell[latest]
         # What the runs at one clock have in common is asked for here: their errors are those of noise alone.
-        noise2 = np.maximum(1 / np.maximum(weights[latest], 1e-30) - rows.ratio_errors[latest] ** 2, _LEAST_NOISE**2)
-        noise2 = noise2 + (_UNSURE_SHIFT * rows.shifts[latest]) ** 2
-        weight = np.where(weights[latest] > 0, np.where(in_cell >= 0, 1 / noise2, surely[latest]), 0.0)
-        at_clock = above[latest] + rows.shifts[latest]
-        seen = np.where(in_cell >= 0, at_clock, above[latest] - rows.ratio_logs[latest]) - of_place[latest]
+        noise2 = np.maximum(1 / np.maximum(weights_now, 1e-30) - rows.ratio_errors[latest] ** 2, _LEAST_NOISE**2)
+        noise2 = noise2 + (_UNSURE_SHIFT * shifts) ** 2
+        weight = np.where(weights_now > 0, np.where(in_cell >= 0, 1 / noise2, surely[latest]), 0.0)
+        off = np.where(in_cell >= 0, shifts, -rows.ratio_logs[latest])
+        seen = above[latest] + off - of_place[latest]
         shared = _shared_by_steps(load, (weights * gain**2).sum(axis=1), rows.by_step)
-        pull = weight * gain
-        scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
         first_load = cells + len(steps) * kinds
         first_base = first_load + len(steps)
         size = first_base + kinds
         matrix, right = np.zeros((size, size)), np.zeros(size)
-        told = weight * seen - pull * (scale * (pull * seen).sum(axis=1))[:, None]  # C^-1 y of each row
-        at_step = cells + step[:, None] * kinds + np.arange(kinds)  # the parameter of each run's iteration and kind
-        everywhere: Array = np.ones(len(step), bool)
-        # The parameters that each run of a kind has, and where it has them.
-        parameters = [
-            [
-                (in_cell[:, k], in_cell[:, k] >= 0),
-                (at_step[:, k], everywhere),
-                (np.full(len(step), first_base + k), everywhere),
-            ]
-            for k in range(kinds)
-        ]
+        # The parameters of each run, and its share of them: its cell, its iteration's effect and load, its base.
+        number, kind, whole = step[:, None], np.arange(kinds), np.ones_like(weight)
+        own = [np.maximum(in_cell, 0), cells + number * kinds + kind, first_load + number, first_base + kind]
+        places = np.stack([np.broadcast_to(column, weight.shape) for column in own])
+        shares = np.stack([in_cell >= 0, whole, whole * gain, whole])
+        # The inverse of the covariance of a row's runs is diag(weight) - scale * pull pull^T: they share a load.
+        pull = weight * gain
+        scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
+        told = weight * seen - pull * (scale * (pull * seen).sum(axis=1))[:, None]
         for k in range(kinds):
-            for place, there in parameters[k]:
-                np.add.at(right, place[there], told[there, k])
-            np.add.at(right, first_load + step, gain[k] * told[:, k])
+            np.add.at(right, places[..., k], shares[..., k] * told[:, k])
             for other in range(kinds):
                 value = (weight[:, k] if k == other else 0.0) - pull[:, k] * pull[:, other] * scale
-                for place, there in parameters[k]:
-                    for place2, there2 in parameters[other]:
-                        both = there & there2
-                        np.add.at(matrix, (place[both], place2[both]), value[both])
-                    np.add.at(matrix, (place[there], first_load + step[there]), gain[other] * value[there])
-                    np.add.at(matrix, (first_load + step[there], place[there]), gain[other] * value[there])
-                np.add.at(matrix, (first_load + step, first_load + step), gain[k] * gain[other] * value)
+                at = places[:, None, :, k], places[None, ..., other]
+                np.add.at(matrix, at, shares[:, None, :, k] * shares[None, ..., other] * value)
         prior = np.concatenate(
             [
                 np.full(cells, _NOTHING_KNOWN),
@@ -311,11 +287,10 @@ class _Cells:
                 np.where(rows.tells_base, _NOTHING_KNOWN, 1 / _LEVEL_DRIFT**2),
             ]
         )
-        matrix[np.arange(size), np.arange(size)] += prior
-        covariance = np.linalg.inv(matrix)
+        covariance = np.linalg.inv(matrix + np.diag(prior))
         found, variance = covariance @ right, np.diag(covariance)
-        for cell, (key, at, before, prior_error) in enumerate(self._cells):
-            mean, error2 = float(found[cell]), _UNLIKE_NORMAL * float(variance[cell])
+        for number, (key, at, before, prior_error) in enumerate(self._cells):
+            mean, error2 = float(found[number]), _UNLIKE_NORMAL * float(variance[number])
             self.known[key] = len(at), mean, error2**0.5
             beforehand = 1 / max(prior_error, 1e-6) ** 2
             now = (mean / error2 + before * beforehand) / (1 / error2 + beforehand)
@@ -324,15 +299,10 @@ class _Cells:
 
 
 def _shared_by_steps(load: Array, information: Array, by_step: Array) -> float:
-    """Returns the share of the loads' variance that the micro-batches of an iteration have in common.
+    """The share of the loads' variance, 1, that the micro-batches of an iteration have in common.
 
     All windows tell it, each as far as its loads are known: where all instructions ran at clocks that are hardly known
-    yet, loads were taken to be about 0.
-
-    Args:
-        load: The load of each row, whose prior variance is 1.
-        information: 1 / variance of what the row's durations alone tell of it.
-        by_step: The iteration of each row.
+    yet, loads were taken to be about 0. `information` is 1 / variance of what a row's durations alone tell of its load.
     """
     rows = np.bincount(by_step)
     means = np.bincount(by_step, load) / rows

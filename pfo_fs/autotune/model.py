@@ -16,9 +16,9 @@ from itertools import pairwise
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
-from pfo_fs.autotune.judgements import ClockPlan, Judgement, highest_scatter
-from pfo_fs.autotune.plan_judge import PlanJudge
-from pfo_fs.autotune.plan_schedules import PlanGoal, plan_of, schedules_of, stretches_of
+from pfo_fs.autotune.goals import OUTSIDE_THE_JOB, PlanGoal
+from pfo_fs.autotune.job_layout import ClockPlan, stretches_of
+from pfo_fs.autotune.judgements import Judgement, PlanJudge, highest_scatter
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem, SwitchCosts
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
@@ -49,19 +49,19 @@ class JobModel:
     """The job as it is believed to be; it is made anew with each window.
 
     Args:
-        beliefs: What was measured.
         goal: What plans are made for.
         blocking_power_w: Power of a waiting GPU, in W.
         answers: `answers` of the model before.
         keep: Pipelines that run clocks of their own now, and go on to.
 
     Attributes:
-        goal: As given.
         curves: What is believed of each instruction at each clock.
         problem: The job in the planner's form, with expected times.
         everything: The same with all clocks, however little is known of them.
+        group_of: The group of each pipeline that runs clocks of its own.
         full_s: Mean time of an iteration at max clocks until its last instruction has ended, in s.
         tail_s: Mean time from there to the end of the iteration, in s.
+        tail_j: Energy in that time, at the power of waiting, in J.
         iterations: Number of iterations by which plans are judged.
         trial_iterations: A trial takes as much longer as if all ranks followed its plan for so many iterations.
         judged: These iterations, and some that recombine their micro-batches.
@@ -77,72 +77,52 @@ class JobModel:
         answers: Mapping[View, ScenarioAnswer] | None = None,
         keep: Collection[int] = (),
     ) -> None:
-        self.goal, self._keep = goal, keep
+        self._goal, self._beliefs = goal, beliefs
         self.curves: Curves = beliefs.curves()
-        self._beliefs = beliefs
-        self._pipelines = beliefs.windows[-1].pipelines
         self._source = f"profile of {beliefs.layout.job_info.job_id or 'the job'}"
         self.calibration = beliefs.calibration()
-        self.problem = self._problem(blocking_power_w)
-        self.group_of = self._groups()
-        self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
+        problem = Problem(
+            beliefs.pipeline,
+            self.curves.profile(self._source),
+            blocking_power_w,
+            gpus_per_rank=beliefs.layout.job_info.tp_degree,
+            switch_costs=beliefs.switching or SwitchCosts(),
+        )
+        self.problem = problem if self.calibration is None else self.calibration.problem(problem)
         self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
-        judged = self._iterations[1]
-        self.iterations = len(judged)
-        self.trial_iterations = beliefs.trial_steps() // 2
-        self.judged = Scenarios(self.everything, judged, self._columns())
+        # The pipelines of the scenarios: the measured ones, then slow ones that the latest window does not have.
+        measured, slow = beliefs.windows[-1].pipelines, sorted(each for each in goal.slowdowns if each >= 0)
+        self._members = [*measured, *(pipeline for pipeline in slow if pipeline not in measured)]
+        self.group_of = self._groups(measured, slow, keep)
+        self._columns = [self.group_of.get(pipeline, 0) for pipeline in self._members]
+        self._planned_for, judged = self._iterations(measured)
+        self.iterations, self.trial_iterations = len(judged), beliefs.trial_steps() // 2
+        self.judged = Scenarios(self.everything, judged, self._columns)
         further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
         if further:
             self.judged = self.judged.recombined(further, seed=1)
         self.full_times_s: Array = self.judged.iteration_times_s(None)
         self.full_s = float(self.full_times_s.mean())
+        self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
+        self.tail_j = self.tail_s * self.problem.waiting_power_w * len(self._columns)
         self.full_j = self.judged.energy_j(None) + self.tail_j
         self._judge = PlanJudge(self, beliefs)
         self._answers = answers or {}
         self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
 
-    def _problem(self, blocking_power_w: float) -> Problem:
-        layout = self._beliefs.layout
-        problem = Problem(
-            self._beliefs.pipeline,
-            self.curves.profile(self._source),
-            blocking_power_w,
-            gpus_per_rank=layout.job_info.tp_degree,
-            switch_costs=self._beliefs.switching or SwitchCosts(),
-        )
-        return problem if self.calibration is None else self.calibration.problem(problem)
-
-    def _groups(self) -> dict[int, int]:
-        """The group of each pipeline that runs clocks of its own."""
+    def _groups(self, measured: Collection[int], slow: Sequence[int], keep: Collection[int]) -> dict[int, int]:
         assert self._beliefs.loads is not None
         bases = self._beliefs.loads.bases
         middle = np.median(np.array(list(bases.values())), axis=0)
         off = {pipeline: float(np.abs(base - middle).max()) for pipeline, base in bases.items()}
-        odd = [
-            one for one in sorted(off, key=lambda each: -off[each]) if off[one] > _OWN_GROUP and one in self._pipelines
-        ]
-        kept = [pipeline for pipeline in self._keep if pipeline in self._pipelines]
-        chosen = list(dict.fromkeys([*self._slow, *kept, *odd]))[:_MOST_GROUPS]
+        odd = [each for each in sorted(off, key=lambda each: -off[each]) if off[each] > _OWN_GROUP]
+        own = [pipeline for pipeline in [*keep, *odd] if pipeline in measured]
+        chosen = list(dict.fromkeys([*slow, *own]))[:_MOST_GROUPS]
         if set(chosen) >= set(self._members):  # all of them differ: the first is as ordinary as any
             chosen = chosen[1:]
         return {pipeline: number + 1 for number, pipeline in enumerate(sorted(chosen))}
 
-    def _columns(self) -> list[int]:
-        """The group of each column of the scenarios: the measured pipelines, then the slow ones."""
-        return [self.group_of.get(pipeline, 0) for pipeline in self._members]
-
-    @property
-    def _slow(self) -> list[int]:
-        """Pipelines that are slower than they were measured."""
-        return sorted(pipeline for pipeline in self.goal.slowdowns if pipeline >= 0)
-
-    @property
-    def _members(self) -> list[int]:
-        """The pipelines of the scenarios: the measured ones, then slow ones that the latest window does not have."""
-        return [*self._pipelines, *(pipeline for pipeline in self._slow if pipeline not in self._pipelines)]
-
-    @cached_property
-    def _iterations(self) -> tuple[Array, Array]:
+    def _iterations(self, measured: Sequence[int]) -> tuple[Array, Array]:
         """Measured iterations at max clocks, of shape (iterations, nodes, pipelines).
 
         First those that plans are made for, then those that plans are judged by: others, as a plan fits the iterations
@@ -150,49 +130,46 @@ class JobModel:
         """
         parts: list[Array] = []
         for window, full_s in zip(self._beliefs.windows, self._beliefs.at_max_clocks_s(), strict=True):
-            if set(self._pipelines) <= set(window.pipelines):
-                parts.append(full_s[:, :, [window.pipelines.index(each) for each in self._pipelines]])
+            if set(measured) <= set(window.pipelines):
+                parts.append(full_s[:, :, [window.pipelines.index(each) for each in measured]])
         found = np.concatenate(parts)
         columns = [number % found.shape[2] for number in range(len(self._members))]
-        found = found[:, :, columns] * np.array([self.goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
+        slowdowns = np.array([self._goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
+        found = found[:, :, columns] * slowdowns
         if len(found) == 1:
             return found, found
         planned_for = _spread(len(found), min(_PLANNED_FOR, len(found) // 2))
         others = np.setdiff1d(np.arange(len(found)), planned_for)
         return found[planned_for], found[others[_spread(len(others), min(_JUDGED_BY, len(others)))]]
 
-    @property
-    def tail_j(self) -> float:
-        """Energy after the last instruction, in J, at the power of waiting."""
-        return self.tail_s * self.problem.waiting_power_w * len(self._columns())
-
     @cached_property
     def top_powers_w(self) -> Array:
         """Power of one GPU while it runs each node at the highest clock, in W."""
         rows = self.everything.profile.measurements
         highest = {kind: max(of_kind, key=lambda m: m.frequency_mhz) for kind, of_kind in rows.items()}
-        tops = [highest[one.stage, one.name] for one in self.problem.pipeline.instructions]
+        tops = [highest[node.stage, node.name] for node in self.problem.pipeline.instructions]
         return np.array([top.energy_j / top.time_s for top in tops])
 
     # ---- plans
 
-    @property
+    def _plan(self, clocks_mhz: Sequence[Sequence[int]]) -> ClockPlan:
+        """A plan for the groups of this model."""
+        return ClockPlan(tuple(map(tuple, clocks_mhz)), tuple(sorted(self.group_of.items())))
+
+    @cached_property
     def max_clocks(self) -> ClockPlan:
         """The plan with all instructions at the highest clock."""
-        top = {kind: max(m.frequency_mhz for m in rows) for kind, rows in self.problem.profile.measurements.items()}
-        nodes = tuple(top[i.stage, i.name] for i in self.problem.pipeline.instructions)
-        return ClockPlan((nodes,) * (1 + len(self.group_of)), self.group_of)
+        return self._plan([[max(offered) for offered in self._offered_mhz]] * (1 + len(self.group_of)))
 
     @cached_property
     def target_s(self) -> float:
         """The longest mean time of an iteration until its last instruction has ended, in s."""
-        target = self.goal.target
-        outside = self.goal.slowdowns.get(-1, 1.0)
+        target = self._goal.target
         if target.deadline is not None:
             return max(_LEAST_DEADLINE * self.full_s, target.deadline - self.tail_s)
         if target.power is not None:
             return self._within_power(target.power)
-        return max(target.slowdown or 1.0, outside) * self.full_s
+        return max(target.slowdown or 1.0, self._goal.slowdowns.get(OUTSIDE_THE_JOB, 1.0)) * self.full_s
 
     def _within_power(self, power_w: float) -> float:
         """The shortest mean time of an iteration at which all GPUs together draw at most this power, in s."""
@@ -206,9 +183,9 @@ class JobModel:
 
     def _power_at(self, slowdown: float) -> float:
         """The mean power of all GPUs of the job under the plan for a slowdown, in W."""
-        clocks = self._planned(slowdown)
+        clocks = self._planned(slowdown).clocks_mhz
         length_s = float(self.judged.iteration_times_s(clocks).mean()) + self.tail_s
-        pipelines = self._beliefs.layout.job_info.dp_degree / len(self._columns())
+        pipelines = self._beliefs.layout.job_info.dp_degree / len(self._columns)
         return pipelines * (self.judged.energy_j(clocks) + self.tail_j) / length_s
 
     @cached_property
@@ -217,10 +194,9 @@ class JobModel:
         return self._power_at(_MOST_SLOWDOWN)
 
     def _scenarios(self, view: View) -> Scenarios:
-        everything = replace(view, time_error=math.inf, power_error=math.inf)
+        everything = view._replace(time_error=math.inf, power_error=math.inf)
         profile, wider = self.curves.profile(self._source, view), self.curves.profile(self._source, everything)
-        problem = replace(self.problem, profile=profile, wider=wider)
-        return Scenarios(problem, self._iterations[0], self._columns())
+        return Scenarios(replace(self.problem, profile=profile, wider=wider), self._planned_for, self._columns)
 
     def plan(
         self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
@@ -233,13 +209,12 @@ class JobModel:
             near: A plan that may be good already.
             steady: Whether all instructions of a rank have one clock; always, where clocks do not follow the device.
         """
-        clocks = self._planned(times * self.target_s / self.full_s, view, near, steady)
-        return ClockPlan(tuple(tuple(each) for each in clocks), self.group_of)
+        return self._planned(times * self.target_s / self.full_s, view, near, steady)
 
     def _planned(
         self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
-    ) -> list[list[int]]:
-        """Clocks of each group, in MHz, with which iterations take `slowdown` times as long as at max clocks.
+    ) -> ClockPlan:
+        """A plan with which iterations take `slowdown` times as long as at max clocks.
 
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
         """
@@ -249,8 +224,8 @@ class JobModel:
             self._planners[view] = planner, float(scenarios.iteration_times_s(None).mean())
         planner, full_s = self._planners[view]
         if steady or self.only_steady:
-            return planner.one_clock_per_rank(slowdown * full_s)
-        return planner.at(slowdown * full_s, None if near is None else self.for_groups(near))
+            return self._plan(planner.one_clock_per_rank(slowdown * full_s))
+        return self._plan(planner.at(slowdown * full_s, None if near is None else self.for_groups(near)))
 
     @property
     def answers(self) -> dict[View, ScenarioAnswer]:
@@ -264,13 +239,9 @@ class JobModel:
         costs, first_nodes = self._beliefs.switching, self.problem.pipeline.first_nodes
         if costs is None:
             return [rank for rank, (first, end) in enumerate(pairwise(first_nodes)) for _ in range(first, end)]
-        latency_s = max(_USUAL_LATENCY_S, costs.latency_s + costs.driver_time_s)
-        return stretches_of(
-            first_nodes,
-            self.judged.full_s.mean(axis=(0, 2)).tolist(),
-            _LATENCIES * latency_s,
-            self._beliefs.clock_unknown_s,
-        )
+        long_enough_s = _LATENCIES * max(_USUAL_LATENCY_S, costs.latency_s + costs.driver_time_s)
+        times_s = self.judged.full_s.mean(axis=(0, 2)).tolist()
+        return stretches_of(first_nodes, times_s, long_enough_s, self._beliefs.clock_unknown_s)
 
     @property
     def only_steady(self) -> bool:
@@ -287,39 +258,35 @@ class JobModel:
 
         These are stretch `first`, and from there every second one, every third one, as `every` says.
         """
-        rows = []
-        for group, own in enumerate(self.for_groups(plan)):
-            there = other.clocks_mhz[group]
-            rows.append(
-                tuple(
+        return self._plan(
+            [
+                [
                     theirs if (stretch + group - first) % every == 0 else mhz
                     for stretch, mhz, theirs in zip(self.stretches, own, there, strict=True)
-                )
-            )
-        return ClockPlan(tuple(rows), self.group_of)
+                ]
+                for group, (own, there) in enumerate(zip(self.for_groups(plan), other.clocks_mhz, strict=True))
+            ]
+        )
 
     def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
         """Returns a plan whose clocks lie at a share of the way from those of a plan to those of another one.
 
         Where the two differ, it differs from the first one by one of the clocks that can be set at least.
         """
-        rows = []
-        for group, own in enumerate(self.for_groups(plan)):
-            row = []
-            for offered, mhz, there in zip(self._offered_mhz, own, other.clocks_mhz[group], strict=True):
-                between = [each for each in offered if each != mhz and min(mhz, there) <= each <= max(mhz, there)]
-                wanted = mhz + share * (there - mhz)
-                row.append(min(between, key=lambda each: abs(each - wanted), default=mhz))
-            rows.append(tuple(row))
-        return ClockPlan(tuple(rows), self.group_of)
+
+        def between(offered: Sequence[int], mhz: int, there: int) -> int:
+            clocks = [each for each in offered if each != mhz and min(mhz, there) <= each <= max(mhz, there)]
+            return min(clocks, key=lambda each: abs(each - (mhz + share * (there - mhz))), default=mhz)
+
+        both = zip(self.for_groups(plan), other.clocks_mhz, strict=True)
+        return self._plan([list(map(between, self._offered_mhz, own, theirs)) for own, theirs in both])
 
     @cached_property
     def _offered_mhz(self) -> list[list[int]]:
         """For each node, the clocks that can be set."""
-        offered = {
-            kind: [row.frequency_mhz for row in rows] for kind, rows in self.everything.profile.measurements.items()
-        }
-        return [offered[one.stage, one.name] for one in self.problem.pipeline.instructions]
+        profile = self.everything.profile.measurements
+        offered = {kind: [row.frequency_mhz for row in rows] for kind, rows in profile.items()}
+        return [offered[node.stage, node.name] for node in self.problem.pipeline.instructions]
 
     def known(self, clocks_mhz: Sequence[int]) -> tuple[int, ...]:
         """Returns the clock of each node (MHz), or the nearest one that is known here.
@@ -334,7 +301,7 @@ class JobModel:
     def knows(self, plan: ClockPlan) -> bool:
         """Returns whether a plan of an earlier model can be judged by this one."""
         is_whole = all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
-        return is_whole and (len(set(plan.clocks_mhz)) == 1 or plan.group_of.keys() <= self.group_of.keys())
+        return is_whole and (len(set(plan.clocks_mhz)) == 1 or dict(plan.group_of).keys() <= self.group_of.keys())
 
     # ---- what is believed of them
 
@@ -345,7 +312,7 @@ class JobModel:
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
         first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.max_clocks.clocks_mhz[0]
-        return plan_of(schedules, self._beliefs.layout, first_nodes, highest_mhz, self.group_of)
+        return self._beliefs.layout.plan_of(schedules, first_nodes, highest_mhz, self.max_clocks.group_of)
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
         """Returns what a plan saves if a view of what is uncertain is right, relative."""
@@ -379,18 +346,13 @@ class JobModel:
         return expected_s, scatter
 
     def for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
-        """The plan's clocks for the groups of this model, each a clock that is known here."""
-        return [self.known(clocks_mhz) for clocks_mhz in self._of_groups(plan)]
-
-    def _of_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
-        members: dict[int, int] = {}
-        for pipeline in self._members:
-            members.setdefault(self.group_of.get(pipeline, 0), pipeline)
-        return [plan.of(members.get(group, -1)) for group in range(1 + len(self.group_of))]
+        """Returns the plan's clocks for the groups of this model, each a clock that is known here."""
+        first_of = {self.group_of.get(pipeline, 0): pipeline for pipeline in reversed(self._members)}
+        return [self.known(plan.of(first_of.get(group, -1))) for group in range(1 + len(self.group_of))]
 
     def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
         """Returns the schedule of each rank."""
-        return schedules_of(plan, self._beliefs.layout, self.problem.pipeline.first_nodes)
+        return self._beliefs.layout.schedules_of(plan, self.problem.pipeline.first_nodes)
 
 
 def _spread(count: int, chosen: int) -> Array:

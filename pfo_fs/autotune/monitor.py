@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median, median_high, median_low
 
 from pfo_fs.scheduler.base import IterationTime
@@ -33,69 +32,42 @@ _KEPT = 8
 """The latest 8 iterations of a sum tell how large the change is."""
 
 
-@dataclass
-class _Sum:
-    """A cumulative sum in one direction, and the values since it was zero."""
-
-    total: float = 0.0
-    values: list[float] = field(default_factory=list)
-
-    def add(self, value: float, allowance: float, clip: float) -> None:
-        self.total = max(0.0, self.total + max(-clip, min(clip, value)) - allowance)
-        self.values = [*self.values[1 - _KEPT :], value] if self.total else []
-
-
-@dataclass
 class _Test:
-    """A test for a change in either direction.
+    """A test for a change in either direction: a cumulative sum for each, and the values since it was zero.
 
-    Attributes:
+    Args:
         scatter: Relative standard deviation of what is tested.
     """
 
-    scatter: float
-    up: _Sum = field(default_factory=_Sum)
-    down: _Sum = field(default_factory=_Sum)
-
-    def add(self, value: float, least_iterations: int) -> float:
-        """Adds the logarithm of an iteration over what is expected; returns the change, 0.0 while there is none."""
-        scatter = max(_LEAST_SCATTER, self.scatter)
-        allowance = max(LEAST_CHANGE / 2, scatter / 2)
-        clip = max(_CLIP * scatter, 2 * LEAST_CHANGE) if least_iterations > 1 else math.inf
-        limit = -math.log(FALSE_ALARMS) * scatter**2 / (2 * allowance)
-        for one, sign in ((self.up, 1.0), (self.down, -1.0)):
-            one.add(sign * value, allowance, clip)
-            if one.total > limit and len(one.values) >= least_iterations:
-                change = median_low(one.values)
-                if change > allowance:  # a single pause takes the sum over the limit, but is no change
-                    return sign * change
-        return 0.0
+    def __init__(self, scatter: float) -> None:
+        self._scatter = max(_LEAST_SCATTER, scatter)
+        self.forget()
 
     def forget(self) -> None:
         """Begins anew."""
-        self.up, self.down = _Sum(), _Sum()
+        self._sums: dict[int, tuple[float, list[float]]] = {1: (0.0, []), -1: (0.0, [])}
 
-
-@dataclass(frozen=True)
-class Alarm:
-    """What has changed.
-
-    Attributes:
-        slow_pipelines: For each pipeline that is slower than the others, by how many times; all that are known.
-        everything: By how much all pipelines together take longer, relative; 0.0: they do not.
-        reasons: How a straggler was noticed, as text for the status.
-    """
-
-    slow_pipelines: Mapping[int, float]
-    everything: float = 0.0
-    reasons: Mapping[int, str] = field(default_factory=dict)
+    def add(self, value: float, least_iterations: int) -> float:
+        """Adds the logarithm of an iteration over what is expected; returns the change, 0.0 while there is none."""
+        allowance = max(LEAST_CHANGE / 2, self._scatter / 2)
+        clip = max(_CLIP * self._scatter, 2 * LEAST_CHANGE) if least_iterations > 1 else math.inf
+        limit = -math.log(FALSE_ALARMS) * self._scatter**2 / (2 * allowance)
+        for sign, (total, values) in self._sums.items():
+            total = max(0.0, total + max(-clip, min(clip, sign * value)) - allowance)
+            values = [*values[1 - _KEPT :], sign * value] if total else []
+            self._sums[sign] = total, values
+            if total > limit and len(values) >= least_iterations:
+                change = median_low(values)
+                if change > allowance:  # a single pause takes the sum over the limit, but is no change
+                    return sign * change
+        return 0.0
 
 
 class Monitor:
     """Follows the iterations of one job.
 
-    Args:
-        pipelines: Number of pipelines of the job.
+    Attributes:
+        reasons: How each straggler was noticed, as text for the status.
     """
 
     def __init__(self, pipelines: int) -> None:
@@ -111,8 +83,7 @@ class Monitor:
         """Begins anew with another plan.
 
         Args:
-            expected_s: The mean time of an iteration by turn and pipeline, in s; other pipelines take as long as the
-                median.
+            expected_s: The mean time of an iteration by turn and pipeline; other pipelines take as long as the median.
             scatter: Relative standard deviation of it.
         """
         self._expected_s = dict(expected_s)
@@ -126,35 +97,38 @@ class Monitor:
         iteration_times: Sequence[IterationTime],
         known: Mapping[int, float],
         announced: Collection[int] = (),
-    ) -> Alarm | None:
-        """Adds iterations; returns what has changed, or None.
+    ) -> Mapping[int, float] | None:
+        """Adds iterations of all pipelines under the schedule in force; returns None if nothing has changed.
+
+        Else it returns for each pipeline that is slower than the others by how many times it is; if these are the known
+        ones, all pipelines have changed together.
 
         Args:
-            iteration_times: Iterations of all pipelines under the schedule in force.
             known: The stragglers that the plan was made for.
             announced: Pipelines that a person has announced to be slow; they are not compared with the others.
         """
-        found: Alarm | None = None
-        for one in iteration_times:
-            if one.number != self._number:
-                self._number = one.number
+        stragglers: Mapping[int, float] | None = None
+        for time in iteration_times:
+            if time.number != self._number:
+                self._number = time.number
                 self._step.clear()
                 self._forget()
-            if not 0 <= one.pipeline < self._pipelines or not 0 < one.span_s < math.inf or one.pipeline in announced:
+            pipeline = time.pipeline
+            if not 0 <= pipeline < self._pipelines or not 0 < time.span_s < math.inf or pipeline in announced:
                 continue
-            of_step = self._step.setdefault(one.step, {})
-            of_step[one.pipeline] = one
-            if len(of_step) == self._pipelines - len(announced):
-                found = self._add_step(list(self._step.pop(one.step).values()), known) or found
-            for step in sorted(self._step)[:-_KEPT]:  # a pipeline has not reported; the others count
-                found = self._add_step(list(self._step.pop(step).values()), known) or found
-        return found
+            of_step = self._step.setdefault(time.step, {})
+            of_step[pipeline] = time
+            complete = [time.step] if len(of_step) == self._pipelines - len(announced) else []
+            for step in [*complete, *sorted(self._step.keys() - complete)[:-_KEPT]]:  # or a pipeline has not reported
+                now = self._add_step(list(self._step.pop(step).values()), known)
+                stragglers = stragglers if now is None else now
+        return stragglers
 
     def _forget(self) -> None:
         for test in [*self._tests.values(), self._common]:
             test.forget()
 
-    def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float]) -> Alarm | None:
+    def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float]) -> Mapping[int, float] | None:
         turn = step[0].turn
         expected_s = {pipeline: mean_s for (of_turn, pipeline), mean_s in self._expected_s.items() if of_turn == turn}
         if not expected_s:
@@ -172,13 +146,13 @@ class Monitor:
                 change = self._tests[one.pipeline].add(beside, 1 if at_once else _LEAST_ITERATIONS)
                 if change:
                     self._take(slow, one, change)
-        everything = self._common.add(common, _LEAST_ITERATIONS)
+        all_changed = bool(self._common.add(common, _LEAST_ITERATIONS))
         if len(slow) > self._pipelines / 2:  # if most are slower, none of them is a straggler
-            slow, everything = {}, everything or common
-        if slow == dict(known) and not everything:
+            slow, all_changed = {}, all_changed or bool(common)
+        if slow == dict(known) and not all_changed:
             return None
         self._forget()
-        return Alarm(slow, math.expm1(everything), dict(self.reasons))
+        return slow
 
     def _take(self, slow: dict[int, float], one: IterationTime, change: float) -> None:
         """Notes that a pipeline takes another time beside the others than is known."""
@@ -201,18 +175,12 @@ class RemeasureBackoff:
     """Doubles the pause with each measurement that an alarm of the monitor asks for."""
 
     def __init__(self) -> None:
-        self._step = -1
-        self._not_before = -1
-        self._pause = _FIRST_PAUSE
+        self._not_before, self._pause = -1, _FIRST_PAUSE
 
-    def note(self, iteration_times: Sequence[IterationTime]) -> None:
-        """Notes iterations that have ended."""
-        self._step = max([self._step, *(one.step for one in iteration_times)])
-
-    def take_turn(self) -> bool:
-        """Returns whether to measure now; if so, the next pause begins and is twice as long."""
-        if self._step < self._not_before:
+    def take_turn(self, step: int) -> bool:
+        """Returns whether to measure at this step; if so, the next pause begins and is twice as long."""
+        if step < self._not_before:
             return False
-        self._not_before = self._step + self._pause
+        self._not_before = step + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return True

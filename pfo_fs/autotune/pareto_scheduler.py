@@ -1,32 +1,21 @@
-"""The default policy: measure while training, plan for what varies, and keep only what is surely worth it.
-
-`ParetoScheduler` goes through named phases; each part has a module of its own:
-
-    windows     what one measuring window holds                    loads      what varies, and what clocks do to times
-    clock_curves, curves   time and power at every clock           beliefs    everything that was measured
-    model       the job's DAG with its recent iterations           decision   the rule by which plans are chosen
-    probe       the first low clocks, where there is slack         monitor    what has changed
-"""
+"""The default policy: measure while training, plan for what varies, and keep only what is surely worth it."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs, Trial
-from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, trial_time
-from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, JobLayout
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.beliefs import LEAST_ROUNDS, Beliefs
+from pfo_fs.autotune.decision import TOLERANCE, Choice, choose, probe_plan, trial_time
+from pfo_fs.autotune.goals import PlanGoal, figures_of, goal_of, goal_text, measured_text, target_of
+from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, ClockPlan, JobLayout
+from pfo_fs.autotune.judgements import Judgement, Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
-from pfo_fs.autotune.plan_schedules import PlanGoal, changes_of, goal_of, target_of
-from pfo_fs.autotune.probe import probe_plan
-from pfo_fs.autotune.status_text import figures_of, goal_text, measured_text
 from pfo_fs.autotune.trials import trial_of
-from pfo_fs.autotune.windows import Window, measured_results
+from pfo_fs.autotune.windows import Window
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, Windows
@@ -50,9 +39,6 @@ class ParetoScheduler(FrequencyScheduler):
     """Measures during the training, then runs the plan that takes least energy within the target.
 
     Args:
-        job_info: The job.
-        rank_infos: All its ranks, in any order.
-        pfo_settings: Settings of the scheduling side.
         slowdown: Longest iteration time, as a multiple of that at max clocks; 1.0: no slowdown.
         deadline: Instead of `slowdown`: longest iteration time, in s.
         power: Instead of `slowdown`: highest average power of all GPUs of the job together, in W.
@@ -81,16 +67,16 @@ class ParetoScheduler(FrequencyScheduler):
         self._model: JobModel | None = None
         self._learned: JobModel | None = None  # made with the latest window, for the next decision
         self._choice: Choice | None = None
-        self._tried: dict[object, ClockPlan] = {}  # plans that were measured
+        self._tried: list[ClockPlan] = []  # plans that were measured, the latest last
         self._schedules: list[FrequencySchedule] = []
         self._iterations = 0  # until the end of the latest window: what a replay knows, too
         self._seen = 0
         self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
         self._lost = self._expected_loss = 0.0  # time that trials have taken, or the latest one, in iterations
         self._takes_turns = True
-        self._energy_asked: set[object] = set()  # keys of plans whose energy was to be measured
+        self._energy_asked: set[ClockPlan] = set()  # plans whose energy was to be measured
         self._measured = -1  # the revision of the latest request under which ranks have measured
-        self._running: object = None  # the key of the plan that runs, or ran before the trial
+        self._running: ClockPlan | None = None  # the plan that runs, or ran before the trial
         self._measured_at = 0  # the iteration of the latest measurement
         self._epoch = 0  # that of the latest decision
         self._monitor = Monitor(job_info.dp_degree)
@@ -111,8 +97,7 @@ class ParetoScheduler(FrequencyScheduler):
         yield from self._probe()
         while True:
             self._decide()
-            results = measured_results((yield self._plan_request()))
-            self._use(results)
+            self._use((yield self._plan_request()))
 
     def _warm_up(self) -> Windows[str]:
         """Measures at default clocks, which count as the highest ones, until the orders of instructions are known.
@@ -163,20 +148,13 @@ class ParetoScheduler(FrequencyScheduler):
             if info.available_frequencies
         ]
 
-    def _window(
-        self, schedules: list[FrequencySchedule], message: str, turns: tuple[int, ...] = ()
-    ) -> Windows[list[ProfilingResult]]:
+    def _window(self, schedules: list[FrequencySchedule], message: str, turns: tuple[int, ...] = ()) -> Windows[None]:
         steps = self._beliefs.trial_steps() if turns else 0
-        request = ScheduleRequest(schedules, "measure", message, turns=turns, steps=steps)
-        results = measured_results((yield request))
+        results = yield ScheduleRequest(schedules, "measure", message, turns=turns, steps=steps)
         self._take(results, schedules, turns)
-        return results
 
     def _take(
-        self,
-        results: Sequence[ProfilingResult],
-        schedules: Sequence[FrequencySchedule],
-        turns: Sequence[int],
+        self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule], turns: Sequence[int]
     ) -> Window | None:
         window = self._beliefs.take(results, schedules, turns)
         if window is not None:
@@ -188,20 +166,17 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _use(self, results: Sequence[ProfilingResult]) -> None:
         """Uses what was measured under the plan that runs or is tried."""
-        assert self._choice is not None
         assert self._answer is not None
-        plan, turns, self._measured = self._choice.plan, self._answer.turns, self._answer.revision
-        self._tried.pop(plan.key, None)
-        self._tried[plan.key] = plan
+        _, choice = self._decided
+        plan, turns, self._measured = choice.plan, self._answer.turns, self._answer.revision
+        self._tried = [*(tried for tried in self._tried if tried != plan), plan]
         window = self._take(results, self._schedules, turns)
         if window is None:
             return
         model = self._learned = self._new_model()
-        told = turns != _ALL_FOLLOW
-        if told and not self._goal.slowdowns and plan.key != model.max_clocks.key:
-            block = len(turns) // len(ROUND)
-            self._beliefs.add_trial(plan.key, trial_of(model, self._beliefs, plan, window, block))
-            if self._choice.trial:  # what it has taken is known better now than before
+        if turns != _ALL_FOLLOW and not self._goal.slowdowns and plan != model.max_clocks:
+            self._beliefs.add_trial(trial_of(model, self._beliefs, plan, window, len(turns) // len(ROUND)))
+            if choice.trial:  # what it has taken is known better now than before
                 took = (window.iterations // 2) * model.judge(plan).late
                 self._lost += max(0.0, took) - self._expected_loss
 
@@ -213,58 +188,59 @@ class ParetoScheduler(FrequencyScheduler):
         is_regular, self._epoch = epoch != self._epoch and before is not None and before.converged, epoch
         choice = choose(model, before, self._iterations, self._tried, self._lost, is_regular)
         stays = choice.stays
-        if choice.trial and stays is not None and stays.key != (self._running or model.max_clocks.key):
+        if choice.trial and stays is not None and stays != (self._running or model.max_clocks):
             choice = replace(choice, plan=stays, judgement=model.judge(stays), trial=False, windows=0)
-        if not choice.trial:  # what ranks go back to after a trial
-            self._running = choice.plan.key
         if choice.trial:
             self._expected_loss = trial_time(choice.judgement, model.trial_iterations << choice.windows)
             self._lost += self._expected_loss
+        else:
+            self._running = choice.plan  # what ranks go back to after a trial
         if before is None or choice.plan is not before.plan:
             self._schedules = model.schedules(choice.plan)
         self._choice = choice
         self._monitor.expect(*model.spans_under(choice.plan))
 
+    @property
+    def _decided(self) -> tuple[JobModel, Choice]:
+        """The model and the choice of the latest decision."""
+        assert self._model is not None
+        assert self._choice is not None
+        return self._model, self._choice
+
     def _new_model(self) -> JobModel:
         answers = self._model.answers if self._model is not None else None
         waiting_w = self._blocking_power_w or self._beliefs.blocking_power_w()
         plans = () if self._choice is None else (self._choice.plan, self._choice.stays)
-        keep = {pipeline: None for plan in plans if plan is not None for pipeline in plan.group_of}
+        keep = {pipeline: None for plan in plans if plan is not None for pipeline, _ in plan.group_of}
         return JobModel(self._beliefs, self._goal, waiting_w, answers, list(keep))
 
     def _plan_request(self) -> ScheduleRequest:
-        assert self._choice is not None
-        assert self._model is not None
+        model, choice = self._decided
         about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
-        measured = measured_text(*self._told)
-        changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
+        changes = choice.plan.changes(model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
-        message = "; ".join(filter(None, [about, measured, how_often, self._choice.note]))
-        choice, steps = self._choice, self._beliefs.trial_steps() << self._choice.windows
+        message = "; ".join(filter(None, [about, measured_text(*self._told), how_often, choice.note]))
+        steps, trial = self._beliefs.trial_steps() << choice.windows, self._beliefs.trials.get(choice.plan)
         # Plans for the pace of a straggler are not measured, and followed at once.
-        nothing_to_tell = bool(self._goal.slowdowns) or choice.plan == self._model.max_clocks
+        nothing_to_tell = bool(self._goal.slowdowns) or choice.plan == model.max_clocks
         turns: tuple[int, ...] = _ALL_FOLLOW
-        if not nothing_to_tell and (choice.trial or choice.converged or choice.plan.key not in self._beliefs.trials):
+        if not nothing_to_tell and (choice.trial or choice.converged or trial is None):
             turns = self._turns(for_energy=choice.converged and not choice.trial)
         if choice.converged and len(turns) > 1:
             rounds = round(_DEFAULT_SHARE * self._iterations / (len(turns) // 2))
             steps = min(max(rounds, LEAST_ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // len(turns)) * len(turns) if turns else 0
         purpose: Literal["run", "measure"] = "measure" if choice.trial and len(turns) > 1 else "run"
-        trial, asked = (
-            self._beliefs.trials.get(choice.plan.key),
-            choice.plan.key in self._energy_asked and not self._is_measuring,
-        )
-        stays = nothing_to_tell or asked or (trial is not None and trial.saved_error < math.inf)
+        asked = choice.plan in self._energy_asked and not self._is_measuring
+        stays = nothing_to_tell or asked or (trial is not None and trial.saved.is_known)
         return ScheduleRequest(self._schedules, purpose, message, choice.converged and stays, turns, steps)
 
     @property
     def _told(self) -> tuple[Judgement, Trial | None]:
         """What is believed and was measured of the plan that runs, also while another one is tried."""
-        assert self._choice is not None
-        assert self._model is not None
-        plan = self._choice.stays if self._choice.trial and self._choice.stays is not None else self._choice.plan
-        return self._model.judge(plan), self._beliefs.trials.get(plan.key)
+        model, choice = self._decided
+        plan = choice.stays if choice.trial and choice.stays is not None else choice.plan
+        return model.judge(plan), self._beliefs.trials.get(plan)
 
     @property
     def _is_measuring(self) -> bool:
@@ -273,13 +249,12 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _impossibility(self) -> str:
         """Why no plan keeps to the target, for the status; empty if one does."""
-        assert self._choice is not None
-        assert self._model is not None
-        target, full_s = self._goal.target, self._model.full_s + self._model.tail_s
+        model, target = self._decided[0], self._goal.target
+        full_s = model.full_s + model.tail_s
         if target.deadline is not None and target.deadline < full_s * (1 - TOLERANCE):
             return f"max clocks take {full_s:.4g} s"
-        if target.power is not None and self._model.least_power_w > target.power:
-            return f"{self._model.least_power_w:,.0f} W is the least"
+        if target.power is not None and model.least_power_w > target.power:
+            return f"{model.least_power_w:,.0f} W is the least"
         return ""
 
     def _present_goal(self) -> PlanGoal:
@@ -299,16 +274,13 @@ class ParetoScheduler(FrequencyScheduler):
 
     def react(self, plan_inputs: PlanInputs) -> None:
         """Uses other plan inputs from now on."""
-        before = self.plan_inputs.slow_pipelines
+        before, goal_before = self.plan_inputs.slow_pipelines, self._goal
         self._taken -= {each for each, slowdown in plan_inputs.slow_pipelines.items() if before.get(each) != slowdown}
         super().react(plan_inputs)
-        goal = self._present_goal()
-        changed = goal != self._goal
-        self._goal = goal
-        self._beliefs.slow_pipelines = goal.slow_pipelines
-        if self._choice is None:
-            return
-        if changed:  # what was tried for another pace tells nothing of this one
+        self._goal = self._present_goal()
+        self._beliefs.slow_pipelines = self._goal.slow_pipelines
+        if self._choice is not None and self._goal != goal_before:
+            # What was tried for another pace tells nothing of this one.
             self._choice, self._learned = replace(self._choice, in_vain=0), None
             self._decide()
 
@@ -317,7 +289,6 @@ class ParetoScheduler(FrequencyScheduler):
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
         """Finds stragglers and other changes, and says when the plan in force is to be measured again."""
-        self._backoff.note(iteration_times)
         choice = self._choice
         if choice is None or not iteration_times:
             return self.plan_inputs
@@ -325,18 +296,18 @@ class ParetoScheduler(FrequencyScheduler):
         told = self.plan_inputs.straggler
         announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
         known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
-        alarm = self._monitor.add(iteration_times, known, announced)
-        if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
-            return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
+        stragglers = self._monitor.add(iteration_times, known, announced)
+        if stragglers is not None and stragglers != self.plan_inputs.slow_pipelines:
+            return self.plan_inputs.model_copy(update={"slow_pipelines": dict(stragglers)})
         if self._is_measuring:  # what it tells is waited for
             return self.plan_inputs
-        since = self._seen - self._measured_at
-        trial = self._beliefs.trials.get(choice.plan.key)
-        no_energy = trial is not None and math.isinf(trial.saved_error) and choice.plan.key not in self._energy_asked
-        is_due = choice.converged and (no_energy or since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at))
+        trial = self._beliefs.trials.get(choice.plan)
+        no_energy = trial is not None and not trial.saved.is_known and choice.plan not in self._energy_asked
+        pause = max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
+        is_due = choice.converged and (no_energy or self._seen - self._measured_at >= pause)
         if is_due:
-            self._energy_asked.add(choice.plan.key)  # where there is no energy counter, it is asked for once
-        if is_due or (alarm is not None and self._backoff.take_turn()):
+            self._energy_asked.add(choice.plan)  # where there is no energy counter, it is asked for once
+        if is_due or (stragglers is not None and self._backoff.take_turn(iteration_times[-1].step)):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})

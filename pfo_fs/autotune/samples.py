@@ -1,14 +1,15 @@
-"""Measured time and power of each instruction at each clock, and estimates for the clocks in between."""
+"""What ranks have measured: time and power of each instruction at each clock, and what a change of a clock costs."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction
-from pfo_fs.models import ProfilingResult
+from pfo_fs.models import ProfilingResult, RankInfo, Switching
+from pfo_fs.planner import SwitchCosts
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, table_text
 
 _LEAST_TIME_ERROR = 0.0001
@@ -25,6 +26,15 @@ _USABLE_ERROR = 0.2
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
+_TIMING_ERROR_S = 0.0005
+"""Error of the predicted end of an instruction; measured in simulations with a jitter of 0.5 %."""
+_CALL_SPREAD = 0.125
+"""A change up is requested this share of a call earlier than necessary."""
+_UNKNOWN_CALL_S = 0.005
+"""Before a call was made: one of an A800 takes 4 to 5 ms."""
+_UNKNOWN_LATENCY_S = 0.02
+"""Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
+
 
 @dataclass
 class Point:
@@ -32,10 +42,8 @@ class Point:
 
     Attributes:
         count: Number of measured durations.
-        time_s: Weighted mean of the durations.
-        time_weight: Sum of 1 / error2 of the means of batches, in 1/s2.
-        weight: Sum of 1 / error2 of the powers, in 1/W2.
-        power_w: Weighted mean of the powers; 0 while none is known.
+        time_s, power_w: Weighted mean of the durations, and of the powers; 0 while none is known.
+        time_weight, weight: Sum of 1 / error2 of the means of batches of durations, and of the powers.
     """
 
     count: int = 0
@@ -86,62 +94,53 @@ class Samples:
     waiting: Point = field(default_factory=Point)
 
     def add_powers(
-        self,
-        result: ProfilingResult,
-        ran: Sequence[RunInstruction],
-        times_s: Mapping[tuple[Kind, int], float],
-        power_drift_factor: float,
+        self, result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: int, level: float = 1.0
     ) -> None:
-        """Adds the powers that one rank measured.
+        """Adds the powers that one rank measured, of kinds whose time is known.
 
         Args:
-            result: What was measured.
             ran: The rank's instructions, in order, with their clocks.
-            times_s: The mean duration of each kind at each of its clocks.
-            power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
+            top_mhz: The clock that its default clock counts as.
+            level: Present power, as a multiple of that of the first measurements at the same clocks.
         """
-        stages: dict[str, set[int]] = {}
-        for name, stage, _ in ran:
-            stages.setdefault(name, set()).add(stage)
+        counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
+        timed = [(kind, mhz) for kind, mhz in counts if mhz in self.timed(kind)]
         fitted = set()
         for power in result.powers:
             if not power.instruction:
                 self.waiting.add_power(power.power, power.error)
-            for stage in sorted(stages.get(power.instruction, ())):
-                key = (stage, power.instruction), power.frequency
-                if key in times_s and power.power > 0:
-                    fitted.add(key)
-                    self.point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
-        mean_w = self._mean_power_w(result) / power_drift_factor
-        if len({mhz for _, _, mhz in ran}) > 1:
-            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
-            if times_s and not fitted and mean_w > 0:
-                self._add_mixed_powers(ran, times_s, mean_w)
+            for kind, mhz in timed:
+                if (kind[1], mhz) == (power.instruction, power.frequency or top_mhz) and power.power > 0:
+                    fitted.add((kind, mhz))
+                    self.point(kind, mhz).add_power(power.power / level, power.error / level)
+        mean_w = self._mean_power_w(result) / level
+        if mean_w <= 0:
             return
-        for key in times_s:
-            if key not in fitted and mean_w > 0:
-                self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+        if len({mhz for _, _, mhz in ran}) == 1:
+            for key in timed:
+                if key not in fitted:
+                    self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+        elif timed and not fitted:
+            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
+            self._add_mixed_powers({key: counts[key] for key in timed}, mean_w)
 
-    def _add_mixed_powers(
-        self, ran: Sequence[RunInstruction], times_s: Mapping[tuple[Kind, int], float], mean_w: float
-    ) -> None:
-        """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do."""
+    def _add_mixed_powers(self, counts: Mapping[tuple[Kind, int], int], mean_w: float) -> None:
+        """Adds powers of kinds that ran so often, whose mean is the measured one, and which fall with the clock."""
         usual_w: dict[tuple[Kind, int], float] = {}
-        for kind, mhz in times_s:
+        for kind, mhz in counts:
             curve = self.curve(kind)
-            if not curve or not mhz:
+            if not curve:
                 return
-            top_mhz = max(curve)
-            usual_w[kind, mhz] = curve[top_mhz].power_w * min(1.0, mhz / top_mhz) ** _POWER_FALLS
-        counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
-        seconds = {key: counts[key] * each_s for key, each_s in times_s.items()}
-        usual_mean_w = sum(usual_w[key] * seconds[key] for key in times_s) / sum(seconds.values())
-        for key in times_s:
+            highest_mhz = max(curve)
+            usual_w[kind, mhz] = curve[highest_mhz].power_w * min(1.0, mhz / highest_mhz) ** _POWER_FALLS
+        seconds = {(kind, mhz): count * self.point(kind, mhz).time_s for (kind, mhz), count in counts.items()}
+        usual_mean_w = sum(usual_w[key] * seconds[key] for key in counts) / sum(seconds.values())
+        for key in counts:
             power_w = usual_w[key] * mean_w / usual_mean_w
             self.point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
 
     def _mean_power_w(self, result: ProfilingResult) -> float:
-        """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
+        """The power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
         total_s, energy_j = sum(result.iter_time), sum(result.iter_energy)
         busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
         if not 0 < busy_s <= total_s or energy_j <= 0:
@@ -174,3 +173,73 @@ class Samples:
             if max(p.time_error, p.power_error) <= _USABLE_ERROR
         ]
         return table_text(rows, (*COLUMNS, *MEASURED_COLUMNS), digits=7)
+
+
+def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> SwitchCosts | None:
+    """Returns what a change of one rank costs; None if clocks do not follow the device on all ranks.
+
+    The slowest rank counts. The latency depends on the clock that is requested; clocks of unknown latency count with
+    the median of the known.
+    """
+    reports = [result.switching for result in results if result.switching is not None]
+    if not reports or any(report.mode == "launch" for report in reports):
+        return None
+    call_s = max((report.call_s for report in reports if report.call_s is not None), default=_UNKNOWN_CALL_S)
+    calls, hosts = _hosts(infos, max(report.gpus for report in reports))
+    latency_s = _latency_by_clock(reports, infos)
+    return SwitchCosts(
+        driver_time_s=call_s * calls,
+        latency_s=_middle(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
+        timing_error_s=_TIMING_ERROR_S + _CALL_SPREAD * call_s,
+        calls=calls,
+        hosts=hosts,
+        latencies_s=latency_s,
+        max_calls_per_s=min(report.max_calls_per_s or math.inf for report in reports),
+    )
+
+
+def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -> dict[int, float]:
+    """The latency of each clock: the median over the ranks that know it; empty if none is known."""
+    known: dict[int, list[float]] = {}
+    for report in reports:
+        for mhz, seconds in report.latencies_s.items():
+            known.setdefault(mhz, []).append(seconds)
+    latency_s = {mhz: _middle(values) for mhz, values in known.items()}
+    if not latency_s:
+        return {}
+    usual_s = _middle(latency_s.values())
+    return {mhz: usual_s for info in infos for mhz in info.available_frequencies} | latency_s
+
+
+def _middle(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Returns how many ranks of a host change their clocks together, and which stages of a pipeline share a host.
+
+    Ranks of the same stage on one host, in tensor or data parallelism, change their clocks at the same time.
+    """
+    together, stages = 1, set()
+    for of_host in _by_host(infos, gpus):
+        together = max(together, *Counter(info.pp_rank for info in of_host).values())
+        pipeline = min(info.dp_rank for info in of_host)
+        stages.add(tuple(sorted({info.pp_rank for info in of_host if info.dp_rank == pipeline})))
+    seen: set[int] = set()
+    hosts = []
+    for host in sorted(stages, key=lambda host: (-len(host), host)):
+        if not seen & set(host):
+            seen |= set(host)
+            hosts.append(host)
+    return together, tuple(hosts)
+
+
+def _by_host(infos: Sequence[RankInfo], gpus: int) -> list[list[RankInfo]]:
+    """The ranks of each host; if one is not known, hosts have `gpus` ranks in their order, as launchers place them."""
+    if not all(info.host for info in infos):
+        return [list(infos[first : first + gpus]) for first in range(0, len(infos), gpus)]
+    hosts: dict[str, list[RankInfo]] = {}
+    for info in infos:
+        hosts.setdefault(info.host, []).append(info)
+    return list(hosts.values())

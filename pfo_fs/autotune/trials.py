@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, Beliefs, Trial
-from pfo_fs.autotune.judgements import ClockPlan, error_of_mean
+from pfo_fs.autotune.beliefs import LEAST_BLOCK_S, LEAST_ROUNDS, Beliefs, block_of
+from pfo_fs.autotune.goals import TIMES_THE_ERROR, PlanGoal, target_of
+from pfo_fs.autotune.job_layout import ClockPlan, JobLayout
+from pfo_fs.autotune.judgements import Figure, Trial, error_of_mean
+from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.windows import Window
+from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner.scenarios import Scenarios
-
-if TYPE_CHECKING:
-    from pfo_fs.autotune.model import JobModel
+from pfo_fs.scheduler.checks import plausible_results
+from pfo_fs.turns import ROUND
 
 _MODEL_ERROR = 0.0005
 """Relative: without turns, iterations are compared with the model alone, whose times are off by about this much."""
 
 _MIXED = 0.02
 """Of the saving: ticks of an energy counter mix so much of the energies of two turns."""
-
-
-class _Slope(NamedTuple):
-    """By how much a figure of an iteration changes if all ranks follow the plan, and the standard error of that."""
-
-    value: float
-    error: float
+_USUAL_STEPS = 96
+"""Time is then known to about 0.05 %, and energy to a twentieth of its saving."""
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, block: int) -> Trial:
-    """Returns what a window tells of its plan.
-
-    Args:
-        block: For how many steps each turn lasted; 0: there were no turns.
-    """
+    """Returns what a window tells of its plan; each turn lasted for `block` steps, 0: there were no turns."""
     assert beliefs.loads is not None
     full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
     shares = window.follows.mean(axis=(1, 2))
@@ -41,44 +36,44 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     modelled_s = _as_modelled(model, window, full_s)
     off = (spans_s - modelled_s) / model.full_s
     later = _slope(off, shares)
-    if math.isinf(later.error):
-        later = _Slope(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
-    saved, saved_error = 0.0, math.inf
+    if not later.is_known:
+        later = Figure(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
+    saved = Figure()
     if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
         alike = Scenarios(model.everything, full_s, range(len(window.pipelines))).iteration_times_s(None)
         longer = _slope(modelled_s / alike, shares).value + later.value
-        saved, saved_error = _saved(model, window, full_s, longer)
+        saved = _saved(model, window, full_s, longer)
     default_steps = round(float((1 - shares).sum()))
-    return Trial(plan, saved, saved_error, later.value, later.error, default_steps)
+    return Trial(plan, saved, later, default_steps)
 
 
 def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:
     """The time that each iteration takes by the model, at the clocks at which it ran, in s."""
     found: Array = np.zeros(window.iterations)
-    pipelines = range(len(window.pipelines))
+    pipelines = list(range(len(window.pipelines)))
     for turn in np.unique(window.follows, axis=0):
         ran = np.flatnonzero((window.follows == turn).all(axis=(1, 2)))
         clocks = [model.known(window.clocks_mhz[ran[0], :, pipeline].astype(int)) for pipeline in pipelines]
-        found[ran] = Scenarios(model.everything, full_s[ran], list(pipelines)).iteration_times_s(clocks)
+        found[ran] = Scenarios(model.everything, full_s[ran], pipelines).iteration_times_s(clocks)
     return found
 
 
-def _slope(values: Array, shares: Array) -> _Slope:
-    """The slope of values over the share of ranks that followed the plan; its error is infinite without turns.
+def _slope(values: Array, shares: Array) -> Figure:
+    """The slope of values over the share of ranks that followed the plan; not known without turns.
 
     Neighbouring iterations are alike, and turns are spread evenly, so the error is rather less than stated.
     """
     around: Array = shares - shares.mean()
     squares = float((around**2).sum())
     if squares == 0 or len(values) < 3:
-        return _Slope(0.0, math.inf)
+        return Figure()
     slope = float((around * values).sum()) / squares
     rest = values - values.mean() - slope * around
-    return _Slope(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
+    return Figure(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
 
 
-def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tuple[float, float]:
-    """The share of energy that the plan saves, and its standard error; infinite where energies are not known.
+def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> Figure:
+    """The share of energy that the plan saves.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
     own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
@@ -91,7 +86,7 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tup
     counts[1:] = (follows[1:] == follows[:-1]) & (steps[1:] == steps[:-1] + 1)[:, None, None]
     with_plan, without = (counts & follows).sum(axis=0), (counts & ~follows).sum(axis=0)
     if (window.energies_j <= 0).any() or (with_plan == 0).any() or (without == 0).any():
-        return 0.0, math.inf
+        return Figure()
     ranks = np.array([rank for rank, order in enumerate(model.problem.pipeline.orders) for _ in order])
     busy_s, busy_j = (
         np.stack([(full_s * each)[:, ranks == rank].sum(axis=1) for rank in range(ranks.max() + 1)], axis=1)
@@ -114,4 +109,73 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> tup
     free = max(1.0, float(counts.mean()) * window.iterations - 2)
     error = math.sqrt(float((of_step**2).sum()) * float(counts.mean()) * window.iterations / free)
     saved = 1 - float(left.sum()) - more
-    return saved, math.hypot(error, _MIXED * saved)
+    return Figure(saved, math.hypot(error, _MIXED * saved))
+
+
+class Checked(NamedTuple):
+    """What a schedule does, relative to default clocks; errors are two standard errors.
+
+    Attributes:
+        slower, slower_error: By how much longer steps are.
+        saved, saved_error: Energy saved; the error is infinite where energies are not known.
+        steps, default_steps: Number of steps that tell it, and of those at default clocks; one in which half of the
+            ranks had them is half.
+    """
+
+    slower: float
+    slower_error: float
+    saved: float
+    saved_error: float
+    steps: int
+    default_steps: int
+
+
+def turns_for(step_s: float, latency_s: float, steps: int | None) -> tuple[int, int]:
+    """Returns for how many steps each turn lasts, and how many steps there are: whole rounds of turns.
+
+    A clock acts `latency_s` after it is requested. There are `steps` at least; None: as many as tell enough.
+    """
+    block = block_of(step_s, latency_s, LEAST_BLOCK_S)
+    a_round = block * len(ROUND)
+    rounds = math.ceil((steps or _USUAL_STEPS) / a_round)
+    return block, a_round * (rounds if steps else max(LEAST_ROUNDS, rounds))
+
+
+def checked(
+    job_info: JobInfo,
+    rank_infos: Sequence[RankInfo],
+    orders: InstructionOrders,
+    schedules: Sequence[FrequencySchedule],
+    results: Sequence[ProfilingResult],
+    turns: Sequence[int],
+) -> Checked | None:
+    """Returns what schedules do, from results under them in turns; None if no pipeline was measured on all stages.
+
+    Ranks are sorted; `turns` says which of them followed the schedules in which step, as in `Term`.
+    """
+    beliefs = Beliefs(JobLayout(job_info, rank_infos, lambda: orders))
+    plausible = plausible_results(results, beliefs.layout.place.keys())
+    window = beliefs.take(plausible, schedules, turns)
+    if window is None or beliefs.problem():
+        return None
+    by_pipeline: dict[int, list[object]] = {}
+    for one in schedules:
+        info = beliefs.layout.place[one.rank]
+        by_pipeline.setdefault(info.dp_rank, []).append((info.pp_rank, info.tp_rank, one.frequencies))
+    first = by_pipeline.get(window.pipelines[0])
+    others = [pipeline for pipeline in window.pipelines if by_pipeline.get(pipeline) != first]
+    goal, waiting_w = PlanGoal(target_of(None, None, None), {}), beliefs.blocking_power_w()
+    model = JobModel(beliefs, goal, waiting_w, keep=others)
+    plan = model.plan_of(schedules)
+    trial = trial_of(model, beliefs, plan, window, len(turns) // len(ROUND))
+    beliefs.add_trial(trial)
+    judged = JobModel(beliefs, goal, waiting_w, keep=others).judge(plan)
+    share = float(window.spans_s.max(axis=1).mean() / window.step_s.max(axis=1).mean())  # the rest is as long as it was
+    return Checked(
+        share * judged.slower,
+        TIMES_THE_ERROR * share * judged.late_error,
+        trial.saved.value,
+        TIMES_THE_ERROR * trial.saved.error,
+        window.iterations,
+        trial.default_steps,
+    )

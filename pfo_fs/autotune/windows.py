@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,25 +32,24 @@ the change, or the next clock was requested early."""
 class Window:
     """What was measured while one schedule was in force.
 
-    Arrays have a row per iteration, then one per node (as in `Pipeline.instructions`), then one per pipeline.
+    Arrays have the shape (iterations, nodes, pipelines), with the nodes of `Pipeline.instructions`, if nothing is said.
 
     Attributes:
         pipelines: The data-parallel rank of each pipeline.
         steps: The step of each iteration.
-        times_s: Duration of each instruction, shape (iterations, nodes, pipelines).
-        follows: Whether each rank followed the schedule, shape (iterations, ranks of a pipeline, pipelines); if not, it
-            ran at default clocks, which count as the highest ones.
-        clocks_mhz: The clock that was wanted, shape as `times_s`; the highest clock where none was set.
+        times_s: Duration of each instruction.
+        follows: Whether each rank followed the schedule, (iterations, ranks of a pipeline, pipelines); if not, it ran
+            at default clocks, which count as the highest ones.
+        clocks_mhz: The clock that was wanted; the highest clock where none was set.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         at_clock: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
         or_mhz: Where no clock process has learned yet when the clock acts, or the next one: the clock before, which
-            may still have been in force, or the next one; 0 elsewhere; shape (iterations, nodes, pipelines).
-        spans_s: Time from an iteration's begin to the end of a pipeline's last instruction; shape (iterations,
-            pipelines).
-        step_s: Time of the whole iteration, shape (iterations, pipelines).
-        first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations; shape
+            may still have been in force, or the next one; 0 elsewhere.
+        spans_s: Time from an iteration's begin to the end of a pipeline's last instruction, (iterations, pipelines).
+        step_s: Time of the whole iteration, (iterations, pipelines).
+        first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations,
             (pipelines,). In zero-bubble schedules another rank may end later.
-        energies_j: Energy of each rank's GPUs in each iteration, in J, shape as `follows`; 0 where it is not known.
+        energies_j: Energy of each rank's GPUs in each iteration, shape as `follows`; 0 where it is not known.
     """
 
     pipelines: tuple[int, ...]
@@ -83,7 +82,7 @@ def measured_results(results: Sequence[ProfilingResult]) -> list[ProfilingResult
 
 
 class _RankRuns(NamedTuple):
-    """What one rank measured: for each step its runs, the two times of the whole iteration, and its energy."""
+    """What one rank measured in each step: its runs, the two times of the whole iteration, and its energy."""
 
     runs: dict[int, list[RunSample]]
     spans_s: dict[int, float]
@@ -91,109 +90,132 @@ class _RankRuns(NamedTuple):
     energies_j: dict[int, float]
 
 
+class _Column(NamedTuple):
+    """One pipeline: what its ranks measured, by stage, and what those of a stage ran."""
+
+    dp_rank: int
+    results: list[list[ProfilingResult]]
+    measured: list[list[_RankRuns]]
+    ran: list[list[RunInstruction]]
+
+    @property
+    def steps(self) -> set[int]:
+        """The steps that all its ranks have measured."""
+        return set.intersection(*(set(rank.runs) for of_stage in self.measured for rank in of_stage))
+
+
 def window_of(
     layout: JobLayout,
     pipeline: Pipeline,
     results: Sequence[ProfilingResult],
     schedules: Sequence[FrequencySchedule],
-    is_taken: Callable[[int], bool],
     turns: Sequence[int] = (),
 ) -> Window | None:
     """Returns a window of the pipelines that were measured on all stages; None if there is none.
 
     Args:
-        layout: The job.
         pipeline: The instructions that each pipeline runs.
-        results: The results of all ranks.
         schedules: The schedules in force; a rank without one ran at its default clock, which counts as the highest one.
-        is_taken: Whether the results of a rank are used.
         turns: Which ranks followed the schedules in which step, as in `Term`.
     """
+    columns = _columns(layout, pipeline, results, schedules)
+    if not columns:
+        return None
+    common = set.intersection(*(column.steps for column in columns))
+    if not common:  # pipelines that were measured in other iterations: the one that was measured longest counts
+        columns = [max(columns, key=lambda column: len(column.steps))]
+        common = columns[0].steps
+    nodes = len(pipeline.instructions)
+    steps = sorted(common)[-max(1, _MOST_VALUES // (nodes * len(columns))) :]
+    of_nodes = len(steps), nodes, len(columns)
+    of_ranks, of_pipelines = (len(steps), len(pipeline.orders), len(columns)), (len(steps), len(columns))
+    window = Window(
+        pipelines=tuple(column.dp_rank for column in columns),
+        steps=tuple(steps),
+        times_s=np.zeros(of_nodes),
+        follows=np.zeros(of_ranks, bool),
+        clocks_mhz=np.zeros(of_nodes),
+        ran_mhz=np.zeros(of_nodes),
+        at_clock=np.zeros(of_nodes, bool),
+        or_mhz=np.zeros(of_nodes),
+        spans_s=np.zeros(of_pipelines),
+        step_s=np.zeros(of_pipelines),
+        first_rank_s=np.zeros(len(columns)),
+        energies_j=np.zeros(of_ranks),
+    )
+    for number, column in enumerate(columns):
+        for pp_rank in range(len(pipeline.orders)):
+            nodes_of_rank = slice(*pipeline.first_nodes[pp_rank : pp_rank + 2])
+            top_mhz = layout.clocks_of_stage[pp_rank][0]
+            _fill(window, number, column, pp_rank, nodes_of_rank, top_mhz, turns)
+    return window
+
+
+def _columns(
+    layout: JobLayout,
+    pipeline: Pipeline,
+    results: Sequence[ProfilingResult],
+    schedules: Sequence[FrequencySchedule],
+) -> list[_Column]:
+    """The pipelines that have measured a step on all stages."""
     in_force = {schedule.rank: schedule for schedule in schedules}
     by_place: dict[int, dict[int, list[ProfilingResult]]] = {}
     for result in results:
-        if is_taken(result.rank):
-            info = layout.place[result.rank]
-            by_place.setdefault(info.dp_rank, {}).setdefault(info.pp_rank, []).append(result)
-    stages = len(pipeline.orders)
-    complete = [dp for dp in sorted(by_place) if len(by_place[dp]) == stages]
-    chosen = complete[:: max(1, -(-len(complete) // MOST_PIPELINES))]
-    columns: list[tuple[int, list[list[_RankRuns]], list[list[RunInstruction]]]] = []
-    for dp in chosen:
-        ran = [layout.run_by(by_place[dp][pp][0].rank, in_force.get(by_place[dp][pp][0].rank)) for pp in range(stages)]
-        rows = [[_runs_of(result, ran[pp]) for result in by_place[dp][pp]] for pp in range(stages)]
+        info = layout.place[result.rank]
+        by_place.setdefault(info.dp_rank, {}).setdefault(info.pp_rank, []).append(result)
+    stages = range(len(pipeline.orders))
+    complete = [dp_rank for dp_rank in sorted(by_place) if len(by_place[dp_rank]) == len(stages)]
+    columns = []
+    for dp_rank in complete[:: max(1, -(-len(complete) // MOST_PIPELINES))]:
+        of_stages = [by_place[dp_rank][stage] for stage in stages]
+        ran = [layout.run_by(of_stage[0].rank, in_force.get(of_stage[0].rank)) for of_stage in of_stages]
         if all(len(order) == len(own) for order, own in zip(pipeline.orders, ran, strict=True)):
-            columns.append((dp, rows, ran))
-    columns = [each for each in columns if _steps(each[1])]
-    if not columns:
-        return None
-    common = set.intersection(*(_steps(rows) for _, rows, _ in columns))
-    if not common:  # pipelines that were measured in other iterations: the one that was measured longest counts
-        columns = [max(columns, key=lambda each: len(_steps(each[1])))]
-        common = _steps(columns[0][1])
-    nodes = len(pipeline.instructions)
-    steps = sorted(common)[-max(1, _MOST_VALUES // (nodes * len(columns))) :]
-    shape = len(steps), nodes, len(columns)
-    times, ran_mhz, or_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    at_clock: Array = np.zeros(shape, bool)
-    clocks = np.zeros(shape)
-    spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
-    first_rank_s, energies_j = np.zeros(shape[2]), np.zeros((shape[0], stages, shape[2]))
-    follow: Array = np.zeros(energies_j.shape, bool)
-    for column, (dp, rows, ran_by_stage) in enumerate(columns):
-        for pp, (of_rank, own) in enumerate(zip(rows, ran_by_stage, strict=True)):
-            first, last = pipeline.first_nodes[pp], pipeline.first_nodes[pp + 1]
-            top_mhz = layout.clocks_of_stage[pp][0]
-            planned = np.array([clock or top_mhz for _, _, clock in own], float)
-            wanted_mhz = {True: planned, False: np.full(len(own), float(top_mhz))}
-            sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
-            unknown_s = LATENCY_UNKNOWN_S if sees_clocks else CLOCK_UNKNOWN_S
-            ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
-            half = half_of(pp, dp)
-            for number, step in enumerate(steps):
-                follow[number, pp, column] = has_turn = follows(turns, step, half)
-                mhz, last_mhz = wanted_mhz[has_turn], wanted_mhz[follows(turns, step - 1, half)][-1]
-                clocks[number, first:last, column] = mhz
-                begins_at = _begins_at(mhz, last_mhz, top_mhz, sees_clocks)
-                before = np.array(_before_change(mhz, begins_at))
-                learned, next_mhz = _learned(by_place[dp][pp], mhz) & sees_clocks, np.roll(mhz, -1)
-                learned_next = np.roll(learned, -1) | (next_mhz == mhz)
-                if all(one.energies_j.get(step, 0.0) > 0 for one in of_rank):
-                    energies_j[number, pp, column] = sum(one.energies_j[step] for one in of_rank)
-                each = [one.runs[step] for one in of_rank]
-                seconds = np.array([[run.time_s for run in runs] for runs in each])
-                seen = np.array([[run.clock_mhz or top_mhz for run in runs] for runs in each], float)
-                times[number, first:last, column] = seconds.mean(axis=0)
-                at = seen.min(axis=0) if sees_clocks else mhz  # GPUs compute together: the slowest decides
-                stayed = bool(sees_clocks and number and ends_at == mhz[0] == at[0])
-                since = _since_change(mhz, mhz[0] if stayed else begins_at, seconds.mean(axis=0))
-                ends_at = at[-1]
-                other = np.where(~learned & (before > 0) & (since < unknown_s), before, 0.0)
-                # The next clock is requested early: when it acts within the run before is as unknown.
-                other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
-                unsure = other > 0
-                or_mhz[number, first:last, column] = other
-                at_clock[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
-                ran_mhz[number, first:last, column] = np.where(unsure, mhz, at)
-                spans[number, column] = max(spans[number, column], *(one.spans_s[step] for one in of_rank))
-                if not pp:
-                    first_rank_s[column] += max(one.spans_s[step] for one in of_rank) / len(steps)
-                step_s[number, column] = max(step_s[number, column], *(one.step_s[step] for one in of_rank))
-    pipelines = tuple(dp for dp, _, _ in columns)
-    return Window(
-        pipelines,
-        tuple(steps),
-        times,
-        follow,
-        clocks,
-        ran_mhz,
-        at_clock,
-        or_mhz,
-        spans,
-        step_s,
-        first_rank_s,
-        energies_j,
-    )
+            measured = [[_runs_of(result, ran[stage]) for result in of_stages[stage]] for stage in stages]
+            columns.append(_Column(dp_rank, of_stages, measured, ran))
+    return [column for column in columns if column.steps]
+
+
+def _fill(
+    window: Window, number: int, column: _Column, pp_rank: int, nodes: slice, top_mhz: int, turns: Sequence[int]
+) -> None:
+    """Fills in what the ranks of one stage have measured in one column of a window."""
+    results, of_rank = column.results[pp_rank], column.measured[pp_rank]
+    planned = np.array([clock or top_mhz for _, _, clock in column.ran[pp_rank]], float)
+    wanted_mhz = {True: planned, False: np.full(len(planned), float(top_mhz))}
+    sees_clocks = any(_sees_clocks(result) for result in results)
+    unknown_s = LATENCY_UNKNOWN_S if sees_clocks else CLOCK_UNKNOWN_S
+    ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
+    half = half_of(pp_rank, column.dp_rank)
+    for row, step in enumerate(window.steps):
+        window.follows[row, pp_rank, number] = has_turn = follows(turns, step, half)
+        mhz, last_mhz = wanted_mhz[has_turn], wanted_mhz[follows(turns, step - 1, half)][-1]
+        # Between iterations, the highest clock is requested. Where its first instruction follows at once, it may still
+        # run at the clock of the last one.
+        begins_at = float(last_mhz) if sees_clocks and mhz[0] == top_mhz else top_mhz
+        learned, next_mhz = _learned(results, mhz) & sees_clocks, np.roll(mhz, -1)
+        learned_next = np.roll(learned, -1) | (next_mhz == mhz)
+        runs = [rank.runs[step] for rank in of_rank]
+        seconds = np.array([[run.time_s for run in of_one] for of_one in runs]).mean(axis=0)
+        seen = np.array([[run.clock_mhz or top_mhz for run in of_one] for of_one in runs], float)
+        at = seen.min(axis=0) if sees_clocks else mhz  # GPUs compute together: the slowest decides
+        stayed = bool(sees_clocks and row and ends_at == mhz[0] == at[0])
+        ends_at = at[-1]
+        before, since_s = _since_change(mhz, mhz[0] if stayed else begins_at, seconds)
+        other = np.where(~learned & (before > 0) & (since_s < unknown_s), before, 0.0)
+        # The next clock is requested early: when it acts within the run before is as unknown.
+        other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
+        unsure = other > 0
+        window.times_s[row, nodes, number], window.clocks_mhz[row, nodes, number] = seconds, mhz
+        window.or_mhz[row, nodes, number] = other
+        window.at_clock[row, nodes, number] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
+        window.ran_mhz[row, nodes, number] = np.where(unsure, mhz, at)
+        span_s = max(rank.spans_s[step] for rank in of_rank)
+        window.spans_s[row, number] = max(window.spans_s[row, number], span_s)
+        if not pp_rank:
+            window.first_rank_s[number] += span_s / len(window.steps)
+        window.step_s[row, number] = max(window.step_s[row, number], *(rank.step_s[step] for rank in of_rank))
+        if all(rank.energies_j.get(step, 0.0) > 0 for rank in of_rank):
+            window.energies_j[row, pp_rank, number] = sum(rank.energies_j[step] for rank in of_rank)
 
 
 def _runs_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> _RankRuns:
@@ -202,20 +224,10 @@ def _runs_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> _RankRun
     Coarse timers measure 0 s, which has no logarithm, and is no multiple of the time at another clock.
     """
     steps = steps_of(result)
-    spans = result.iter_span or result.iter_time
     numbered = numbered_iterations(result, ran)
-    runs = {steps[number]: each for number, each in numbered if all(run.time_s > 0 for run in each)}
-    return _RankRuns(
-        runs,
-        dict(zip(steps, spans, strict=False)),
-        dict(zip(steps, result.iter_time, strict=False)),
-        dict(zip(steps, result.iter_energy, strict=False)),
-    )
-
-
-def _steps(rows: Sequence[Sequence[_RankRuns]]) -> set[int]:
-    """The steps that all ranks of a pipeline have measured."""
-    return set.intersection(*(set(one.runs) for of_rank in rows for one in of_rank))
+    runs = {steps[number]: of_step for number, of_step in numbered if all(run.time_s > 0 for run in of_step)}
+    per_step = result.iter_span or result.iter_time, result.iter_time, result.iter_energy
+    return _RankRuns(runs, *(dict(zip(steps, values, strict=False)) for values in per_step))
 
 
 def _sees_clocks(result: ProfilingResult) -> bool:
@@ -229,40 +241,18 @@ def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
     return np.array([all(clock in each for each in known) for clock in mhz.tolist()])
 
 
-def _begins_at(mhz: Array, last_mhz: float, top_mhz: float, sees_clocks: bool) -> float:
-    """The clock before the first change of an iteration, in MHz.
+def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> tuple[Array, Array]:
+    """For each instruction of a rank, the clock before the latest change, and how long it begins after that change.
 
-    Between iterations, the highest clock is requested. Where its first instruction follows at once, it may still run at
-    the clock of the last one, `last_mhz`.
+    The clock is 0 while there was none; the time is without waiting. The iteration begins at `first_mhz`.
     """
-    return float(last_mhz) if sees_clocks and mhz[0] == top_mhz else top_mhz
-
-
-def _before_change(mhz: Array, begins_at: float) -> list[float]:
-    """For each instruction of a rank, the clock before the latest change; 0 while there was none."""
-    found, before, last = [], 0.0, begins_at
-    for clock in mhz.tolist():
-        if clock != last:
-            before, last = last, clock
-        found.append(before)
-    return found
-
-
-def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> Array:
-    """For each instruction of a rank, how long it begins after the latest change, without waiting, in s.
-
-    Args:
-        mhz: The clock of each.
-        first_mhz: The clock at which the iteration begins.
-        times_s: The duration of each, in s.
-    """
-    found, since_s, last = [], math.inf, first_mhz
+    changes, before, since_s, last = [], 0.0, math.inf, first_mhz
     for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):
         if clock != last:
-            since_s, last = 0.0, clock
-        found.append(since_s)
+            before, since_s, last = last, 0.0, clock
+        changes.append((before, since_s))
         since_s += seconds
-    return np.array(found)
+    return tuple(np.array(changes).T)
 
 
 def kinds_of(pipeline: Pipeline) -> tuple[list[tuple[int, str]], Array]:

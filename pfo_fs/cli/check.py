@@ -15,7 +15,7 @@ from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from pfo_fs.autotune.checking import Checked
+    from pfo_fs.autotune.trials import Checked
     from pfo_fs.reports.collect import JobState
     from pfo_fs.store import JobFolder, bodies
 
@@ -145,7 +145,7 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
     """Asks for the measurement, waits for it, and says what it tells."""
     from rich.progress import Progress
 
-    from pfo_fs.autotune.checking import turns_for
+    from pfo_fs.autotune.trials import turns_for
     from pfo_fs.reports.status import who_applies
     from pfo_fs.store import SharedDirectory, bodies, layout
 
@@ -232,7 +232,7 @@ def _begun(folder: JobFolder, nonce: str, after: int, timeout_s: float, shown: P
 
 def _result(folder: JobFolder, index: bodies.IndexBody, steps: int, step_s: float, shown: Progress) -> Checked:
     """Waits for the results of all ranks, and returns what they tell."""
-    from pfo_fs.autotune.checking import checked
+    from pfo_fs.autotune.trials import checked
     from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
     from pfo_fs.coordination.results import Results
     from pfo_fs.reports.collect import read_state

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.loads.durations import LoadDurations
-from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.durations import LoadDurations, StepShape
 
 LOST_TIME = 0.0005
 """Relative: clocks from loads may make steps longer by this share on average."""
@@ -34,43 +32,28 @@ _FIRST_STEPS, _EVERY, _OFTEN = 10, 10, 40
 """The model is first fitted after ten steps, then after each up to the 40th, then after every tenth."""
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """Clocks that a step may use.
-
-    Attributes:
-        least_mhz: The clock at which work takes least energy; no lower one is chosen.
-        change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
-            by this time earlier, in s.
-    """
-
-    offered_mhz: Sequence[int]
-    least_mhz: int
-    change_s: float = 0.0
-
-    @property
-    def slower(self) -> list[tuple[int, float]]:
-        """(MHz, highest clock over it less 1) of each clock that may be chosen, highest first."""
-        top = self.offered_mhz[0]
-        return [(mhz, top / mhz - 1) for mhz in self.offered_mhz if mhz >= self.least_mhz]
-
-
 class LoadChoice:
     """Chooses clocks for each step, and learns from each.
 
     Args:
+        offered_mhz: The clocks that a step may use, highest first.
+        change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
+            by this time earlier, in s.
         lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
-        clocks: The clocks; `least_mhz` may change.
+        least_mhz: The clock at which work takes least energy; no lower one is chosen.
         margin: Relative to the time of the last pipeline.
     """
 
-    def __init__(self, shape: StepShape, clocks: Clocks, lost_time: float = LOST_TIME) -> None:
+    def __init__(
+        self, shape: StepShape, offered_mhz: Sequence[int], change_s: float = 0.0, lost_time: float = LOST_TIME
+    ) -> None:
         self.durations = LoadDurations(shape)
         self.margin = 0.0
         self.steps = 0
-        self.clocks, self._lost_time = clocks, lost_time
+        self.offered_mhz, self.least_mhz, self.change_s = offered_mhz, offered_mhz[-1], change_s
+        self._lost_time = lost_time
         self._time_s = self._lost_s = 0.0  # of all steps, and what they lost
 
     @property
@@ -95,9 +78,7 @@ class LoadChoice:
 
     @property
     def late(self) -> float:
-        """By how much longer steps were for their clocks, relative: not measured, but what the model makes of the ends
-        of the ranks' work.
-        """
+        """By how much longer steps were for their clocks, relative, as the model makes of the ranks' ends."""
         return self._lost_s / self._time_s if self._time_s else 0.0
 
     @property
@@ -137,14 +118,15 @@ class LoadChoice:
 
         Args:
             loads: Load of each micro-batch, (micro-batches, pipelines, features).
-            late_s: By how much later than the first one each pipeline begins the step, in s, (pipelines,).
+            late_s: By how much later than the first one each pipeline begins the step, (pipelines,).
         """
         pipelines = loads.shape[1]
         if not self.lowers or not np.isfinite(loads).all():
-            return [self.clocks.offered_mhz[0]] * pipelines
+            return [self.offered_mhz[0]] * pipelines
         full_s = self.durations.ends_s(loads).max(axis=0) + late_s
-        deadline_s = full_s.max() * (1 - self.margin) - self.clocks.change_s
-        mhz, slower = (np.array(column) for column in zip(*self.clocks.slower, strict=True))
+        deadline_s = full_s.max() * (1 - self.margin) - self.change_s
+        mhz = np.array([clock for clock in self.offered_mhz if clock >= self.least_mhz])
+        slower = self._slower(mhz)
         # The lowest clock in time, by bisection: a lower one never ends earlier. The highest is always allowed.
         first: Array = np.zeros(pipelines, int)
         last: Array = np.where(full_s <= deadline_s, len(mhz) - 1, 0)
@@ -152,11 +134,13 @@ class LoadChoice:
             middle = (first + last + 1) // 2
             in_time = self.durations.ends_s(loads, slower[middle]).max(axis=0) + late_s <= deadline_s
             is_open = first < last
-            first, last = (
-                np.where(is_open & in_time, middle, first),
-                np.where(is_open & ~in_time, middle - 1, last),
-            )
+            first = np.where(is_open & in_time, middle, first)
+            last = np.where(is_open & ~in_time, middle - 1, last)
         return [int(clock) for clock in mhz[first]]
+
+    def _slower(self, mhz: Sequence[float] | Array) -> Array:
+        """The highest clock over each of these, less 1."""
+        return self.offered_mhz[0] / np.array(mhz, float) - 1
 
     def learn(self, loads: Array, ends_s: Array, mhz: Sequence[float], lost_s: float) -> None:
         """Learns from a step.
@@ -168,7 +152,7 @@ class LoadChoice:
             mhz: The clock of each pipeline: its mean while the pipeline worked.
             lost_s: By how much longer clocks have made training in this step.
         """
-        slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
+        slower = self._slower(mhz)
         is_known = bool(np.isfinite(ends_s).all())
         if is_known:
             self._time_s += float(ends_s.max())
@@ -195,13 +179,75 @@ class LoadChoice:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
 
     def at_top_s(self, loads: Array, ends_s: Array, mhz: Sequence[float]) -> Array:
-        """Returns when ranks would have ended at the highest clock, in s: whatever took a rank longer than its loads
-        say counts as work, so this is the most that its clock can have cost it.
+        """Returns when ranks would have ended at the highest clock, in s; else as for `learn`.
 
-        Args:
-            loads, ends_s, mhz: As for `learn`.
+        Whatever took a rank longer than its loads say counts as work, so this is the most that its clock can have cost.
         """
-        slower: Array = self.clocks.offered_mhz[0] / np.array(mhz, float) - 1
+        slower = self._slower(mhz)
         if not np.isfinite(loads).all() or not self.explains:
             return ends_s / (1 + self.durations.slope * slower)
         return ends_s * self.durations.ends_s(loads) / self.durations.ends_s(loads, slower)
+
+
+_PRIOR_W = 1000.0
+"""Before anything is measured, each coefficient is somewhere within 1,000 W."""
+
+
+class StepPowers:
+    """Learns which clock takes least energy, and how much of a rank's power it needs while it waits.
+
+    Both follow, by least squares, from the energies of all ranks in all steps: power = c0 + c1 + c2 x + c3 x^3 while a
+    rank works at x = clock / highest clock, and c0 while it waits.
+    """
+
+    def __init__(self, top_mhz: int) -> None:
+        self._top_mhz = top_mhz
+        self._prior: Array = np.eye(4) / _PRIOR_W**2
+        self._products: Array = np.zeros((4, 4))
+        self._sums: Array = np.zeros(4)
+        self._squares = 0.0
+        self._rows = 0
+
+    def add(self, energies_j: Array, step_s: float, work_s: Array, mhz: Array) -> None:
+        """Adds a step: of each rank its GPU's energy (NaN: not known), the time of its own work, and its clock."""
+        known = np.isfinite(energies_j + work_s + mhz) & (energies_j > 0)
+        busy, x = np.minimum(work_s[known] / step_s, 1.0), mhz[known] / self._top_mhz
+        shares = np.stack([np.ones_like(busy), busy, busy * x, busy * x**3], axis=1)
+        powers_w = energies_j[known] / step_s
+        self._products += shares.T @ shares
+        self._sums += shares.T @ powers_w
+        self._squares += float(powers_w @ powers_w)
+        self._rows += len(powers_w)
+
+    def _solve(self) -> list[float]:
+        """Returns the coefficients, in W."""
+        coefficients: Array = np.zeros(len(self._sums))
+        variance = 1.0
+        for _ in range(3):  # the prior weighs as the scatter says, which follows from the coefficients
+            coefficients = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
+            left = self._squares - 2 * coefficients @ self._sums + coefficients @ self._products @ coefficients
+            variance = max(1.0, float(left) / max(1, self._rows))
+        return [float(power_w) for power_w in coefficients]
+
+    def expected(self, step_s: float, full_s: Array) -> float:
+        """Returns what ranks are expected to take together at the highest clock, relative to the power of one at work.
+
+        `step_s` is the expected time of the step, `full_s` that of each rank's work.
+        """
+        waiting_w, *working_w = self._solve()
+        power_w = waiting_w + sum(working_w)
+        waits = min(max(waiting_w / power_w, 0.0), 1.0) if power_w > 0 else 0.0
+        return float((waits * step_s + (1 - waits) * full_s).sum())
+
+    def least_mhz(self, offered_mhz: Sequence[int], slope: float) -> int:
+        """Returns the clock, among these, at which work takes least energy beyond that of waiting.
+
+        By the share `slope` of its time, work follows the clock.
+        """
+        _, fixed_w, linear_w, steep_w = self._solve()
+
+        def beyond_j(mhz: int) -> float:
+            x = mhz / self._top_mhz
+            return (fixed_w + linear_w * x + steep_w * x**3) * (1 + slope * (1 / x - 1))
+
+        return min(offered_mhz, key=beyond_j)

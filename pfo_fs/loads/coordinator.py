@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.loads.choice import Clocks, LoadChoice
-from pfo_fs.loads.energies import StepPowers
+from pfo_fs.loads.choice import LoadChoice, StepPowers
+from pfo_fs.loads.durations import StepShape
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
-from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.loads.turns import RECENT, Compared, Figure, Pace, Took, Turns, Waits
 from pfo_fs.loads_known import LEAST_BALANCED, LastLoadStep, LoadsKnown
 
@@ -39,11 +38,10 @@ class _Open:
     """A step that has begun: its loads, and what has come of its begin and its end.
 
     Attributes:
-        loads: As `StepRows.loads_of` returns them.
         allowed_mhz: The clock of each lane that its loads allow.
         asked_mhz: The same, but for a control step.
         period: Which of `Turns` it is in.
-        work_s, mhz: Of each rank: the time of its work, the clock.
+        work_s, mhz: The time of each rank's work, and its clock.
         begins_s, energies_j: When each rank has begun it, and its energy counter then.
     """
 
@@ -63,9 +61,7 @@ class LoadCoordinator:
 
     Args:
         places: The lane of each rank, counted from 0, and its rank in the pipeline.
-        offered_mhz: The clocks that all GPUs offer, highest first.
-        change_s: How long a change of the clock takes until it acts, in s.
-        lost_time: Relative: steps may take longer by this share on average.
+        offered_mhz, change_s, lost_time: As for `LoadChoice`.
         shape: What the ranks of a pipeline run in a step; without a pipeline, None.
         learned: What an earlier start of the job has learned (`LoadsKnown.learned`).
 
@@ -87,8 +83,7 @@ class LoadCoordinator:
         self._shape = shape or StepShape.alone()
         self._lanes, self._stages = (np.array(column) for column in zip(*places, strict=True))
         self._num_lanes = int(self._lanes.max()) + 1
-        clocks = Clocks(self._offered, self._offered[-1], change_s)
-        self.choice = LoadChoice(self._shape, clocks, lost_time)
+        self.choice = LoadChoice(self._shape, self._offered, change_s, lost_time)
         if learned and learned.get("clocks_mhz") == self._offered:
             self.choice.begin_from(learned, self._num_lanes)
         self._powers, self._turns, self._pace = StepPowers(top), Turns(), Pace()
@@ -122,23 +117,19 @@ class LoadCoordinator:
         loads = told.loads_of(self._lanes, self._shape.micro_batches)
         known = np.isfinite(loads).all(axis=(0, 2))
         self._silent.append(-1 if known.all() or not known.any() else int(known.argmin()))
-        top = self._offered[0]
+        top, choice = self._offered[0], self.choice
         allowed = [top] * self._num_lanes
-        if self._same_features(loads) and not self._waits.apart and not self._pace.checks:
+        if loads.shape[-1] == choice.durations.features and not self._waits.apart and not self._pace.checks:
             late_s: Array = np.zeros(self._num_lanes)
             begins_s = np.where(np.isfinite(told.begins_s), told.begins_s, began_s)
             if np.isfinite(begins_s).all():
                 np.maximum.at(late_s, self._lanes, begins_s - begins_s.min())
-            allowed = self.choice.choose(loads, late_s)
+            allowed = choice.choose(loads, late_s)
         mhz, period = self._turns.take(allowed, top, self._step_s)
-        unknown: Array = np.full(len(rows), np.nan)
-        clocks = np.array(allowed), np.array(mhz), period
-        self._open.append(_Open(int(steps[0]), loads, *clocks, *(unknown.copy() for _ in range(4))))
+        unknown: Array = np.full((4, len(rows)), np.nan)
+        self._open.append(_Open(int(steps[0]), loads, np.array(allowed), np.array(mhz), period, *unknown))
         self._lowered += min(mhz) < top
         return [0 if mhz[lane] == top else mhz[lane] for lane in self._lanes]
-
-    def _same_features(self, loads: Array) -> bool:
-        return bool(loads.shape[-1] == self.choice.durations.features)
 
     def learn(self) -> None:
         """Learns from the steps that the last rows say have ended; call it after each `receive`."""
@@ -167,7 +158,7 @@ class LoadCoordinator:
         np.maximum.at(ends_s, (self._stages, self._lanes), done.work_s)
         top, choice = self._offered[0], self.choice
         is_known = bool(np.isfinite(done.loads).all())
-        if is_known and not self._same_features(done.loads) and choice.durations.features:
+        if is_known and choice.durations.features not in (0, done.loads.shape[-1]):
             choice.forget()
         of_ranks = np.where(np.isfinite(done.mhz), done.mhz, top)
         mhz = np.bincount(self._lanes, of_ranks) / np.bincount(self._lanes)
@@ -186,19 +177,14 @@ class LoadCoordinator:
                 self._compare(done, step_s, energies_j, mhz)
         choice.learn(done.loads, ends_s, mhz, lost_s)
         if self._energies.controls:
-            least = self._powers.least_mhz(self._offered, choice.durations.slope)
-            choice.clocks = replace(choice.clocks, least_mhz=least)
+            choice.least_mhz = self._powers.least_mhz(self._offered, choice.durations.slope)
         if choice.explains and is_known:
             # Of what loads explain: neither noise nor a slow worker can be balanced.
             due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
             self._varied.append((float(due_s.max()), float(due_s.mean())))
 
     def _compare(self, done: _Open, step_s: float, energies_j: Array, mhz: Array) -> None:
-        """Compares a step with control steps, if it is in a period of them, and with those before.
-
-        Args:
-            energies_j: Energy of each rank's GPU, (ranks,).
-        """
+        """Compares a step with control steps, if it is in a period of them, and with those before."""
         top, model = self._offered[0], self.choice.durations
         is_lowered = bool(done.asked_mhz.min() < top)
         work_s = float(done.work_s.max())
@@ -238,7 +224,7 @@ class LoadCoordinator:
         if self._lowered:
             found = _found(energy, time, self._times.controls)
         else:
-            change = f"the {1000 * choice.clocks.change_s:.0f} ms in which a clock changes"
+            change = f"the {1000 * choice.change_s:.0f} ms in which a clock changes"
             found = f"no clock could be lowered: less work saves no more than the margin and {change}"
         text, problem = choice.status_text(found), ""
         silent = [lane for lane in self._silent if lane >= 0]
@@ -282,15 +268,12 @@ def _found(energy: Figure | None, time: Figure | None, controls: int) -> str:
     saved = "energy not known yet" if energy is None else f"saves {-100 * energy.more:.1f} ± {100 * energy.error:.1f} %"
     late = "time not known yet"
     if time is not None:
-        word = "slower" if time.more >= 0 else "faster"
-        late = f"{100 * abs(time.more):.2f} ± {100 * time.error:.2f} % {word}"
+        late = f"{100 * abs(time.more):.2f} ± {100 * time.error:.2f} % {'slower' if time.more >= 0 else 'faster'}"
     return f"{saved}, {late}, against {controls:,} control steps"
 
 
 def last_step(step: int, mhz: Array, work_s: Array, full_s: Array) -> LastLoadStep | None:
-    """Returns what is shown of a step; None if the clock of a lane, or how long it worked and would have worked at the
-    highest clock, is not known.
-    """
+    """Returns what is shown of a step; None if of a lane the clock or either time of its work is not known."""
     if not np.isfinite(mhz + work_s + full_s).all():
         return None
     order = np.argsort(-full_s, kind="stable")

@@ -7,7 +7,7 @@ Each instruction takes
 with a, b and c of its rank in the pipeline. The square counts for loads of one number only; vectors bring what they
 need. times(name) is 1 for a forward; s is between 0 (work waits for memory) and 1 (it follows the clock). A worker that
 is slow for good has another pace: that is no work. The order of the instructions, and which waits for which, give the
-ends (`step_shape.py`).
+ends (`StepShape`).
 
 All is learned from the ends of the ranks alone, so that no instruction needs a mark: least squares over the latest
 steps (Gauss-Newton: a pipeline's end is a maximum of sums of durations, so nearly linear in what is learned), the paces
@@ -17,11 +17,13 @@ in turn with the rest. Without a pipeline, it is a linear fit. An end that was n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.loads.step_shape import USUAL_TIMES, StepShape
+from pfo_fs.planner.longest_paths import LongestPaths
+from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
 
 _STEPS = 60
 """The latest 60 steps count: data changes within hundreds of steps."""
@@ -44,6 +46,109 @@ _STALLED = 2.0
 _LEAST = 1e-3
 """Of the mean duration, no instruction is taken to last for less than this share."""
 _LEARNED = "_coefficients", "pace", "_scale", "_mean_s", "residual", "explained"
+_FORWARD = "forward"
+_USUAL_TIMES: Mapping[str, float] = {"backward": 2.0, "forward_backward": 3.0}
+"""By how many times an instruction takes as long as the forward of the same micro-batch: a backward has two products of
+matrices for each one of the forward. All others that are known take about as long as a forward."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The instructions of one step of a pipeline; without a pipeline, a rank's work is one instruction.
+
+    Attributes:
+        rank: The rank in the pipeline that runs each instruction, (instructions,).
+        micro_batch: The micro-batch of each instruction, (instructions,).
+        name: The place of each instruction's name in `names`, (instructions,).
+        names: All names; the first is that to which the others are related.
+    """
+
+    rank: Array
+    micro_batch: Array
+    name: Array
+    names: Sequence[str]
+    _paths: LongestPaths
+
+    @classmethod
+    def alone(cls) -> StepShape:
+        """Returns the shape of a rank without a pipeline: all its micro-batches are one instruction's."""
+        return cls.of(Pipeline(((Instruction(0, _FORWARD, 0),),), ()))
+
+    @classmethod
+    def of_orders(cls, orders: Sequence[Sequence[tuple[int, str, int]]]) -> StepShape:
+        """Returns the shape of a pipeline whose ranks run (stage, instruction, micro-batch) in these orders.
+
+        Raises:
+            PlanError: The orders cannot run.
+        """
+        return cls.of(pipeline_from_orders(orders))
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> StepShape:
+        """Returns the shape of a pipeline."""
+        instructions = pipeline.instructions
+        names = sorted({i.name for i in instructions}, key=lambda name: (name != _FORWARD, name))
+        ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
+        micro_batches = sorted({i.microbatch for i in instructions})
+        return cls(
+            np.array(ranks),
+            np.array([micro_batches.index(i.microbatch) for i in instructions]),
+            np.array([names.index(i.name) for i in instructions]),
+            names,
+            LongestPaths(pipeline.topological, pipeline.edges),
+        )
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the pipeline."""
+        return int(self.rank.max()) + 1
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of loads of a step."""
+        return int(self.micro_batch.max()) + 1
+
+    def ends_s(self, times_s: Array) -> Array:
+        """Returns when each rank's work has ended, in s from the begin of the step, (ranks, columns).
+
+        Args:
+            times_s: Durations of the instructions, (instructions, columns).
+        """
+        return self.last_ends_s(self._paths.ends(times_s).ends_s)
+
+    def last_ends_s(self, ends_s: Array) -> Array:
+        """Returns the end of each rank's last instruction, (ranks, columns), from those of all instructions."""
+        last_s: Array = ends_s[self._lasts]
+        return last_s
+
+    def critical_paths(self, times_s: Array) -> Iterator[tuple[Array, Array]]:
+        """Follows what each rank's end waited for, back to the begin of the step.
+
+        Yields instructions of the paths to all ranks' ends, (ranks, columns), and whether there was one left.
+        """
+        none, columns = times_s.shape
+        ends: Array = np.zeros((none + 1, columns))
+        waited_for: Array = np.full((none + 1, columns), none)
+        for level in self._paths.levels:
+            waits = np.stack([ends[side.at] + side.delay_s for side in level.before])
+            before = np.stack([side.at for side in level.before])
+            waited_for[level.nodes] = before[waits.argmax(axis=0), np.arange(len(level.nodes))[:, None]]
+            ends[level.nodes] = waits.max(axis=0) + times_s[level.nodes]
+        node: Array = np.broadcast_to(self._lasts[:, None], (self.ranks, columns))
+        while (left := node < none).any():
+            yield np.where(left, node, 0), left
+            node = waited_for[node, np.arange(columns)]
+
+    def busy_s(self, times_s: Array) -> Array:
+        """Returns the time of each rank's instructions together, in s, (ranks, columns)."""
+        firsts = np.flatnonzero(np.append(1, np.diff(self.rank)))
+        busy_s: Array = np.add.reduceat(times_s, firsts, axis=0)
+        return busy_s
+
+    @property
+    def _lasts(self) -> Array:
+        """The last instruction of each rank."""
+        return np.flatnonzero(np.append(np.diff(self.rank), 1))
 
 
 class LoadDurations:
@@ -59,7 +164,7 @@ class LoadDurations:
 
     def __init__(self, shape: StepShape) -> None:
         self._shape = shape
-        self._usual_times = [USUAL_TIMES.get(name, 1.0) for name in shape.names[1:]]
+        self._usual_times = [_USUAL_TIMES.get(name, 1.0) for name in shape.names[1:]]
         self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=_STEPS)
         self.forget()
 
@@ -105,9 +210,7 @@ class LoadDurations:
         """Adds a step.
 
         Args:
-            loads: Load of each micro-batch, (micro-batches, pipelines, features).
-            ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
-                is not known.
+            loads, ends_s: As for `LoadChoice.learn`.
             slower: Highest clock over the clock in force, less 1, (pipelines,).
         """
         self._steps.append((loads, ends_s, slower))
@@ -182,8 +285,9 @@ class LoadDurations:
         return rows * weigh[:, None], aims * weigh
 
     def _slopes_s(self, basis: Array, slower: Array, pace: Array) -> Array:
-        """By how much later ranks end where one coefficient is larger, in s for each unit, (ranks, columns,
-        coefficients): the sum over the instructions that the end waited for.
+        """By how much later ranks end where one coefficient is larger, in s for each unit.
+
+        It has the shape (ranks, columns, coefficients), and is the sum over the instructions that the end waited for.
         """
         shape, size, columns = self._shape, basis.shape[-1], np.arange(basis.shape[1])
         weights, times = self._parts()
@@ -229,9 +333,7 @@ class LoadDurations:
         return self._ends_s(self._basis(loads), slower, self.pace)
 
     def busy(self, loads: Array, slower: Any = 0.0) -> Array:
-        """Returns for which share of the time until its end each rank works: in the rest it waits for others of its
-        pipeline, (ranks, pipelines); only after `fit`.
-        """
+        """Returns for which share of the time until its end each rank works, (ranks, pipelines); only after `fit`."""
         times_s = self._times_s(self._basis(loads), slower, self.pace)
         return self._shape.busy_s(times_s) / self._shape.ends_s(times_s)
 

@@ -36,9 +36,7 @@ def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
 class Seals:
     """Seals the packets of one direction of a connection, so that only who knows the job's secret can have made them.
 
-    Args:
-        challenges: That of the process that decides, then that of the rank.
-        clocks: Whether the packets go to the rank.
+    `challenges` are that of the process that decides and that of the rank; `clocks`: whether packets go to the rank.
     """
 
     def __init__(self, token: bytes, challenges: tuple[bytes, bytes], rank: int, *, clocks: bool) -> None:
@@ -68,8 +66,7 @@ def pack_row(row: Sequence[float], sent_s: float, seals: Seals) -> bytes:
 
 
 def next_row(received: bytes, seals: Seals) -> tuple[list[float], float, bytes] | None:
-    """Returns the row with which these bytes begin, when it was sent, and the bytes after it; None while it is not
-    complete.
+    """Returns the first row in these bytes, when it was sent, and the bytes after it; None while it is not complete.
 
     Raises:
         ValueError: It has fewer or more numbers than a row may have, or was made by a stranger.
@@ -104,12 +101,7 @@ def clock_of(packet: bytes, seals: Seals) -> tuple[int, int]:
 
 
 class ReachDecider(NamedTuple):
-    """What training tells its clock process once: how to reach the process that decides.
-
-    Attributes:
-        offered_mhz: The clocks that may be decided.
-        addresses: Where the process that decides may be reached.
-    """
+    """What training tells its clock process once: the clocks that may be decided, and where by which process."""
 
     rank: int
     offered_mhz: list[int]
@@ -129,10 +121,8 @@ class StepBegun(NamedTuple):
         runs: The step that begins.
         turn: The place of its clock in the page, where that can still change; else -1.
         mhz: The clock that it begins with; 0 is the default, -1 one or several that a schedule gives.
-        at_s: The monotonic time, in s.
-        load: `load_of_step`.
-        ended: (step, time of this rank's own work in s, monotonic time of its begin in s) of steps that have ended
-            since the last message.
+        at_s: The monotonic time.
+        ended: (step, time of this rank's own work, monotonic time of its begin) of those that have ended since.
     """
 
     posts: int

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError
@@ -26,20 +25,17 @@ _MOST = 1e30
 """No load is larger: squares and sums stay numbers."""
 MOST_ENDED = 4
 """A row has room for this many steps that have ended: more end between two steps only after a pause."""
-_RUNS = 1
-_BEGAN = _RUNS + 3
-_ENDED = _BEGAN + 1
+_RUNS, _BEGAN, _ENDED = 1, 4, 5
 FIXED = _ENDED + 3 * MOST_ENDED
 """This number of numbers stands before the loads."""
 UNKNOWN = math.nan
 
 
-@dataclass(frozen=True)
-class EndedStep:
+class EndedStep(NamedTuple):
     """How a step ran on one rank.
 
     Attributes:
-        work_s: The time of the rank's own work, until it would have waited for others, in s.
+        work_s: The time of the rank's own work, until it would have waited for others.
         mhz: The mean of its clock while it worked, NaN if that is not known.
     """
 
@@ -48,11 +44,8 @@ class EndedStep:
     mhz: float
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The energy counter of a rank's GPU, in J, when a step has begun there, and that time, in s; NaN if they are not
-    known. `runs` is the step.
-    """
+class Reading(NamedTuple):
+    """The energy counter of a rank's GPU when a step (`runs`) has begun there, and that time; NaN: not known."""
 
     runs: int
     energy_j: float = UNKNOWN
@@ -122,42 +115,29 @@ def make_row(
 
     Args:
         load: `load_of_step`; empty if it is not known.
-        reading: The energy counter at the begin of this step, or of one of those that have ended.
-        ended: The last steps that have ended, at most `MOST_ENDED`.
-        began_s: When the step has begun, in s, if it has and the reading is of another one.
+        reading: That of this step, or of one of those that have ended.
+        ended: The last steps that have ended, of which `MOST_ENDED` are told.
+        began_s: When the step has begun, if it has and the reading is of another one.
     """
-    row = [UNKNOWN] * FIXED
-    row[0] = step
-    row[_RUNS:_ENDED] = (
-        reading.runs,
-        reading.energy_j,
-        reading.time_s,
-        reading.time_s if reading.runs == step else began_s,
-    )
-    for place, step_ended in enumerate(ended[-MOST_ENDED:]):
-        row[_ENDED + 3 * place : _ENDED + 3 * place + 3] = step_ended.step, step_ended.work_s, step_ended.mhz
-    return [*row, *load]
+    fixed = [step, *reading, reading.time_s if reading.runs == step else began_s]
+    for ended_step in ended[-MOST_ENDED:]:
+        fixed += ended_step
+    return [*fixed, *[UNKNOWN] * (FIXED - len(fixed)), *load]
 
 
 def moved(row: Sequence[float], by_s: float) -> list[float]:
     """Returns a row with all times moved, from the clock of one host to that of another."""
-    changed = [*row]
-    changed[_BEGAN - 1] += by_s
-    changed[_BEGAN] += by_s
-    return changed
+    return [*row[: _BEGAN - 1], row[_BEGAN - 1] + by_s, row[_BEGAN] + by_s, *row[_ENDED:]]
 
 
 class StepRows:
-    """The rows of all ranks at one step.
-
-    Args:
-        rows: In the order of ranks.
+    """The rows of all ranks at one step, in the order of ranks.
 
     Attributes:
         steps: The step of each row, (ranks,).
-        readings: A step, energy in J and time in s at its begin, (ranks, 3).
-        begins_s: When each rank has begun the step of its row, in s, (ranks,); NaN if it has not, or that is not known.
-        ended: Number, time and clock of the steps that have ended, (ranks, steps, 3).
+        readings: `Reading` of each, (ranks, 3).
+        begins_s: When each rank has begun the step of its row, (ranks,); NaN if it has not, or that is not known.
+        ended: `EndedStep` of the steps that have ended, (ranks, steps, 3).
         odd_rank: The first rank whose loads have another form than those of most, if there is one.
     """
 
@@ -174,12 +154,9 @@ class StepRows:
         self.odd_rank = int(odd[0]) if len(odd) else None
 
     def loads_of(self, lanes: Sequence[int], micro_batches: int) -> Array:
-        """Returns the load of each micro-batch, (micro-batches, lanes, features), NaN where none of a lane's ranks
-        knows it; a load of another form than that of most is not known.
+        """Returns the load of each micro-batch (1 without a pipeline), (micro-batches, lanes, features).
 
-        Args:
-            lanes: The lane of each rank.
-            micro_batches: In a pipeline, how many there are; 1 without one.
+        It is NaN where none of a lane's ranks knows it; a load of another form than that of most is not known.
         """
         loads: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
         for lane, load in zip(reversed(lanes), reversed(self._loads), strict=True):

@@ -42,11 +42,9 @@ class Turns:
         self._period = self._at = self._left = self._block = 0  # steps of the period that are left, its control block
 
     def take(self, mhz: Sequence[int], top_mhz: int, step_s: float = 1.0) -> tuple[list[int], int]:
-        """Returns the clocks of a step, and the number of its period; each period has one block of control steps.
+        """Returns the clocks of a step of this length, and its period; each period has one block of control steps.
 
-        Args:
-            mhz: The clock of each lane that its loads allow; if none is lower, the step is in no period, 0.
-            step_s: How long a step takes.
+        `mhz` is the clock of each lane that its loads allow; if none is lower, the step is in no period, 0.
         """
         if min(mhz) == top_mhz:
             return list(mhz), 0
@@ -110,15 +108,16 @@ class Compared:
         at_top, at_top_expected = self._control[1:3] * self._low[0] / self._control[0]  # of as many steps
         value, expected = self._low[1:3]
         self._totals += value, expected, at_top, at_top_expected
-        differences: Array = np.array([value - at_top, expected - at_top_expected, expected])
+        differences = np.array([value - at_top, expected - at_top_expected, expected])
         self._products += np.outer(differences, differences)
         self._scatter += self._scatter_of_steps(int(self._control[0]))
         self._periods, self.controls = self._periods + 1, self.controls + int(self._control[0])
         self._low, self._control = np.zeros(6), np.zeros(6)
 
     def _scatter_of_steps(self, controls: int) -> Array:
-        """The squares by which this period's steps with lower clocks differ from what is expected, of how many that is
-        known, and how often that variance is in the difference to this number of control steps.
+        """The squares by which this period's steps with lower clocks differ from what is expected, and of how many.
+
+        Then how often that variance is in the difference to this number of control steps.
         """
         count, value, expected, squares, product, expected_squares = self._low
         ratio = value / expected if count else 0.0
@@ -166,12 +165,7 @@ _NORMAL = 1.4826
 
 
 class Took(NamedTuple):
-    """How long a step took, and what it is compared with.
-
-    Attributes:
-        rest_s: How much of that is not the ranks' work in usual steps.
-        loads: Load of each micro-batch, (micro-batches, lanes, features).
-    """
+    """How long a step took, and what it is compared with; `rest_s` of that is not the ranks' work in usual steps."""
 
     time_s: float
     rest_s: float
@@ -199,12 +193,10 @@ class Pace:
         return self._to_check > 0
 
     def add(self, step: Took, model: LoadDurations | None, lowered: bool) -> float:
-        """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative, once
-        that is known: nearly always 0.
+        """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative.
 
-        Args:
-            model: What is expected of its work; None before that is known.
-            lowered: Whether a lane had a lower clock.
+        That is nearly always 0. `model` is what is expected of the step's work, None before that is known; `lowered`:
+        whether a lane had a lower clock.
         """
         (self._low if lowered else self._top).append(step)
         if model is None:
@@ -228,9 +220,7 @@ class Pace:
             return 0.0
         ratios = [[step.time_s / step.due_s(model) for step in of] for of in (self._low, self._top)]
         low, top = map(median, ratios)
-        scatter = _NORMAL * max(
-            median(abs(each / at - 1) for each in of) for of, at in zip(ratios, (low, top), strict=True)
-        )
+        scatter = _NORMAL * max(median(abs(each / median(of) - 1) for each in of) for of in ratios)
         error = scatter * math.sqrt(math.pi / RECENT)  # of the difference of two medians
         return low / top - 1 if low > top * (1 + max(_SLOWER, _ERRORS * error)) else 0.0
 
@@ -243,18 +233,14 @@ _EXACT_S, _EXACT = 0.005, 0.01
 
 
 class Waits:
-    """Follows the begins and ends of all ranks.
-
-    Args:
-        lanes, stages: The lane and the stage of each rank: ranks of a stage wait for each other.
+    """Follows the begins and ends of all ranks, of which those of one stage wait for each other.
 
     Attributes:
         seen: The rank by which ranks counted as apart last, as text; empty if they never have.
     """
 
     def __init__(self, lanes: Sequence[int], stages: Sequence[int]) -> None:
-        self._lanes: Array = np.array(lanes)
-        self._stages: Array = np.array(stages)
+        self._lanes, self._stages = np.array(lanes), np.array(stages)
         self._waited: deque[bool] = deque(maxlen=_TELLING)
         self._earlier_s: Array = np.zeros(max(lanes) + 1)
         self._pending_s = 0.0
@@ -269,10 +255,9 @@ class Waits:
         """Adds a step; returns by how much clocks have made training longer since the step before, in s.
 
         Args:
-            begins_s: When each rank has begun it, in s, (ranks,); NaN where that is not known.
-            next_s: When it has begun the next one.
+            begins_s, next_s: When each rank has begun it and the next one; NaN where that is not known.
             work_s: How long each rank worked.
-            cost_s: By how much longer each lane's work was than it would have been at the highest clock, (lanes,).
+            cost_s: By how much longer each lane's work was than it would have been at the highest clock.
         """
         if not np.isfinite(begins_s).all():
             begins_s = np.zeros(len(begins_s))

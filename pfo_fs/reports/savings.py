@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pfo_fs.autotune.status_text import TIMES_THE_ERROR
+from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.reports.collect import Iteration, JobData, Window
 from pfo_fs.reports.timeline import spans_of
 

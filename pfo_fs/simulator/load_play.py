@@ -12,8 +12,8 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator
+from pfo_fs.loads.durations import StepShape
 from pfo_fs.loads.step_rows import EndedStep, Reading, load_of_step, make_row
-from pfo_fs.loads.step_shape import StepShape
 from pfo_fs.planner import make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.traces import Trace

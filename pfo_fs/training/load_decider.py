@@ -294,7 +294,7 @@ def main(given: dict[str, Any]) -> int:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # training needs the other cores; NumPy is not imported yet
     from pfo_fs.loads.coordinator import LoadCoordinator
-    from pfo_fs.loads.step_shape import StepShape
+    from pfo_fs.loads.durations import StepShape
 
     with suppress(OSError, ValueError):  # each rank is a file
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

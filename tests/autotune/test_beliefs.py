@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
-from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
-from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.decision import probe_plan
+from pfo_fs.autotune.goals import PlanGoal
+from pfo_fs.autotune.job_layout import ClockPlan, JobLayout
+from pfo_fs.autotune.judgements import Figure, Trial
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.plan_schedules import PlanGoal
-from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult, Switching, Target
 from pfo_fs.turns import ROUND, follows, half_of
@@ -128,7 +128,7 @@ def test_a_plan_with_a_clock_that_a_model_lacks_is_judged_at_the_nearest_one() -
     beliefs = probed()
     model = model_of(beliefs)
     nodes = len(model.problem.pipeline.instructions)
-    plan, near = (ClockPlan(((mhz,) * nodes,), {}) for mhz in (1111, 1110))
+    plan, near = (ClockPlan(((mhz,) * nodes,)) for mhz in (1111, 1110))
     assert model.judge(plan) == model.judge(near)
     schedules = model.schedules(plan)
     window = beliefs.take(results_of(beliefs, schedules), schedules)
@@ -184,7 +184,7 @@ def test_a_plan_with_slack_used_saves_energy_without_being_late() -> None:
 
 def add_trials(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float, times: int) -> None:
     for _ in range(times):
-        beliefs.add_trial(plan.key, Trial(plan, saved, 0.003, later, 0.0002))
+        beliefs.add_trial(Trial(plan, Figure(saved, 0.003), Figure(later, 0.0002)))
 
 
 def test_a_plan_that_was_measured_often_is_believed_to_do_what_was_measured() -> None:
@@ -217,26 +217,6 @@ def test_a_plan_is_never_told_to_be_faster_than_max_clocks() -> None:
     plan = model_of(beliefs).plan(1.0005)
     add_trials(plan, beliefs, 0.1, -0.02, times=10)
     assert model_of(beliefs).judge(plan).slower == 0.0
-
-
-def test_several_measurements_of_a_plan_are_one_with_a_smaller_error() -> None:
-    beliefs = probed()
-    plan = model_of(beliefs).max_clocks
-    for saved in (0.1, 0.12):
-        beliefs.add_trial(plan.key, Trial(plan, saved, 0.01, 0.0, 0.001))
-    both = beliefs.trials[plan.key]
-    assert both.saved == pytest.approx(0.11)
-    assert both.saved_error == pytest.approx(0.01 / 2**0.5)
-
-
-def test_a_window_without_energies_tells_of_time_only() -> None:
-    beliefs = probed()
-    plan = model_of(beliefs).max_clocks
-    beliefs.add_trial(plan.key, Trial(plan, 0.1, 0.01, 0.0, 0.001))
-    beliefs.add_trial(plan.key, Trial(plan, 0.0, float("inf"), 0.001, 0.001))
-    both = beliefs.trials[plan.key]
-    assert (both.saved, both.saved_error) == (0.1, 0.01)
-    assert both.later == pytest.approx(0.0005)
 
 
 def test_default_clocks_below_the_highest_ones_are_noticed() -> None:
@@ -280,13 +260,6 @@ def test_a_model_is_made_where_the_latest_window_holds_only_one_of_two_unlike_pi
     assert model.judge(model.max_clocks).saved == 0.0
 
 
-def test_measurements_of_a_plan_without_any_scatter_are_put_together() -> None:
-    plan = ClockPlan(((TOP_MHZ,),), {})
-    both = Trial(plan, 0.1, 0.0, 0.001, 0.0).pooled(Trial(plan, 0.1, 0.0, 0.001, 0.0))
-    assert both.saved == pytest.approx(0.1)
-    assert both.later == pytest.approx(0.001)
-
-
 def test_the_window_of_the_highest_clocks_stays_however_many_follow() -> None:
     beliefs = probed()
     (highest, lower) = beliefs.windows
@@ -328,7 +301,7 @@ def measured_in_turns(factors: Sequence[float], block: int = 1) -> tuple[JobMode
     model = model_of(beliefs)
     second = model.problem.pipeline.first_nodes[1]
     lower = [1110 if node >= second else mhz for node, mhz in enumerate(model.max_clocks.of(0))]
-    plan = ClockPlan((tuple(lower),), {})
+    plan = ClockPlan((tuple(lower),))
     schedules = model.schedules(plan)
     turns, count = tuple(turn for turn in ROUND for _ in range(block)), 8 * block
     results = results_of(beliefs, schedules, turns=turns, count=count, factors=[*factors, *factors][:count])
@@ -348,8 +321,8 @@ def test_the_energy_that_a_plan_saves_is_told_by_each_ranks_own_steps_with_and_w
     saved = (of_second[TOP_MHZ] - of_second[1110]) / (first_j + of_second[TOP_MHZ])
     for factors in ((), STEP_FACTORS):
         _, _, trial = measured_in_turns(factors, block=2)
-        assert trial.saved == pytest.approx(saved, abs=3 * trial.saved_error + 0.003)
-        assert trial.saved_error < 0.01
+        assert trial.saved.value == pytest.approx(saved, abs=3 * trial.saved.error + 0.003)
+        assert trial.saved.error < 0.01
 
 
 def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
@@ -357,7 +330,7 @@ def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
     model, plan, trial = measured_in_turns(STEP_FACTORS)
     calm, same, calm_trial = measured_in_turns(())
     assert model.judge(plan).late == pytest.approx(calm.judge(same).late, abs=0.004)
-    assert trial.later_error < 3 * calm_trial.later_error + 0.003
+    assert trial.later.error < 3 * calm_trial.later.error + 0.003
 
 
 def test_a_window_in_turns_counts_its_steps_at_default_clocks() -> None:
@@ -372,7 +345,7 @@ def test_blocks_that_are_too_short_for_energy_counters_tell_no_energy() -> None:
     results = results_of(beliefs, schedules, turns=ROUND, count=8, factors=[0.05] * 8)
     window = beliefs.take(results, schedules, ROUND)
     assert window is not None
-    assert math.isinf(trial_of(model_of(beliefs), beliefs, plan, window, 1).saved_error)
+    assert math.isinf(trial_of(model_of(beliefs), beliefs, plan, window, 1).saved.error)
 
 
 def test_powers_of_warm_gpus_are_told_as_those_of_the_first_windows() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.judgements import ModelError, Offset, expected_offset, highest_scatter
+from pfo_fs.autotune.judgements import Figure, ModelError, expected_offset, highest_scatter
 
 OF_ALL, OF_ONE = 0.001, 0.0003
 ERROR = ModelError(OF_ALL, OF_ONE)
@@ -17,13 +17,13 @@ EXACTLY = 1e-6
 
 
 def test_of_a_plan_nothing_is_known_before_any_was_measured() -> None:
-    found, error = expected_offset([None], np.array([[0.003**2]]), ERROR, shares_curves=True)
+    found, error = expected_offset([Figure()], np.array([[0.003**2]]), ERROR, shares_curves=True)
     assert found == 0.0
     assert error == pytest.approx(math.hypot(0.003, OF_ALL, OF_ONE))
 
 
 def test_a_plan_is_expected_to_differ_as_it_was_measured_to() -> None:
-    found, error = expected_offset([Offset(0.002, EXACTLY)], np.array([[0.01**2]]), ERROR, shares_curves=True)
+    found, error = expected_offset([Figure(0.002, EXACTLY)], np.array([[0.01**2]]), ERROR, shares_curves=True)
     assert found == pytest.approx(0.002, abs=1e-5)
     assert error < 2e-5
 
@@ -32,7 +32,7 @@ def test_plans_with_the_same_clocks_are_wrong_in_the_same_way() -> None:
     """Iterations of one plan simply took 1 % longer, as the curves of its clocks were wrong."""
     same = np.full((2, 2), 0.01**2)
     other = np.diag([0.01**2, 0.01**2])
-    measured = [Offset(0.01, EXACTLY), None]
+    measured = [Figure(0.01, EXACTLY), Figure()]
     found, error = expected_offset(measured, same, ERROR, shares_curves=True)
     assert found == pytest.approx(0.01, abs=0.0005)
     assert error < 0.001
@@ -43,25 +43,25 @@ def test_plans_with_the_same_clocks_are_wrong_in_the_same_way() -> None:
 
 def test_what_the_curves_have_no_part_in_tells_nothing_of_their_errors() -> None:
     same = np.full((2, 2), 0.01**2)
-    found, error = expected_offset([Offset(0.0005, EXACTLY), None], same, ERROR, shares_curves=False)
+    found, error = expected_offset([Figure(0.0005, EXACTLY), Figure()], same, ERROR, shares_curves=False)
     assert abs(found) <= 0.0005
     assert error >= 0.01
 
 
 def test_plans_that_differ_by_more_than_was_expected_tell_less_of_others() -> None:
     def error_with(last: float) -> float:
-        measured = [Offset(0.001, EXACTLY), Offset(last, EXACTLY), None]
+        measured = [Figure(0.001, EXACTLY), Figure(last, EXACTLY), Figure()]
         return expected_offset(measured, np.zeros((3, 3)), ERROR, shares_curves=True)[1]
 
     assert error_with(0.01) > 3 * error_with(0.0012)
 
 
-OFFSETS = st.builds(Offset, st.floats(-0.01, 0.01), st.sampled_from([0.0, 1e-4, 0.01, math.inf]))
+OFFSETS = st.builds(Figure, st.floats(-0.01, 0.01), st.sampled_from([0.0, 1e-4, 0.01, math.inf]))
 
 
 @settings(max_examples=50)
-@given(st.lists(st.none() | OFFSETS, min_size=1, max_size=6), st.integers(0, 1000), st.booleans())
-def test_errors_are_finite_whatever_was_measured(measured: list[Offset | None], seed: int, shares_curves: bool) -> None:
+@given(st.lists(OFFSETS, min_size=1, max_size=6), st.integers(0, 1000), st.booleans())
+def test_errors_are_finite_whatever_was_measured(measured: list[Figure], seed: int, shares_curves: bool) -> None:
     root = np.random.default_rng(seed).normal(scale=0.003, size=(len(measured), len(measured)))
     found, error = expected_offset(measured, root @ root.T, ERROR, shares_curves=shares_curves)
     assert math.isfinite(found)
@@ -72,3 +72,17 @@ def test_errors_are_finite_whatever_was_measured(measured: list[Offset | None], 
 def test_a_scatter_of_few_values_may_be_much_larger(count: int, times: float) -> None:
     """The exact quantiles of chi square with 1, 4, 23 and 99 degrees of freedom are 0.0039, 0.711, 13.09 and 77.0."""
     assert highest_scatter(0.01, count) == pytest.approx(0.01 * times, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("before", "new", "both"),
+    [
+        (Figure(0.1, 0.01), Figure(0.12, 0.01), Figure(0.11, 0.01 / 2**0.5)),
+        (Figure(0.1, 0.01), Figure(), Figure(0.1, 0.01)),
+        (Figure(), Figure(0.1, 0.01), Figure(0.1, 0.01)),
+        (Figure(0.1, 0.0), Figure(0.2, 0.0), Figure(0.15, 0.0)),
+    ],
+    ids=["a smaller error", "nothing new", "the first", "without any scatter"],
+)
+def test_several_measurements_of_a_plan_are_one(before: Figure, new: Figure, both: Figure) -> None:
+    assert before.pooled(new) == pytest.approx(both)

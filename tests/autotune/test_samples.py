@@ -36,10 +36,9 @@ def add(
     for _, runs in numbered_iterations(found, ran):
         for (name, stage, mhz), run in zip(ran, runs, strict=True):
             durations.setdefault(((stage, name), mhz), []).append(run.time_s)
-    times_s = {key: fmean(each) for key, each in durations.items()}
-    for key, mean_s in times_s.items():
-        samples.point(*key).add_times(len(durations[key]), mean_s, 0.001 * mean_s)
-    samples.add_powers(found, ran, times_s, power_drift_factor)
+    for key, each in durations.items():
+        samples.point(*key).add_times(len(each), fmean(each), 0.001 * fmean(each))
+    samples.add_powers(found, ran, 1410, power_drift_factor)
 
 
 def power(name: str, mhz: int, watts: float, error: float = 1.0) -> InstructionPower:
@@ -100,6 +99,3 @@ def test_waiting_is_taken_from_the_mean_power_of_short_iterations() -> None:
     samples.waiting.add_power(80.0, 1.0)
     add(samples, result({F: [[0.01] * 20] * 5}), [(F, 0, 900)] * 20)
     assert samples.curve((0, F))[900].power_w == pytest.approx(300, rel=0.01)
-
-
-CLOCKS = list(range(1410, 209, -75))

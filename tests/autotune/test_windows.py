@@ -56,7 +56,7 @@ def window(
     job: JobLayout, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule] = ()
 ) -> Window | None:
     pipeline = pipeline_of([job.order(rank) for rank in job.one_pipeline()])
-    return window_of(job, pipeline, results, schedules, lambda _: True)
+    return window_of(job, pipeline, results, schedules)
 
 
 def found(job: JobLayout, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule] = ()) -> Window:
@@ -94,14 +94,6 @@ def test_a_pipeline_of_which_a_stage_was_not_measured_is_left_out() -> None:
     one = found(job, [result(rank, [1, 2]) for rank in (0, 1, 3)])
     assert one.pipelines == (1,)
     assert window(job, [result(0, [1, 2])]) is None
-
-
-def test_ranks_whose_results_are_not_used_are_no_part_of_a_window() -> None:
-    job = layout(dp=2)
-    pipeline = pipeline_of([job.order(rank) for rank in job.one_pipeline()])
-    one = window_of(job, pipeline, [result(rank, [1, 2]) for rank in range(4)], [], lambda rank: rank in (0, 2))
-    assert one is not None
-    assert one.pipelines == (0,)
 
 
 def test_iterations_that_ran_something_else_than_the_schedule_are_left_out() -> None:
@@ -211,6 +203,6 @@ def test_a_run_in_which_the_next_clock_may_have_acted_tells_nothing_where_its_la
         assert one.or_mhz[0, last - 1, 0] == (0 if tells else 1200)
 
 
-def test_results_of_an_older_release_have_no_steps_and_are_paired_by_their_place() -> None:
+def test_results_without_steps_are_paired_by_their_place() -> None:
     results = [result(rank, [1, 2, 3]).model_copy(update={"iter_step": []}) for rank in (0, 1)]
     assert found(layout(), results).steps == (0, 1, 2)

@@ -13,7 +13,7 @@ import pytest
 from jobs import make_job, rank_infos, register
 from typer.testing import CliRunner, Result
 
-from pfo_fs.autotune.plan_schedules import target_of
+from pfo_fs.autotune.goals import target_of
 from pfo_fs.cli import app
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.errors import ConfigError, PlanError, StoreError

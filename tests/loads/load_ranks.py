@@ -10,7 +10,7 @@ import numpy as np
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.choice import LoadChoice
 from pfo_fs.loads.coordinator import LoadCoordinator
-from pfo_fs.loads.step_shape import StepShape
+from pfo_fs.loads.durations import StepShape
 
 Array = Any
 CLOCKS = tuple(range(1410, 200, -30))

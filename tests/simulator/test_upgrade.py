@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pfo_fs.autotune.beliefs import Beliefs, Trial
-from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.beliefs import Beliefs
+from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.models import FrequencySchedule
@@ -36,9 +37,9 @@ class Books:
             self.windows.append(clocks_of(schedules))
             return take(beliefs, results, schedules, turns)
 
-        def noted_trial(beliefs: Beliefs, key: object, trial: Trial) -> None:
+        def noted_trial(beliefs: Beliefs, trial: Trial) -> None:
             self.plans.append(tuple(round(mhz) for mhz in trial.plan.of(0)))
-            add_trial(beliefs, key, trial)
+            add_trial(beliefs, trial)
 
         monkeypatch.setattr(Beliefs, "take", noted_take)
         monkeypatch.setattr(Beliefs, "add_trial", noted_trial)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.beliefs import Trial
-from pfo_fs.autotune.judgements import ClockPlan, Judgement
-from pfo_fs.autotune.status_text import TIMES_THE_ERROR, measured_text
+from pfo_fs.autotune.goals import TIMES_THE_ERROR, measured_text
+from pfo_fs.autotune.job_layout import ClockPlan
+from pfo_fs.autotune.judgements import Figure, Judgement, Trial
 
 SHARES, ERRORS = st.floats(-0.5, 0.5), st.floats(1e-5, 0.2)
-PLAN = ClockPlan(((1200,),), {})
+PLAN = ClockPlan(((1200,),))
 
 
 def text_of(saved: float, saved_error: float, slower: float, slower_error: float, measures_energy: bool = True) -> str:
-    trial = Trial(PLAN, saved, saved_error if measures_energy else math.inf, slower, slower_error, default_steps=1240)
+    trial = Trial(PLAN, Figure(saved, saved_error) if measures_energy else Figure(), Figure(slower, slower_error), 1240)
     return measured_text(Judgement(0.0, slower_error, slower, saved, saved_error), trial)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfo_fs.autotune.judgements import ClockPlan
-from pfo_fs.autotune.plan_schedules import changes_of, stretches_of
+from pfo_fs.autotune.job_layout import ClockPlan, stretches_of
 
 
 @pytest.mark.parametrize("clock_unknown_s", [0.0, 0.03, 0.25])
@@ -20,6 +19,6 @@ def test_the_last_instruction_of_a_stretch_begins_when_its_clock_is_known_to_act
 
 
 def test_changes_between_ranks_are_none_and_the_pipeline_that_has_most_counts() -> None:
-    plan = ClockPlan(((1410, 1200, 1200, 900), (1410, 1200, 900, 1410)), {1: 1})
-    assert changes_of(plan, [0, 2, 4]) == 2
-    assert changes_of(plan, [0, 4]) == 3
+    plan = ClockPlan(((1410, 1200, 1200, 900), (1410, 1200, 900, 1410)), ((1, 1),))
+    assert plan.changes([0, 2, 4]) == 2
+    assert plan.changes([0, 4]) == 3
