@@ -24,7 +24,7 @@ def in_directory(root: Path, silent_s: float = HANGS_AFTER_S) -> Hosts:
 def test_hosts_find_each_other_beside_leftovers_and_all_say_the_same(tmp_path: Path) -> None:
     crashed = in_directory(tmp_path)
     crashed.replace()
-    (tmp_path / "doctor" / f"{crashed.me}-flock").touch()
+    (tmp_path / "doctor" / f"{crashed.me}-phase-1").touch()
     os.mkfifo(tmp_path / "doctor" / f"{'f' * 16}.json")
     (tmp_path / "doctor" / f"{'e' * 16}.json").write_text("junk")
     found: list[list[Check]] = []
@@ -61,9 +61,7 @@ def test_a_host_that_is_alone_and_one_that_falls_silent_are_told_in_time(tmp_pat
         hosts.reports()
 
 
-def reports(
-    ahead_s: float = 0.0, late_s: float = 0.01, old_s: float = 0.0, held: str = "held", later: str = "granted"
-) -> dict[str, Report]:
+def reports(ahead_s: float = 0.0, late_s: float = 0.01, old_s: float = 0.0) -> dict[str, Report]:
     """Two hosts, of which b's clock is ahead; changes are seen after `late_s`, replaced files after `old_s` at most."""
     made = {"a": [1.0, 2.0, 3.0], "b": [ahead_s + s for s in (1.5, 2.5, 3.5)]}
     behind = {"a": -ahead_s, "b": ahead_s}  # seen by it, less the time that the other one writes
@@ -71,8 +69,6 @@ def reports(
         one: Report(
             host=f"node-{one}",
             made_s=made[one],
-            held={"flock": held, "fcntl": held},
-            later={"flock": later, "fcntl": later},
             seen={
                 other: Seen(
                     least_s=late_s + behind[one],
@@ -85,49 +81,24 @@ def reports(
     }
 
 
-def outcome(checks: list[Check], name: str) -> str:
-    check = next(check for check in checks if check.name == name)
-    known = ("ok", "slow", "broken", "local", "none")
-    with_name = (what for what in known if _is(check, name, what))
-    return next(with_name)
-
-
-def _is(check: Check, name: str, what: str) -> bool:
-    try:
-        return check == line(name, what, check.found)
-    except KeyError:
-        return False
+def delay(told: dict[str, Report]) -> str:
+    """The outcome of the line about changes."""
+    name = "change seen by other hosts"
+    check = next(check for check in judge(told) if check.name == name)
+    return next(outcome for outcome in ("ok", "slow", "broken") if check == line(name, outcome, check.found))
 
 
 @given(ahead_s=st.floats(-1e6, 1e6), late_s=st.floats(0.001, 60.0), old_s=st.floats(0.0, 60.0))
 def test_delays_do_not_depend_on_how_far_apart_the_clocks_are(ahead_s: float, late_s: float, old_s: float) -> None:
-    found = judge(reports(ahead_s, late_s, old_s))
     slow = "slow" if max(late_s, old_s) > 2 + 1e-6 else "ok"
-    assert outcome(found, "change seen by other hosts") == slow or max(late_s, old_s) == pytest.approx(2, abs=1e-6)
+    assert delay(reports(ahead_s, late_s, old_s)) == slow or max(late_s, old_s) == pytest.approx(2, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("seen", "expected"),
-    [(Seen(least_s=0.1, new_s=[1.0, 2.0]), "broken"), (Seen(new_s=[1.0, 2.0, 3.0]), "broken"), (None, "broken")],
-)
-def test_what_was_never_seen_is_told(seen: Seen | None, expected: str) -> None:
+@pytest.mark.parametrize("seen", [Seen(least_s=0.1, new_s=[1.0, 2.0]), Seen(new_s=[1.0, 2.0, 3.0]), None])
+def test_what_was_never_seen_is_told(seen: Seen | None) -> None:
     told = reports()
     told["b"].seen = {} if seen is None else {"a": seen}
-    assert outcome(judge(told), "change seen by other hosts") == expected
-
-
-@pytest.mark.parametrize(
-    ("held", "later", "expected"),
-    [
-        ("held", "granted", "ok"),
-        ("granted", "granted", "local"),
-        ("granted/held", "granted", "local"),
-        ("ENOLCK", "ENOLCK", "none"),
-        ("held", "held", "none"),
-    ],
-)
-def test_locks_between_hosts(held: str, later: str, expected: str) -> None:
-    assert outcome(judge(reports(held=held, later=later)), "locks between hosts") == expected
+    assert delay(told) == "broken"
 
 
 def test_hosts_with_the_same_name_are_told_apart() -> None:

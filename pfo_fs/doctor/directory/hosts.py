@@ -1,26 +1,25 @@
 """What hosts that run `pfo-fs doctor DIR --peer N` at the same time see of each other in the directory.
 
-Each host does the same: it holds locks, makes names, and replaces one file of its own, `doctor/<random id>.json`, with
-the time and with what it has seen of the other hosts so far. When the files of all hosts are complete, each host
+Each host does the same: it makes names, and replaces one file of its own, `doctor/<random id>.json`, with the time and
+with what it has seen of the other hosts so far. When the files of all hosts are complete, each host
 compares them by the same rules, so all hosts print the same lines.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pfo_fs.doctor.directory.names import LOCK_CALLS, open_lock_file, try_to_lock, write_new
+from pfo_fs.doctor.directory.names import write_new
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import PfoError, RecordError, StoreError
 from pfo_fs.models import Count, ShortText
@@ -32,16 +31,14 @@ _MOST_HOSTS, _MOST_FILES = 64, 200
 _POLL_S, _REPLACE_EVERY_S = 0.02, 0.3
 _SEEN_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
-_GRANTED_WITHIN_S = 5.0
 _SILENT_S = 120.0
 _SLOW_S, _BROKEN_S = 2.0, 65.0
-_HOLDS, _TRIED, _RELEASED, _COMPLETE, _COMPARED = range(1, 6)
-"""What a host has done: it holds its locks; it has requested those of the others; it has released its own; everything;
-it has compared the files. It says so in its file and by a new name."""
+_NAMES, _COMPLETE, _COMPARED = 3, 4, 5
+"""The phases of a host: in three of them it makes a new name; then its file is complete; then it has compared the files.
+It tells its phase in its file and by a new name."""
 
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 _Times = Annotated[list[_Seconds], Field(max_length=_COMPARED)]
-_Answers = Annotated[dict[ShortText, ShortText], Field(max_length=4)]
 
 
 class Seen(BaseModel):
@@ -64,7 +61,6 @@ class Report(BaseModel):
     Attributes:
         written_s: The time of this replacement, by the host's clock.
         members: The ids of all hosts, once it has found as many as it expects.
-        held, later: The answers to its requests for the locks of the others, by kind: while they were held, and later.
         made_s: When it has made the new name for each phase.
         seen: What it has seen of each other host.
     """
@@ -76,8 +72,6 @@ class Report(BaseModel):
     written_s: _Seconds = 0.0
     members: Annotated[list[ShortText], Field(max_length=_MOST_HOSTS)] = []
     phase: Count = 0
-    held: _Answers = {}
-    later: _Answers = {}
     made_s: _Times = []
     seen: Annotated[dict[ShortText, Seen], Field(max_length=_MOST_FILES)] = {}
 
@@ -135,7 +129,7 @@ class Hosts:
             # A client may remember for long that a name was not there.
             if (
                 self.mine.phase < _COMPLETE
-                and len(new_s) < _RELEASED
+                and len(new_s) < _NAMES
                 and os.path.exists(self._path(f"phase-{len(new_s) + 1}", member))
             ):
                 new_s.append(time.time())
@@ -218,7 +212,7 @@ class Hosts:
         if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
             return True  # it has removed its files
         new_s = self.mine.seen.get(member, Seen()).new_s
-        seen = len(new_s) >= min(phase, _RELEASED) or time.monotonic() - began_s > _SEEN_WITHIN_S
+        seen = len(new_s) >= min(phase, _NAMES) or time.monotonic() - began_s > _SEEN_WITHIN_S
         return self.others[member].phase >= phase and seen
 
     def reports(self) -> dict[str, Report]:
@@ -227,49 +221,13 @@ class Hosts:
         Raises:
             HostsMissing: A host has stopped.
         """
-        with ExitStack() as locks:
-            for fd in self._lock_all(self.me)[0].values():
-                locks.callback(os.close, fd)
-            self._reach(_HOLDS)
-            self.mine.held = self._lock_others()
-            self._reach(_TRIED)
-        self._reach(_RELEASED)
-        self.mine.later = self._lock_others(within_s=_GRANTED_WITHIN_S)
-        self._reach(_COMPLETE)
+        for phase in range(1, _COMPLETE + 1):
+            self._reach(phase)
         found = {self.me: self.mine.model_copy(deep=True), **self.others}
         self._silent_s = 10.0
         with suppress(HostsMissing, StoreError):
             self._reach(_COMPARED)  # so that the others can still read this host's file
         return found
-
-    def _lock_all(self, of: str) -> tuple[dict[str, int], dict[str, str]]:
-        """Requests a host's lock of each kind; returns the open files and the answers."""
-        fds: dict[str, int] = {}
-        answers: dict[str, str] = {}
-        for name, call in LOCK_CALLS.items():
-            try:
-                fds[name] = open_lock_file(self._path(name, of))
-            except OSError as error:
-                answers[name] = errno.errorcode.get(error.errno or 0, "error")
-            else:
-                answers[name] = try_to_lock(call, fds[name])
-        return fds, answers
-
-    def _lock_others(self, within_s: float = 0.0) -> dict[str, str]:
-        """Requests the locks of all other hosts, again for `within_s` until they are granted; returns all answers."""
-        found: dict[str, set[str]] = {name: set() for name in LOCK_CALLS}
-        deadline = time.monotonic() + within_s
-        for member in self.others:
-            while True:
-                fds, answers = self._lock_all(member)
-                for fd in fds.values():
-                    os.close(fd)
-                if set(answers.values()) == {"granted"} or time.monotonic() >= deadline:
-                    break
-                self.look(list(self.others))
-            for name, answer in answers.items():
-                found[name].add(answer)
-        return {name: "/".join(sorted(answers)) for name, answers in found.items()}
 
 
 # ---- what all files say together
@@ -284,7 +242,6 @@ def judge(reports: Mapping[str, Report]) -> list[Check]:
     }
     return [
         line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
-        _judge_locks(list(reports.values())),
         _judge_delay({labels[member]: _delay_s(reports, member) for member in sorted(reports)}),
     ]
 
@@ -306,7 +263,7 @@ def _delay_s(reports: Mapping[str, Report], host: str) -> dict[str, float]:
             seen, ahead_s = reports[host].seen.get(other, Seen()), _ahead_s(reports, other, host)
             late_s = [at_s - made_s - ahead_s for at_s, made_s in zip(seen.new_s, report.made_s, strict=False)]
             replaced_s = max(seen.most_s - ahead_s, 0.0) if seen.least_s is not None else _SEEN_WITHIN_S
-            new_s = max(late_s) if len(late_s) == _RELEASED else _SEEN_WITHIN_S
+            new_s = max(late_s) if len(late_s) == _NAMES else _SEEN_WITHIN_S
             found = {
                 "replaced file": max(found["replaced file"], replaced_s),
                 "new name": max(found["new name"], new_s),
@@ -322,19 +279,3 @@ def _judge_delay(delays: Mapping[str, Mapping[str, float]]) -> Check:
         for host, kinds in delays.items()
     )
     return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
-
-
-def _all_of(answers: Sequence[Mapping[str, str]], name: str) -> str:
-    return "/".join(sorted({text for of_host in answers for text in of_host.get(name, "none").split("/")}))
-
-
-def _judge_locks(reports: Sequence[Report]) -> Check:
-    answers = {
-        name: (_all_of([report.held for report in reports], name), _all_of([report.later for report in reports], name))
-        for name in LOCK_CALLS
-    }
-    text = "; ".join(f"{name}: while held {held}, then {later}" for name, (held, later) in answers.items())
-    if all(pair == ("held", "granted") for pair in answers.values()):
-        return line("locks between hosts", "ok", text)
-    local = any("granted" in held for held, _ in answers.values())
-    return line("locks between hosts", "local" if local else "none", text)
