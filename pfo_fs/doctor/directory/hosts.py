@@ -34,8 +34,8 @@ _SEEN_WITHIN_S = 70.0
 _SILENT_S = 120.0
 _SLOW_S, _BROKEN_S = 2.0, 65.0
 _NAMES, _COMPLETE, _COMPARED = 3, 4, 5
-"""The phases of a host: in three of them it makes a new name; then its file is complete; then it has compared the files.
-It tells its phase in its file and by a new name."""
+"""The phases of a host: in three of them it makes a name; then its file is complete; then it has compared the files. It
+tells its phase in its file and by a new name."""
 
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 _Times = Annotated[list[_Seconds], Field(max_length=_COMPARED)]
