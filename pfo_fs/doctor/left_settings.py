@@ -11,7 +11,6 @@ from typing import NamedTuple
 from pfo_fs.device.clocks.undo import SAME_W, reset_left
 from pfo_fs.device.clocks.undo_note import Left, clock_note, limit_note
 from pfo_fs.device.gpu.interface import Gpu, GpuSettings
-from pfo_fs.device.gpu.spec import gpu_settings_now
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import DeviceError
 
@@ -47,14 +46,14 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
     for spec, gpu in zip(specs, gpus, strict=True):
         label = gpu.uuid or spec
         try:
-            found = gpu_settings_now(spec)
+            found = gpu.settings()
         except DeviceError as error:
             lines.append(line("clocks and limits left", "unknown", f"{label}: {error}"))
             continue
         note = note_of(gpu.uuid, found)
         outcome = judge_left(found, holders_of(spec, running), note)
         if outcome in ("left", "perhaps") and fix:
-            lines.append(_fix(spec, gpu, label, found))
+            lines.append(_fix(gpu, label, found))
         elif outcome != "none":
             lines.append(line("clocks and limits left", outcome, f"{label}: {found.text if found.differs else NOTED}"))
     return lines or [line("clocks and limits left", "none", f"{len(gpus)} GPU(s) at their defaults")]
@@ -88,14 +87,14 @@ def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None)
     return "perhaps" if found.locked_mhz else "site"
 
 
-def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings) -> Check:
+def _fix(gpu: Gpu, label: str, before: GpuSettings) -> Check:
     """Resets the clock, and the power limit that a job has noted, until both are verified; gives up after 10 s."""
     was = before.text if before.differs else NOTED
     problem = reset_left(gpu, _FIX_FOR_S, locked_mhz=float(before.locked_mhz))
     if problem:
         return line("clocks and limits left", "not-fixed", f"{label}: {was}; {problem}")
     try:
-        after = gpu_settings_now(spec)
+        after = gpu.settings()
     except DeviceError as error:
         return line("clocks and limits left", "not-fixed", f"{label}: {was}; {error}")
     if after.locked_mhz and after.lock_is_sure:

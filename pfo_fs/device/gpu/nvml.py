@@ -314,16 +314,3 @@ class NvmlGpu:
         if self._open:
             self._open = False
             call("ending NVML", "nvmlShutdown")
-
-
-def nvml_settings(uuid: str) -> GpuSettings:
-    """Returns clock and power limit of an NVIDIA GPU.
-
-    Raises:
-        DeviceError: NVML does not answer.
-    """
-    gpu = NvmlGpu(uuid)
-    try:
-        return gpu.settings()
-    finally:
-        gpu.close()

@@ -1,4 +1,4 @@
-"""Opens the GPU that a spec names, or reads its settings.
+"""Opens the GPU that a spec names.
 
 A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or `none`. A GPU is always found by its
 UUID, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this module, so it imports
@@ -10,14 +10,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from pfo_fs.device.clock_backends.choice import MODULES, NAMES
 from pfo_fs.device.gpu.interface import DryRunGpu, Gpu, NoGpu
 from pfo_fs.errors import DeviceError
-
-if TYPE_CHECKING:
-    from pfo_fs.device.gpu.interface import GpuSettings
 
 
 def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
@@ -71,21 +67,3 @@ def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu,
         return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.try_reset()
     except DeviceError as error:
         return NoGpu(str(error)), str(error)
-
-
-def gpu_settings_now(spec: str) -> GpuSettings:
-    """Reads clock and power limit of a GPU.
-
-    Raises:
-        DeviceError: There is no such GPU, or it does not say.
-    """
-    kind, _, name = spec.partition(":")
-    if kind == "simulated" and name:
-        from pfo_fs.device.simulated.gpu import simulated_settings
-
-        return simulated_settings(name)
-    if kind == "nvml" and name:
-        from pfo_fs.device.gpu.nvml import nvml_settings
-
-        return nvml_settings(name)
-    raise DeviceError(f"{spec!r} has no clock")

@@ -257,6 +257,9 @@ class SimulatedGpu:
         words[_LIMIT_MW] = round(limit_w * 1000)
         self._log.write_limit(limit_w)
 
+    def settings(self) -> GpuSettings:
+        return GpuSettings(self._in_use().words[_CLOCK_MHZ], self.power_limit_w(), self.power_limit_range_w()[1])
+
     def energy_j(self) -> float:
         """Returns the counter, in joules.
 
@@ -284,16 +287,6 @@ class SimulatedGpu:
                 with suppress(OSError):
                     os.unlink(path)
         self._state.close()
-
-
-def simulated_settings(name: str) -> GpuSettings:
-    """Returns clock and power limit of a simulated GPU."""
-    state = _State(name)
-    try:
-        highest_w = simulated_model().power_limits_w[1]
-        return GpuSettings(state.words[_CLOCK_MHZ], state.words[_LIMIT_MW] / 1000 or highest_w, highest_w)
-    finally:
-        state.close()
 
 
 class SimulatedKernels:
