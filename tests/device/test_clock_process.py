@@ -27,6 +27,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, HostDriver
+from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated.gpu import SimulatedKernels
@@ -685,6 +686,7 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
         setter = ClockSetter(
             gpu,
             SharedPage.create().words,
+            GpuUndo(gpu).clock,
             lambda time_ns, mhz, waited_ns: made.append(mhz),
             why_clocks_stay="",
             driver=driver,

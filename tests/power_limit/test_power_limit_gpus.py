@@ -22,6 +22,7 @@ from power_limit_fakes import FakeMonitor, limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
+from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A40, A100, MODELS
@@ -168,7 +169,7 @@ def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
     assert limits_set(sim_dir)[-2:] == [300, 350]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"before_w": "x", "set_w": 500}', '{"before_w": 9e9, "set_w": 500}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"before": "x", "value": 500}', '{"before": 9e9, "value": 500}'])
 def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path, text: str) -> None:
     (sim_dir / "power-limit-SIM-a.json").write_text(text)
     gpu = open_limited()
@@ -280,7 +281,7 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:2")
     gpu = SimulatedGpu("a")
-    limits = PowerLimits(gpu)
+    limits = PowerLimits(gpu, GpuUndo(gpu).limit)
     noted: list[str] = []
     monkeypatch.setattr(gpu, "set_power_limit_w", lambda _: noted.append(",".join(p.name for p in sim_dir.glob("p*"))))
     ours, theirs = socket.socketpair()

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.driver_calls import HostDriver
-from pfo_fs.device.clocks.undo import clock_undo
+from pfo_fs.device.clocks.undo import Undo
 from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
 
@@ -44,6 +44,7 @@ class ClockSetter:
         self,
         gpu: Gpu,
         words: memoryview,
+        undo: Undo,
         clock_was_set: Callable[[int, int, int], None],
         *,
         why_clocks_stay: str,
@@ -62,7 +63,8 @@ class ClockSetter:
         self.clock_mhz = 0
         self.controls = not why_clocks_stay
         self.terminated = False
-        self.undo = clock_undo(gpu, self._in_force)
+        self.undo = undo
+        undo.in_force = self._in_force
 
     @property
     def message(self) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.undo import UndoState
+from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.metering.meter import StepMeter
@@ -61,7 +61,7 @@ class Measuring:
         apply: Callable[[], None],
         switching: Callable[[bool], SwitchingReport | None],
         readings: Readings,
-        undo: Callable[[], UndoState],
+        undo: GpuUndo,
     ) -> None:
         self._undo = undo
         self._switching = switching
@@ -131,7 +131,8 @@ class Measuring:
     def _progress(
         self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
     ) -> ProgressReport:
-        step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
+        step, undo, mhz = self._meter.last_step, self._undo, self._setter.clock_mhz
+        self._words[shared_page.UNDO_FAILURES] = undo.failures
         why_clocks_stay = "" if self.leaves_clocks else self._setter.message
         return ProgressReport(
             step=-1 if step is None else step.step,
@@ -145,7 +146,7 @@ class Measuring:
             switching=self._switching(False),
             undo_owed=undo.owed,
             undo_failures=undo.failures,
-            held=self.held and not (mhz or undo.owed or undo.is_limited),
+            held=self.held and not (mhz or undo.owed or undo.limit.value is not None),
         )
 
     def _measure(self, now_ns: int, everything: bool) -> None:

@@ -20,6 +20,7 @@ from pfo_fs.device.clock_backends.sudo import SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver
+from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.interface import ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.shared_page import SharedPage
@@ -179,7 +180,9 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
     assert backend.why_not() == ""
     gpu: Any = GpuThrough(backend)
     words = SharedPage.create().words
-    setter = ClockSetter(gpu, words, lambda *change: None, why_clocks_stay="", driver=HostDriver(""))
+    setter = ClockSetter(
+        gpu, words, GpuUndo(gpu).clock, lambda *change: None, why_clocks_stay="", driver=HostDriver("")
+    )
     ended = threading.Event()
 
     def follow() -> None:
