@@ -108,7 +108,7 @@ class EnergyMonitor:
             for device in self._devices or [torch.cuda.current_device()]:
                 torch.cuda.synchronize(device)
         for gpu in self.gpus:
-            gpu.wait_until_ready()
+            _ = gpu.clocks.info  # waits until the clock process has started
         before_s = time.monotonic()
         energies = read_energies(self.gpus)
         return (before_s + time.monotonic()) / 2, energies

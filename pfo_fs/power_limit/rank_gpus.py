@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pfo_fs.device.gpu.driver_errors import Pauses, passes
 from pfo_fs.guard import reason_of
-from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
+from pfo_fs.power_limit.gpus import Levels, close_all, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 
@@ -17,8 +17,6 @@ log = logging.getLogger("pfo_fs")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 """A level that could not be set is set again after such a pause."""
-
-
 _SWITCHED_OFF = "the job was switched off"
 
 
@@ -111,7 +109,9 @@ class RankGpus:
     def restore(self) -> None:
         """Restores the levels that were in force before, and waits a few seconds for that."""
         self._level, self._wanted, self._troubled = None, None, False
-        give_all_back(self.gpus)
+        for gpu in self.gpus:
+            gpu.restore()
+        settle_all(self.gpus)
 
     def pause(self) -> None:
         """Does the same as `restore` if a level was set."""
@@ -216,4 +216,4 @@ class RankGpus:
         if self._closes_gpus:
             close_all(self.gpus)
         else:
-            give_all_back(self.gpus)
+            self.restore()

@@ -191,7 +191,7 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     helper = files._link.client.process
     assert files.profile is None
     assert files.create_job(1, "power_limit") is None
-    files.close(0.1)
+    files.close()
     assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
     assert helper is not None
