@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import HANGS_AFTER_S, Processes
 
-from pfo_fs.device.clock_backends.choice import NAMES, BackedGpu
 from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.gpu.spec import NAMES, BackedGpu
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.doctor import switching

@@ -16,8 +16,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.undo_note import Left
 from pfo_fs.device.gpu.interface import GpuSettings
 from pfo_fs.device.gpu.spec import open_gpu
-from pfo_fs.doctor.checks import check_clocks, check_node
-from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
+from pfo_fs.doctor.checks import Holder, check_clocks, check_node, holders_of, judge_left
 
 
 def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:

@@ -15,7 +15,6 @@ from fake_nvml import UUIDS, FakeNvml
 from running import HANGS_AFTER_S
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_backends.choice import BackedGpu
 from pfo_fs.device.clock_backends.sudo import SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
 from pfo_fs.device.clocks.clock_setter import ClockSetter
@@ -23,6 +22,7 @@ from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.interface import ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
+from pfo_fs.device.gpu.spec import BackedGpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, DevicePermissionError
 

@@ -32,7 +32,7 @@ class Gate:
     def __init__(self, stream: SimulatedStream) -> None:
         self._open = threading.Event()
         self.done: list[object] = []
-        stream.launch("forward")
+        stream.launch("forward", work=40)  # else it may be over before the next call
         stream.call(lambda: self._open.wait(HANGS_AFTER_S) and None)
         self._stream = stream
 
