@@ -54,14 +54,6 @@ def test_each_selector_answers_from_a_profile(profile: Path, arguments: list[str
     assert len(answer["measurements"]) == 17
 
 
-def test_the_answer_for_people_marks_the_limit(profile: Path) -> None:
-    code, text, _ = run(profile, "--selector", "max-slowdown", "--factor", "1.05")
-    assert code == 0
-    (chosen,) = (line for line in text.splitlines() if "chosen" in line)
-    assert chosen.split()[:3] == ["450", "5.7842", "3.91%"]
-    assert "MaxSlowdownConstraint(factor=1.05): 450 W" in text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -97,17 +89,6 @@ def test_a_missing_file_or_one_that_is_not_a_profile_is_an_error(tmp_path: Path)
     (tmp_path / "p.json").write_text('{"measurements": [[1, 2]]}')
     code, _, text = run(tmp_path / "p.json")
     assert (code, "measurements.0" in text) == (1, True)
-
-
-def test_the_command_imports_no_torch(profile: Path) -> None:
-    code = f"""
-import sys
-sys.argv = ["pfo-fs", "power-limit", {str(profile)!r}]
-from pfo_fs.cli import app
-app(standalone_mode=False)
-assert not {{"torch", "numpy", "matplotlib", "pandas", "transformers"}} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_the_loop_in_the_documentation_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

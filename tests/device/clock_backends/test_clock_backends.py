@@ -306,15 +306,6 @@ def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
     gpu.close()
 
 
-def test_a_way_that_is_asked_for_by_name_is_the_only_one_that_is_tried(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    zeusd.status = 403
-    nvml.fails.clear()
-    gpu = gpu_with("zeusd")
-    assert "HTTP 403" in gpu.try_reset()
-    assert nvml.locked == []
-    gpu.close()
-
-
 def test_auto_passes_over_a_zeusd_that_hangs(nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.device.clock_backends.zeusd.CALL_WITHIN_S", 0.3)
     zeusd.runs.clear()
@@ -333,9 +324,3 @@ def test_none_measures_only(nvml: FakeNvml) -> None:
     assert gpu.energy_j() == 5.0
     assert nvml.locked == []
     gpu.close()
-
-
-def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_it(nvml: FakeNvml) -> None:
-    nvml.fails["nvmlDeviceGetPciInfo"] = 15
-    why = gpu_with("auto").try_reset()
-    assert "zeusd: reading the PCI address: the GPU has fallen off the bus" in why
