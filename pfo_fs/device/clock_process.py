@@ -69,8 +69,6 @@ _GLANCES = 50
 
 
 class ClockLoop:
-    """The loop of the clock process."""
-
     def __init__(
         self,
         gpu: Gpu,
@@ -326,7 +324,6 @@ class ClockLoop:
 
 
 def main(given: dict[str, Any]) -> int | str:
-    """Runs the clock process."""
     spec, options = given["spec"], ClockOptions(**given["options"])
     if given.get("reset_only"):
         problem = reset_left_by(spec, options, given["power_limit_w"])

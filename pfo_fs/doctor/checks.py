@@ -258,7 +258,6 @@ def check_processes(spec: str) -> list[Check]:
 
 
 def check_clock_process(spec: str) -> Check:
-    """Starts a clock process and ends it."""
     began_s = time.monotonic()
     clocks = ClockProcess(spec, ClockOptions(leave_clocks=True, tries_only=True), start_timeout_s=_WITHIN_S)
     try:

@@ -93,7 +93,6 @@ class Chooser:
         return Decision(profile, optimal=optimal)
 
     def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
-        """Decides after a level was measured."""
         problems = [f"rank {rank}: {window.problem}" for rank, window in enumerate(windows) if window.problem]
         dropped = [f"rank {rank}: {window.dropped}" for rank, window in enumerate(windows) if window.dropped]
         if problems:

@@ -53,7 +53,6 @@ class KnobGpu:
 
     @property
     def name(self) -> str:
-        """Product name and UUID."""
         return f"{self.clocks.info.gpu_name} {self.clocks.info.gpu_uuid}".strip()
 
     def bounds(self) -> Levels:

@@ -36,7 +36,6 @@ class Measurement(NamedTuple):
 
     @property
     def total_energy(self) -> float:
-        """Energy of all GPUs, in J."""
         return sum(self.gpu_energy.values())
 
 

@@ -147,7 +147,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @property
     def monitor(self) -> Monitor:
-        """The monitor that measures time and energy."""
         return self._gpus.monitor
 
     def _first_decision(self, agreed: LevelAgreement, shared_dir: Path | None) -> Decision:

@@ -129,7 +129,6 @@ class RankGpus:
         return self.problem
 
     def note(self, problem: str) -> None:
-        """Keeps the first problem."""
         self.problem = self.problem or problem
 
     def begin_window(self, level: int) -> None:
@@ -170,7 +169,6 @@ class RankGpus:
             self._held = (self._held[0] + time_s, self._held[1] + energy_j)
 
     def end_window(self) -> WindowReport:
-        """Returns what was measured since `begin_window`."""
         self.interrupt_window()
         problem = self.check()
         return WindowReport(*self._held, problem, self._dropped)
@@ -182,7 +180,6 @@ class RankGpus:
             self.note(f"time and energy cannot be measured: {error}")
 
     def cancel_window(self) -> None:
-        """Drops what was measured since `begin_window`."""
         if self._is_open:
             self._is_open = False
             with suppress(Exception):

@@ -53,11 +53,9 @@ class RankGroup(Collectives):
                 self._broken = str(error)
 
     def all_gather(self, value: T) -> list[T]:
-        """Returns what all ranks gave, by rank."""
         return self._exchange(super().all_gather, value)
 
     def from_rank_0(self, value: T) -> T:
-        """Returns what rank 0 gave."""
         return self._exchange(super().from_rank_0, value)
 
     def agree(self, error: Exception | None, guard: Guard) -> None:

@@ -81,7 +81,6 @@ class _AtLevel:
 
     @property
     def level(self) -> int:
-        """The level that is in force."""
         return self.current_power_limit
 
 
@@ -95,14 +94,11 @@ class Profiling(_AtLevel):
 
 @dataclass
 class Done:
-    """The best level is in force."""
-
     optimal_power_limit: int
     unit: str = "W"
 
     @property
     def level(self) -> int:
-        """The level that is in force."""
         return self.optimal_power_limit
 
 
@@ -133,7 +129,6 @@ class ShownOptimizer(ZeusCallbacks):
 
     @property
     def unit(self) -> str:
-        """The unit of a level: `W` or `MHz`."""
         return KNOBS[self.knob].unit
 
     @property

@@ -72,7 +72,6 @@ class Undo:
 
     @property
     def failures(self) -> int:
-        """How many attempts have failed so far."""
         return self._pauses.failures
 
     @property
@@ -81,7 +80,6 @@ class Undo:
         return self.due_ns == NEVER
 
     def will_set(self, value: float, before: float, *, renew: bool = False) -> None:
-        """Notes that `value` is about to be set in place of `before`."""
         earlier, self.before, self.value = self.value, before, value
         self.owed, self.problem, self.due_ns = False, "", NEVER
         if self._noted is None or (renew and self._noted != (before, value)):
@@ -110,7 +108,6 @@ class Undo:
             self.due_ns, self._look_until_ns = now_ns + look_in_ns, now_ns + look_in_ns + _SHOWS_WITHIN_NS
 
     def now(self) -> None:
-        """Makes one attempt now."""
         self.owe()
         self.go_on(time.monotonic_ns())
 
@@ -197,7 +194,6 @@ class GpuUndo:
 
     @property
     def failures(self) -> int:
-        """How many attempts have failed so far."""
         return sum(undo.failures for undo in self._both)
 
     @property
@@ -207,7 +203,6 @@ class GpuUndo:
 
     @property
     def due_ns(self) -> int:
-        """When something is to be done."""
         return min(undo.due_ns for undo in self._both)
 
     def take_over(self, *, clock_is_reset: bool = False) -> None:

@@ -89,7 +89,6 @@ class Left(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process has written the note."""
         return self.pid == os.getpid()
 
 
@@ -151,10 +150,8 @@ class UndoNote:
 
 
 def clock_note(uuid: str) -> UndoNote:
-    """Returns the note about a GPU's locked clock, in MHz."""
     return UndoNote(uuid, "clock")
 
 
 def limit_note(uuid: str) -> UndoNote:
-    """Returns the note about a GPU's power limit, in W."""
     return UndoNote(uuid, "power-limit")

@@ -49,12 +49,10 @@ class GpuSettings(NamedTuple):
 
     @property
     def limit_differs(self) -> bool:
-        """Whether the power limit is not the default one."""
         return abs(self.limit_w - self.default_limit_w) > 0.5
 
     @property
     def differs(self) -> bool:
-        """Whether anything is not at its default."""
         return self.locked_mhz > 0 or self.limit_differs
 
     @property
@@ -195,7 +193,6 @@ class NoGpu(MeasuresOnly):
         """Does nothing: there is no clock that could be locked."""
 
     def shows_clock(self, mhz: int) -> bool | None:
-        """Returns None."""
         return None
 
     def power_limit_range_w(self) -> tuple[float, float]:
@@ -251,7 +248,6 @@ class ActionLog:
         os.write(self._fd, b'{"t_ns":%d,"action":"limit","watts":%.10g}\n' % (time.monotonic_ns(), limit_w))
 
     def close(self) -> None:
-        """Closes the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -283,7 +279,6 @@ class DryRunGpu(ReadThrough):
         self._log.write("reset", 0)
 
     def shows_clock(self, mhz: int) -> bool | None:
-        """Returns None: no clock was locked."""
         return None
 
     def set_power_limit_w(self, limit_w: float) -> None:

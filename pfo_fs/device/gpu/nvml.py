@@ -197,7 +197,6 @@ class NvmlGpu:
         return list(self._clocks_mhz)
 
     def why_not(self) -> str:
-        """Returns an empty string: only a change shows whether this user may set clocks (`ClockBackend`)."""
         return ""
 
     def try_reset(self) -> str:
@@ -243,13 +242,11 @@ class NvmlGpu:
             return False
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest power limit that the board accepts, in watts."""
         what, name = "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
         lowest_mw, highest_mw = call(f"{what} of {self.uuid}", name, self._handle)
         return lowest_mw / 1000, highest_mw / 1000
 
     def power_limit_w(self) -> float:
-        """Returns the power limit that was set last, or the board's default, in watts."""
         what, name = f"reading the power limit of {self.uuid}", "nvmlDeviceGetPowerManagementLimit"
         return float(call(what, name, self._handle)) / 1000
 
@@ -263,7 +260,6 @@ class NvmlGpu:
         call(what, "nvmlDeviceSetPowerManagementLimit", self._handle, round(limit_w * 1000))
 
     def energy_j(self) -> float:
-        """Returns the GPU's energy counter in joules, or the integral of its power; see `EnergyCounter`."""
         return self._energy.read_j()
 
     @property
@@ -271,7 +267,6 @@ class NvmlGpu:
         return self._energy.breaks
 
     def throttled(self) -> str:
-        """Returns what holds the clocks back: heat, power or a hardware brake; empty if nothing does."""
         reasons = self.clock_reasons()
         return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
 

@@ -111,7 +111,6 @@ class Hosts:
         return self._files.root / layout.DOCTOR / f"{of or self.me}-{name}"
 
     def replace(self) -> None:
-        """Replaces this host's file."""
         self.mine.counter += 1
         self.mine.written_s = time.time()
         header = Header("doctor", "", f"doctor@{self.mine.host}:{os.getpid()}")
