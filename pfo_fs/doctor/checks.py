@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,14 +138,9 @@ def check_marks(spec: str) -> Check:
 
 def check_others() -> Check:
     """Says how many other processes of pfo-fs of this user set clocks here now."""
-    driver = HostDriver(driver_file())
-    try:
+    with closing(HostDriver(driver_file())) as driver:
         others = driver.others()
-    finally:
-        driver.close()
-    return line(
-        "jobs here", "ok", f"{others} other processes set clocks here now" if others else "no other process sets clocks"
-    )
+    return line("jobs here", "ok", f"{others or 'no'} other processes set clocks here now")
 
 
 def check_switching_file() -> Check:

@@ -22,7 +22,6 @@ from running import HANGS_AFTER_S, Processes
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.doctor import switching
-from pfo_fs.doctor.checks import check_marks
 from pfo_fs.doctor.switching import order_of_changes
 from pfo_fs.switching_file import read_switching
 
@@ -225,12 +224,3 @@ def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path, tmp_path: 
     done = doctor(sim_dir, "--json", PFO_FS_SWITCHING_FILE=str(broken))
     assert done.returncode == 1
     assert "call_s" in done.stdout
-
-
-def test_marks_are_not_tested_without_a_cuda_device() -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
-    check = check_marks("nvml:GPU-0")
-    assert check.ok is None
-    assert check.hint

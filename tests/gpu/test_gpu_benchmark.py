@@ -89,26 +89,6 @@ def test_what_cannot_be_measured_is_refused(measure: Callable[[], object], says:
         measure()
 
 
-@given(st.integers(1, 5), st.integers(1, 9))
-def test_stages_are_launched_in_1f1b_order_and_after_what_they_need(stages: int, microbatches: int) -> None:
-    order = analysis.launch_order(stages, microbatches)
-    place = {instruction: i for i, instruction in enumerate(order)}
-    assert len(place) == len(order) == 2 * stages * microbatches
-    for stage, name, i in order:
-        needed = (stage - 1 if name == "forward" else stage + 1, name, i)
-        assert place.get(needed, -1) < place[stage, name, i]
-        assert place[stage, "forward", i] <= place[stage, name, i]
-
-
-@pytest.mark.parametrize(("constant", "linear", "square"), [(1e-4, 0.6, 0.3), (0.5, 1e-4, 1.0), (0.2, 0.2, 1e-3)])
-def test_what_depends_on_both_numbers_is_explained_by_both_only(constant: float, linear: float, square: float) -> None:
-    batches = load_fits.draw_batches(30)
-    values = [constant + linear * batch.tokens / 1e4 + square * batch.squares / 1e8 for batch in batches]
-    found = load_fits.all_formulas(batches, values)
-    assert found["tokens and squares"]["factors"] == pytest.approx([constant, linear, square], rel=1e-3, abs=1e-6)
-    assert found["tokens"]["rms"] >= found["tokens and squares"]["rms"]
-
-
 def test_the_output_is_json_and_the_table_shows_each_figure_once() -> None:
     text = 'a library says\n{"part": "graph", "what": "x"}\n{"part": "graph", "wha'
     assert run.results_in(text) == [{"part": "graph", "what": "x"}]

@@ -75,14 +75,6 @@ def test_wrong_options_end_with_a_message_that_tells_what_to_do(
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize(("factor", "said"), [("5", "for 5 % more time, give 1.05"), ("1.5", "")])
-def test_a_factor_that_may_be_a_percentage_is_a_warning(profile: Path, factor: str, said: str) -> None:
-    done = CliRunner().invoke(app, ["power-limit", str(profile), "--selector", "max-slowdown", "--factor", factor])
-    assert done.exit_code == 0
-    assert ("warning" in done.stderr) == bool(said)
-    assert said in " ".join(done.stderr.split())
-
-
 def test_a_missing_file_or_one_that_is_not_a_profile_is_an_error(tmp_path: Path) -> None:
     code, _, text = run(tmp_path / "nothing.json")
     assert (code, "No such file" in text) == (1, True)

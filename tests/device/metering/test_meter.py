@@ -58,16 +58,6 @@ def test_a_known_power_curve_is_interpolated_between_readings() -> None:
     assert curve.at(2000 * MS) == pytest.approx(energy_j(2.0))
 
 
-def test_the_curve_stays_small_and_still_right() -> None:
-    curve = EnergyCurve()
-    for i in range(100_000):
-        curve.add(i * MS, i * 0.1)
-    assert len(curve.within(0, 100_000 * MS)) <= 4097
-    assert curve.at(777 * MS) == pytest.approx(77.7)
-    curve.forget_before(99_000 * MS)
-    assert curve.at(99_500 * MS) == pytest.approx(9950.0)
-
-
 def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measured() -> None:
     meter = new_meter(profile_steps=2)
     for i in range(200):
@@ -162,16 +152,6 @@ def ticking(curve: EnergyCurve, power_w: float, *, tick_ms: int = 100, read_ms: 
     """Readings of a counter that shows, until its next tick, what was true at its last one."""
     for t_ms in range(3, until_ms, read_ms):
         curve.add(t_ms * MS, t_ms // tick_ms * tick_ms * power_w / 1000)
-
-
-def test_a_step_waits_for_the_tick_behind_its_end() -> None:
-    meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=1090)
-    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 1060)
-    assert results(meter, marks) == []
-    assert results(meter, []) == [], "the counter has not ticked since"
-    ticking(meter.curve, 200.0, until_ms=1200)
-    assert [one.steps[0].energy_j for one in results(meter, [])] == [pytest.approx(112, abs=4)]
 
 
 def test_a_counter_that_fails_is_not_waited_for_and_what_is_not_known_is_no_result() -> None:
