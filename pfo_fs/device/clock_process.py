@@ -54,8 +54,6 @@ from pfo_fs.ipc.transport import refusals_named
 if TYPE_CHECKING:
     from pfo_fs.device.load_exchange import LoadExchange
 
-_MODES = ("launch", "device", "device")
-"""What the word `FOLLOWS` of the page means."""
 _SHORT_NS = 2_000_000
 """Shorter waits are slept, because a wait for events takes whole milliseconds."""
 _EVENTS_EVERY_NS = 5_000_000
@@ -107,9 +105,17 @@ class ClockLoop:
         )
         self._power_limits = PowerLimits(gpu, self._undo.limit, reporter.start, self._why_clocks_stay)
         self._measuring = Measuring(
-            gpu, words, meter, self._setter, reporter, self._apply, self._switching, readings, self._undo
+            gpu,
+            words,
+            meter,
+            self._setter,
+            reporter,
+            self._apply,
+            self._switching,
+            readings,
+            self._undo,
+            options.leave_clocks,
         )
-        self._measuring.leaves_clocks = options.leave_clocks
         self._asked_events_ns = 0
         self._trainer = trainer
         self._poll = select.epoll()
@@ -170,7 +176,7 @@ class ClockLoop:
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
         if not self._setter.controls:
             return None
-        mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
+        mode = "device" if self._requests.follows else "launch"
         ahead_us = self._words[shared_page.LEAD_US]
         return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
 

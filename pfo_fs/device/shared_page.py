@@ -38,8 +38,7 @@ MEASURING = 10
 NAME_COUNT = 11
 """Count of entries in the name table."""
 FOLLOWS = 12
-"""0 if clocks follow `TARGET`; 1 if `PROGRESS`, written by the device; 2 if `PROGRESS`, written by training; 3 if
-`PROGRESS` and each step has one clock."""
+"""0 if clocks follow `TARGET`; `PLAN` or `ONE_CLOCK` if they follow `PROGRESS`."""
 LAUNCHED = 13
 """The last point that training has launched; the device is done when `PROGRESS` is the same."""
 LEAD_US = 14
@@ -62,7 +61,7 @@ RECENT_TURNS = 16
 """For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan, or,
 where each step has one clock, that clock in MHz. Written by training."""
 PLAN, ONE_CLOCK = 1, 2
-"""The values of `FOLLOWS` where each step has a plan, or one clock."""
+"""Whether each step has a plan, or one clock."""
 
 _NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8

@@ -45,10 +45,10 @@ class Measuring:
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
         readings: Leaves each reading of the energy counter to training.
+        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
 
     Attributes:
         held: Whether the GPU must keep default clocks, whatever training requests.
-        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
     """
 
     def __init__(
@@ -62,8 +62,10 @@ class Measuring:
         switching: Callable[[bool], SwitchingReport | None],
         readings: Readings,
         undo: GpuUndo,
+        leaves_clocks: bool,
     ) -> None:
         self._undo = undo
+        self._leaves_clocks = leaves_clocks
         self._switching = switching
         self._readings = readings
         self._apply = apply
@@ -83,7 +85,7 @@ class Measuring:
         self._ask_at_ns = 0
         self._why_throttled = ""
         self.next_look_ns = 0
-        self.held = self.leaves_clocks = False
+        self.held = False
 
     def interrupted(self) -> None:
         """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
@@ -133,7 +135,7 @@ class Measuring:
     ) -> ProgressReport:
         step, undo, mhz = self._meter.last_step, self._undo, self._setter.clock_mhz
         self._words[shared_page.UNDO_FAILURES] = undo.failures
-        why_clocks_stay = "" if self.leaves_clocks else self._setter.message
+        why_clocks_stay = "" if self._leaves_clocks else self._setter.message
         return ProgressReport(
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,
