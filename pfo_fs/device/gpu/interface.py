@@ -26,8 +26,6 @@ class GpuPlace(NamedTuple):
 
     uuid: str
     name: str
-    nvml_index: int
-    gpu_count: int
     pci_address: str
 
 

@@ -184,13 +184,7 @@ class NvmlGpu:
         """Returns how other programs of this host name the GPU."""
         bus_id = text_of(call("reading the PCI address", "nvmlDeviceGetPciInfo", self._handle).busId)
         domain, _, rest = bus_id.lower().partition(":")
-        return GpuPlace(
-            uuid=self.uuid,
-            name=self.name,
-            nvml_index=int(call("reading the index", "nvmlDeviceGetIndex", self._handle)),
-            gpu_count=int(call("counting GPUs", "nvmlDeviceGetCount")),
-            pci_address=f"{int(domain, 16):04x}:{rest}",
-        )
+        return GpuPlace(self.uuid, self.name, f"{int(domain, 16):04x}:{rest}")
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks at the highest memory clock, in MHz, highest first; see `why_no_clocks`."""

@@ -18,7 +18,7 @@ from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
 from pfo_fs.device.gpu.interface import GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
-PLACE = GpuPlace(UUIDS[2], "NVIDIA A100", 2, len(UUIDS), "0000:3d:00.0")
+PLACE = GpuPlace(UUIDS[2], "NVIDIA A100", "0000:3d:00.0")
 
 
 @pytest.fixture
@@ -58,37 +58,16 @@ def test_requests_are_those_of_zeus_own_client(zeusd: Zeusd) -> None:
     assert len(done) == 3
 
 
-def test_the_gpu_is_found_by_its_pci_address_when_a_container_shows_fewer_gpus(zeusd: Zeusd) -> None:
-    in_container = PLACE._replace(nvml_index=0, gpu_count=1)
-    ZeusdBackend(in_container).lock_clock_mhz(900)
+def test_the_gpu_is_found_by_its_pci_address_and_otherwise_zeusd_is_refused(zeusd: Zeusd) -> None:
+    """An index that means another GPU in a container would change the clock of another job."""
+    zeusd.offer["gpus"].reverse()
+    ZeusdBackend(PLACE).lock_clock_mhz(900)
     assert [number for number, _, _ in zeusd.done] == [2]
-
-
-@pytest.mark.parametrize(
-    ("place", "found"),
-    [
-        (PLACE, True),
-        (PLACE._replace(gpu_count=1, nvml_index=0), False),
-        (PLACE._replace(name="NVIDIA A40"), False),
-        (PLACE._replace(nvml_index=7), False),
-    ],
-)
-def test_a_zeusd_without_pci_addresses_is_used_only_if_both_see_the_same_gpus(
-    tmp_path: Path, place: GpuPlace, found: bool
-) -> None:
-    """An index that means another GPU there would change the clock of another job."""
-    stand_in = Zeusd(tmp_path / "old.sock", pci_addresses=False)
-    try:
-        backend = ZeusdBackend(place, path=str(stand_in.path))
-        assert (backend.why_not() == "") == found
-        if found:
-            backend.lock_clock_mhz(900)
-        else:
-            with pytest.raises(DeviceError):
-                backend.lock_clock_mhz(900)
-        assert [number for number, _, _ in stand_in.done] == [2] * found
-    finally:
-        stand_in.close()
+    for gpu in zeusd.offer["gpus"]:
+        del gpu["pci_address"]
+    assert "does not name this GPU (NVIDIA A100 at 0000:3d:00.0)" in ZeusdBackend(PLACE).why_not()
+    with pytest.raises(DeviceError):
+        ZeusdBackend(PLACE).lock_clock_mhz(900)
 
 
 def test_a_zeusd_without_control_says_how_to_start_it(zeusd: Zeusd) -> None:

@@ -178,15 +178,6 @@ def test_after_a_gap_of_the_counter_only_steps_that_begin_later_have_energy() ->
     assert [(one.first_step, one.steps[0].energy_j) for one in found] == [(4, pytest.approx(40, rel=0.01))]
 
 
-def test_without_energy_for_good_results_have_times() -> None:
-    meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=300)
-    meter.curve.break_off()
-    meter.curve.clear()
-    found = results(meter, step_marks(500, 0, 1, [], 600) + step_marks(600, 1, 1, [], 800))
-    assert [(step.time_s, step.energy_j) for step in found[0].steps] == [(pytest.approx(0.2), 0.0)]
-
-
 def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
     meter = new_meter()
     marks = step_marks(0, 0, 1, [(0, 10, 60)], 100)
