@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from clock import Clock, replace_time
 from running import HANGS_AFTER_S
 
 from pfo_fs.doctor.directory.hosts import Hosts, HostsMissing, Report, Seen, judge
@@ -61,24 +60,9 @@ def test_a_host_that_is_alone_and_one_that_falls_silent_are_told_in_time(tmp_pat
         hosts.reports()
 
 
-def reports(ahead_s: float = 0.0, late_s: float = 0.01, old_s: float = 0.0) -> dict[str, Report]:
-    """Two hosts, of which b's clock is ahead; changes are seen after `late_s`, replaced files after `old_s` at most."""
-    made = {"a": [1.0, 2.0, 3.0], "b": [ahead_s + s for s in (1.5, 2.5, 3.5)]}
-    behind = {"a": -ahead_s, "b": ahead_s}  # seen by it, less the time that the other one writes
-    return {
-        one: Report(
-            host=f"node-{one}",
-            made_s=made[one],
-            seen={
-                other: Seen(
-                    least_s=late_s + behind[one],
-                    most_s=old_s + behind[one],
-                    new_s=[s + behind[one] + late_s for s in made[other]],
-                )
-            },
-        )
-        for one, other in (("a", "b"), ("b", "a"))
-    }
+def reports(*delays_s: dict[str, float]) -> dict[str, Report]:
+    """What hosts have written whose changes others have seen with these delays."""
+    return {name: Report(host=f"node-{name}", delays_s=given) for name, given in zip("ab", delays_s, strict=True)}
 
 
 def delay(told: dict[str, Report]) -> str:
@@ -88,20 +72,41 @@ def delay(told: dict[str, Report]) -> str:
     return next(outcome for outcome in ("ok", "slow", "broken") if check == line(name, outcome, check.found))
 
 
-@given(ahead_s=st.floats(-1e6, 1e6), late_s=st.floats(0.001, 60.0), old_s=st.floats(0.0, 60.0))
-def test_delays_do_not_depend_on_how_far_apart_the_clocks_are(ahead_s: float, late_s: float, old_s: float) -> None:
-    slow = "slow" if max(late_s, old_s) > 2 + 1e-6 else "ok"
-    assert delay(reports(ahead_s, late_s, old_s)) == slow or max(late_s, old_s) == pytest.approx(2, abs=1e-6)
+@pytest.mark.parametrize(
+    ("delays_s", "expected"),
+    [
+        ({"replaced file": 0.2, "new name": 1.9}, "ok"),
+        ({"replaced file": 2.1, "new name": 0.2}, "slow"),
+        ({"replaced file": 0.2, "new name": 64.0}, "slow"),
+        ({"replaced file": 66.0, "new name": 0.2}, "broken"),
+        ({"replaced file": 0.2}, "broken"),  # what was never seen
+        ({}, "broken"),
+    ],
+)
+def test_the_longest_delay_counts(delays_s: dict[str, float], expected: str) -> None:
+    assert delay(reports({"replaced file": 0.1, "new name": 0.1}, delays_s)) == expected
 
 
-@pytest.mark.parametrize("seen", [Seen(least_s=0.1, new_s=[1.0, 2.0]), Seen(new_s=[1.0, 2.0, 3.0]), None])
-def test_what_was_never_seen_is_told(seen: Seen | None) -> None:
-    told = reports()
-    told["b"].seen = {} if seen is None else {"a": seen}
-    assert delay(told) == "broken"
+def test_a_change_that_others_see_late_has_half_the_time_until_their_answer_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    replace_time(monkeypatch, "pfo_fs.doctor.directory.hosts", monotonic=clock, sleep=lambda _: None)
+    hosts = in_directory(tmp_path)
+    answer = Report(host="other")
+    hosts.mine.seen["b"] = Seen()
+    for counter, at_s in ((1, 1000.0), (2, 1001.0), (3, 1002.0)):
+        clock.now = at_s
+        hosts.replace()
+        if counter == 1:  # the first answer tells nothing
+            answer.seen = {hosts.me: Seen(counter=1)}
+            hosts._saw("b", answer)
+    clock.now = 1011.0
+    hosts._saw("b", Report(host="other", counter=1, seen={hosts.me: Seen(counter=3)}))
+    assert hosts.mine.delays_s == {"replaced file": 5.0}, "since the second, which was not seen before"
 
 
 def test_hosts_with_the_same_name_are_told_apart() -> None:
-    told = reports()
+    told = reports({}, {})
     told["a"].host = told["b"].host = "node"
     assert judge(told)[0].found == "node (a), node (b)"
