@@ -79,7 +79,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     finally:
         for gpu in gpus:
             gpu.close()
-    checks += check_processes(specs[0] if specs else "none")
+    checks += [check_clock_process(specs[0] if specs else "none"), check_helper()]
     if len(gpus) == len(specs) > 0:
         checks.append(check_marks(specs[0]))
     return [*checks, check_others(), check_switching_file()]
@@ -151,11 +151,8 @@ def check_switching_file() -> Check:
         return line("costs of clock changes", "no", f"{VARIABLE}: {error}")
     if given is None:
         return line("costs of clock changes", "unset", f"{VARIABLE} is not set")
-    return line(
-        "costs of clock changes",
-        "ok",
-        f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured",
-    )
+    text = f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured"
+    return line("costs of clock changes", "ok", text)
 
 
 # ---- GPUs that were left with a locked clock or another power limit, and their reset
@@ -233,39 +230,34 @@ def _fix(gpu: Gpu, label: str, before: GpuSettings) -> Check:
     """Resets the clock, and the power limit that a job has noted, until both are verified; gives up after 10 s."""
     was = before.text if before.differs else NOTED
     problem = reset_left(gpu, _FIX_FOR_S, locked_mhz=float(before.locked_mhz))
-    if problem:
-        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {problem}")
     try:
         after = gpu.settings()
     except DeviceError as error:
-        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {error}")
-    if after.locked_mhz and after.lock_is_sure:
-        return line("clocks and limits left", "not-fixed", f"{label}: {after.text}")
+        problem = problem or str(error)
+    else:
+        if not problem and after.locked_mhz and after.lock_is_sure:
+            problem = after.text
+    if problem:
+        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {problem}")
     return line("clocks and limits left", "fixed", f"{label}: was {was}")
 
 
 # ---- the two processes beside training, started as training does
 
 
-def check_processes(spec: str) -> list[Check]:
-    """Starts a clock process, which sets nothing, for a GPU or `none`, and a helper in an empty directory."""
-    return [check_clock_process(spec), check_helper()]
-
-
 def check_clock_process(spec: str) -> Check:
+    """Starts a clock process, which sets nothing, for a GPU or `none`, and ends it."""
     began_s = time.monotonic()
     clocks = ClockProcess(spec, ClockOptions(leave_clocks=True, tries_only=True), start_timeout_s=_WITHIN_S)
     try:
         message = clocks.message
-        if clocks.lost:
-            return line("clock process", "no", message)
-        return line("clock process", "ok", _ready(began_s))
+        return line("clock process", "no", message) if clocks.lost else line("clock process", "ok", _ready(began_s))
     finally:
         clocks.close()
 
 
 def check_helper() -> Check:
-    """Starts a helper, which ends when its only client has gone."""
+    """Starts a helper in an empty directory; it ends when its only client has gone."""
     began_s = time.monotonic()
     token = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="pfo-fs-doctor-", ignore_cleanup_errors=True) as folder:
