@@ -54,12 +54,9 @@ class Zeusd:
         "set_power_limit": {"power_limit_mw"},
     }
 
-    def __init__(self, path: Path, *, pci_addresses: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        gpus: list[dict[str, Any]] = [{"id": i, "name": "NVIDIA A100"} for i in range(len(UUIDS))]
-        if pci_addresses:
-            for i, gpu in enumerate(gpus):
-                gpu |= {"pci_address": f"0000:{i + 0x3B:02x}:00.0", "cumulative_energy_available": True}
+        gpus = [{"id": i, "name": "NVIDIA A100", "pci_address": f"0000:{i + 0x3B:02x}:00.0"} for i in range(len(UUIDS))]
         self.offer: dict[str, Any] = {
             "gpus": gpus,
             "cpus": [],
@@ -74,7 +71,7 @@ class Zeusd:
         self.raw_offer = b""
         self.hangs_on = ""
         self.authorization = ""
-        self.under_way = self.most_at_once = 0
+        self.under_way = 0
         self._driver = threading.Lock()
         stand_in = self
 
@@ -123,7 +120,6 @@ class Zeusd:
         if self.status != 200:
             return self.status, json.dumps({"errors": {query["gpu_ids"]: "NVML error: refused"}}).encode()
         self.under_way += 1
-        self.most_at_once = max(self.most_at_once, self.under_way)
         with self._driver:  # a request also runs if its client has given up
             if self.hangs_on in ("", call):
                 self.runs.wait(HANGS_AFTER_S)
@@ -179,12 +175,3 @@ class Sudo:
     def path(self) -> str:
         """PATH with these programs first."""
         return f"{self.folder}{os.pathsep}{os.environ['PATH']}"
-
-
-def most_at_once(calls: list[str]) -> int:
-    """Returns how many of the calls in a log, in the order of "begins" and "ends", were under way at most."""
-    now = most = 0
-    for what in calls:
-        now += 1 if what == "begins" else -1
-        most = max(most, now)
-    return most

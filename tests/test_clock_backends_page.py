@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from clock_stand_ins import Sudo
 
-from pfo_fs.device.clock_backends.choice import NAMES, GpuPlace
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
+from pfo_fs.device.gpu.spec import NAMES, GpuPlace
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clock-backends.md").read_text()
 
@@ -31,7 +31,7 @@ def test_the_sudoers_lines_permit_the_commands_that_are_run_and_no_others(
 ) -> None:
     sudo = Sudo(tmp_path)
     monkeypatch.setenv("PATH", sudo.path)
-    place = GpuPlace("GPU-12ab34cd-0000-ffff-0000-123456789abc", "NVIDIA A100", 0, 1, "0000:3b:00.0")
+    place = GpuPlace("GPU-12ab34cd-0000-ffff-0000-123456789abc", "NVIDIA A100", "0000:3b:00.0")
     backend = SudoBackend(place, asked=True)
     backend.lock_clock_mhz(1395)
     backend.reset_clocks()

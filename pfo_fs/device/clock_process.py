@@ -38,7 +38,7 @@ from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.own_process import Stops, has_ended, raise_priority
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
-from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, reset_left_by, state_of, take_over
+from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, GpuUndo, reset_left_by
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
@@ -54,8 +54,6 @@ from pfo_fs.ipc.transport import refusals_named
 if TYPE_CHECKING:
     from pfo_fs.device.load_exchange import LoadExchange
 
-_MODES = ("launch", "device", "device")
-"""What the word `FOLLOWS` of the page means."""
 _SHORT_NS = 2_000_000
 """Shorter waits are slept, because a wait for events takes whole milliseconds."""
 _EVENTS_EVERY_NS = 5_000_000
@@ -69,8 +67,6 @@ _GLANCES = 50
 
 
 class ClockLoop:
-    """The loop of the clock process."""
-
     def __init__(
         self,
         gpu: Gpu,
@@ -98,20 +94,28 @@ class ClockLoop:
             meter.clock_acts(t_ns + latencies.latency(mhz).middle_ns, mhz)
             readings.clock_set(t_ns, mhz)
 
+        self._undo = GpuUndo(gpu)
         self._setter = ClockSetter(
             gpu,
             words,
+            self._undo.clock,
             clock_was_set,
             why_clocks_stay=why_clocks_stay,
             driver=self._driver,
         )
-        self._power_limits = PowerLimits(gpu, lambda *given: reporter.start(*given), self._why_clocks_stay)
-        self._gpu = gpu
-        self._undos = (self._setter.undo, self._power_limits.undo)
+        self._power_limits = PowerLimits(gpu, self._undo.limit, reporter.start, self._why_clocks_stay)
         self._measuring = Measuring(
-            gpu, words, meter, self._setter, reporter, self._apply, self._switching, readings, self._undo
+            gpu,
+            words,
+            meter,
+            self._setter,
+            reporter,
+            self._apply,
+            self._switching,
+            readings,
+            self._undo,
+            options.leave_clocks,
         )
-        self._measuring.leaves_clocks = options.leave_clocks
         self._asked_events_ns = 0
         self._trainer = trainer
         self._poll = select.epoll()
@@ -137,7 +141,7 @@ class ClockLoop:
 
     def take_over(self) -> None:
         """Puts back what a process that has ended has left on the GPU."""
-        take_over(self._gpu, *self._undos, clock_is_reset=self._setter.controls)
+        self._undo.take_over(clock_is_reset=self._setter.controls)
 
     def serve(self) -> None:
         """Serves until the trainer has ended; clocks and power limit are reset afterwards, also after an error."""
@@ -159,16 +163,11 @@ class ClockLoop:
             Whether everything is put back; if not, a note tells the next process on this host.
         """
         self._measuring.finish()
-        done = finish(self._undos, UNDO_FOR_S, self._measuring.report)
-        message = "" if done else f"{self._undo().problem}; given up after {UNDO_FOR_S:g} s: {LEFT_TO}"
-        self._measuring.report(message, released=done)
-        self._words[shared_page.ALL_BACK] = int(done)
-        return done
-
-    def _undo(self) -> UndoState:
-        state = state_of(self._undos)._replace(is_limited=self._power_limits.undo.value is not None)
-        self._words[shared_page.UNDO_FAILURES] = state.failures
-        return state
+        problem = self._undo.finish(UNDO_FOR_S, self._measuring.report)
+        message = f"{problem}; given up after {UNDO_FOR_S:g} s: {LEFT_TO}" if problem else ""
+        self._measuring.report(message, released=not problem)
+        self._words[shared_page.ALL_BACK] = int(not problem)
+        return not problem
 
     def _why_clocks_stay(self) -> DeviceError | None:
         message, again = self._setter.message, self._setter.controls
@@ -177,7 +176,7 @@ class ClockLoop:
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
         if not self._setter.controls:
             return None
-        mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
+        mode = "device" if self._requests.follows else "launch"
         ahead_us = self._words[shared_page.LEAD_US]
         return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
 
@@ -216,7 +215,7 @@ class ClockLoop:
     def _sleep(self) -> list[tuple[int, int]]:
         """Sleeps until something is due, or training rings; returns the events of descriptors."""
         now_ns, setter = time.monotonic_ns(), self._setter
-        wake_ns = min(self._measuring.next_look_ns, *(undo.due_ns for undo in self._undos))
+        wake_ns = min(self._measuring.next_look_ns, self._undo.due_ns)
         if setter.not_before_ns > now_ns:
             wake_ns = min(wake_ns, setter.not_before_ns)
         if setter.controls and not self._stops.trainer_stopped:
@@ -240,7 +239,7 @@ class ClockLoop:
         """Puts everything back, as SIGTSTP asks, and stops; another job may get the GPU."""
         self._setter.release()
         self._power_limits.pause()
-        finish(self._undos, _STOPS_WITHIN_S)
+        self._undo.finish(_STOPS_WITHIN_S)
         self._stops.stop()
 
     def _go_on(self) -> bool:
@@ -331,7 +330,6 @@ class ClockLoop:
 
 
 def main(given: dict[str, Any]) -> int | str:
-    """Runs the clock process."""
     spec, options = given["spec"], ClockOptions(**given["options"])
     if given.get("reset_only"):
         problem = reset_left_by(spec, options, given["power_limit_w"])

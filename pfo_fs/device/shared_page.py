@@ -8,14 +8,12 @@ Why not a pipe: measured on 2 cores, a write that wakes the sleeping reader cost
 that gives up the interpreter lock costs it up to 5 ms while other Python threads are busy (99th percentile 16 ms). So
 training rings a doorbell, and only when the clock process sleeps.
 
-There are two ways to say which clock is wanted. Where clocks are switched at the time of training's calls, training
-writes the clock itself into `TARGET`. Where they follow the device (`FOLLOWS`), the page holds the clocks of a whole
-step (`write_plan`), and the device writes into `PROGRESS` how far it has come; training enqueues these writes into its
-CUDA stream.
+Where clocks are switched at the time of training's calls, training writes the clock that it wants into `TARGET`. Where
+they follow the device (`FOLLOWS`), the page holds the clocks of a whole step (`write_plan`), and the device writes into
+`PROGRESS` how far it has come; training enqueues these writes into its CUDA stream.
 
-Marks are needed only for measuring; the clock process reads them later and is not woken for them. It reads marks only
-up to the `HEAD` of its previous reading: on processors that reorder stores (aarch64) the words of the newest marks may
-arrive after the head.
+Marks are needed only for measuring. The clock process reads them up to the `HEAD` of its previous reading: on
+processors that reorder stores (aarch64) the words of the newest marks may arrive after the head.
 """
 
 from __future__ import annotations
@@ -32,28 +30,27 @@ from pfo_fs.ipc.system_calls import open_memory
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
 TARGET = 8
-"""MHz requested now; 0 resets the clocks to the default of the driver. Written by training."""
+"""MHz requested now; 0 resets the clocks to the default of the driver. Training writes this word and those up to 14."""
 HEAD = 9
-"""Count of marks written so far. Written by training."""
+"""Count of marks written so far."""
 MEASURING = 10
-"""1 while training writes BEGIN and END marks. Written by training."""
+"""1 while training writes BEGIN and END marks."""
 NAME_COUNT = 11
-"""Count of entries in the name table. Written by training."""
+"""Count of entries in the name table."""
 FOLLOWS = 12
-"""0 if clocks follow `TARGET`; 1 if `PROGRESS`, written by the device; 2 if `PROGRESS`, written by training; 3 if
-`PROGRESS` and each step has one clock."""
+"""0 if clocks follow `TARGET`; `PLAN` or `ONE_CLOCK` if they follow `PROGRESS`."""
 LAUNCHED = 13
-"""The last point that training has launched; the device is done when `PROGRESS` is the same. Written by training."""
+"""The last point that training has launched; the device is done when `PROGRESS` is the same."""
 LEAD_US = 14
-"""How far training ran ahead of the device when it launched, in us; -1 before it is known. Written by training."""
+"""How far training ran ahead of the device when it launched, in us; -1 before it is known."""
 SLEEPING = 16
 """1 while the clock process waits for the doorbell; the side that rings sets it to 0 first."""
 CLOCK_MHZ = 24
-"""MHz in force, 0 if the driver's default. Written by the clock process."""
+"""MHz in force, 0 if the driver's default. The clock process writes this word and those up to 27."""
 MEASURED_NUMBER = 25
-"""The last schedule number whose measurement is complete. Written by the clock process."""
+"""The last schedule number whose measurement is complete."""
 UNDO_FAILURES = 26
-"""How often the clock or the power limit could not be put back so far. Written by the clock process."""
+"""How often the clock or the power limit could not be put back so far."""
 ALL_BACK = 27
 """1 when clock and power limit are put back for good, as the last act of the clock process."""
 
@@ -64,7 +61,7 @@ RECENT_TURNS = 16
 """For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan, or,
 where each step has one clock, that clock in MHz. Written by training."""
 PLAN, ONE_CLOCK = 1, 2
-"""The values of `FOLLOWS` where each step has a plan, or one clock."""
+"""Whether each step has a plan, or one clock."""
 
 _NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8
@@ -125,8 +122,7 @@ def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int], kinds: S
     """Writes what a step runs into one of the slots.
 
     Args:
-        slot: 0 to `PLAN_SLOTS` - 1.
-        clocks_mhz: The clock of each instruction, in MHz; 0 is the default clock.
+        clocks_mhz: The clock of each instruction; 0 is the default clock.
         kinds: For each instruction, a number below 65,536 that is the same for the same work.
     """
     at = _PLANS + slot * _PLAN_WORDS
@@ -300,8 +296,7 @@ class SharedPage:
         text = ("other" if index == MAX_NAMES - 1 else name).encode("utf-8", "replace")[:64]
         at = _NAMES + index * _NAME_WORDS
         self.words[at] = len(text)
-        for i in range(8):
-            self.words[at + 1 + i] = int.from_bytes(text[8 * i : 8 * i + 8].ljust(8, b"\0"), "little", signed=True)
+        self.words[at + 1 : at + _NAME_WORDS].cast("B")[: len(text)] = text
         self._places[name] = index
         self.words[NAME_COUNT] = len(self._places)
         return index
@@ -311,7 +306,7 @@ class SharedPage:
         if not 0 <= index < min(self.words[NAME_COUNT], MAX_NAMES):
             return "unknown"
         at = _NAMES + index * _NAME_WORDS
-        text = b"".join(word.to_bytes(8, "little", signed=True) for word in self.words[at + 1 : at + 9])
+        text = bytes(self.words[at + 1 : at + _NAME_WORDS].cast("B"))
         return text[: max(0, min(self.words[at], 64))].decode("utf-8", "replace")
 
 

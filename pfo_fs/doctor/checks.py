@@ -1,4 +1,4 @@
-"""What works on this node, and what to do about what does not. Changes no setting of a GPU."""
+"""What works on this node, and what to do about what does not. Changes no setting of a GPU, unless asked to fix it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_backends.choice import BackedGpu
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
+from pfo_fs.device.clocks.undo import SAME_W, reset_left
+from pfo_fs.device.clocks.undo_note import Left, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
-from pfo_fs.device.gpu.interface import Gpu
-from pfo_fs.device.gpu.spec import open_gpu
+from pfo_fs.device.gpu.interface import Gpu, GpuSettings
+from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.doctor.left_settings import check_left
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import DeviceError, PfoError
 from pfo_fs.helper.client import HelperClient
@@ -29,6 +31,9 @@ from pfo_fs.switching_file import VARIABLE, given_switching
 _WAYS = "each way to set clocks"
 """The line of the catalogue that is printed for each way to set clocks, under the name of the way."""
 _WITHIN_S = 30.0
+NOTED = "a job has noted that it could not reset the clock; the driver does not show whether it is still locked"
+_FIX_FOR_S = 10.0
+_MODULE = b"pfo_fs.device.clock_process"
 _pages: list[SharedPage] = []
 """Pages that CUDA writes to; they must stay mapped."""
 
@@ -74,7 +79,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     finally:
         for gpu in gpus:
             gpu.close()
-    checks += check_processes(specs[0] if specs else "none")
+    checks += [check_clock_process(specs[0] if specs else "none"), check_helper()]
     if len(gpus) == len(specs) > 0:
         checks.append(check_marks(specs[0]))
     return [*checks, check_others(), check_switching_file()]
@@ -133,14 +138,9 @@ def check_marks(spec: str) -> Check:
 
 def check_others() -> Check:
     """Says how many other processes of pfo-fs of this user set clocks here now."""
-    driver = HostDriver(driver_file())
-    try:
+    with closing(HostDriver(driver_file())) as driver:
         others = driver.others()
-    finally:
-        driver.close()
-    return line(
-        "jobs here", "ok", f"{others} other processes set clocks here now" if others else "no other process sets clocks"
-    )
+    return line("jobs here", "ok", f"{others or 'no'} other processes set clocks here now")
 
 
 def check_switching_file() -> Check:
@@ -151,36 +151,113 @@ def check_switching_file() -> Check:
         return line("costs of clock changes", "no", f"{VARIABLE}: {error}")
     if given is None:
         return line("costs of clock changes", "unset", f"{VARIABLE} is not set")
-    return line(
-        "costs of clock changes",
-        "ok",
-        f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured",
-    )
+    text = f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured"
+    return line("costs of clock changes", "ok", text)
+
+
+# ---- GPUs that were left with a locked clock or another power limit, and their reset
+
+
+class Holder(NamedTuple):
+    """A running clock process, and the GPU that it sets; None if it does not say."""
+
+    pid: int
+    spec: str | None
+
+
+def running_clock_processes(proc: Path = Path("/proc")) -> list[Holder]:
+    """Returns the clock processes of all users on this host, as far as the kernel shows them."""
+    found = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if _MODULE in words:  # the GPU follows
+                    spec = os.fsdecode(words[words.index(_MODULE) + 1])
+                    found.append(Holder(int(entry.name), spec or None))
+    return found
+
+
+def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[Check]:
+    """Looks at each GPU, by name and open; resets those that were left and that no job holds, if `fix`."""
+    running = [holder for holder in running_clock_processes() if holder.pid != os.getpid()]
+    lines = []
+    for spec, gpu in zip(specs, gpus, strict=True):
+        label = gpu.uuid or spec
+        try:
+            found = gpu.settings()
+        except DeviceError as error:
+            lines.append(line("clocks and limits left", "unknown", f"{label}: {error}"))
+            continue
+        note = note_of(gpu.uuid, found)
+        outcome = judge_left(found, holders_of(spec, running), note)
+        if outcome in ("left", "perhaps") and fix:
+            lines.append(_fix(gpu, label, found))
+        elif outcome != "none":
+            lines.append(line("clocks and limits left", outcome, f"{label}: {found.text if found.differs else NOTED}"))
+    return lines or [line("clocks and limits left", "none", f"{len(gpus)} GPU(s) at their defaults")]
+
+
+def note_of(uuid: str, found: GpuSettings) -> Left | None:
+    """Returns what a job of this user has noted about a GPU: about a power limit that is still in force, or a clock."""
+    limit, clock = limit_note(uuid).left(), clock_note(uuid).left()
+    if limit is not None and found.limit_differs and limit.is_of(found.limit_w, SAME_W):
+        return limit
+    return clock
+
+
+def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
+    """Returns the clock processes that may hold a GPU: those that set it, and those whose GPU is not known."""
+    return [holder for holder in running if holder.spec in (None, spec)]
+
+
+def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None) -> str:
+    """Returns the outcome for one GPU, with what a job of this user has noted about a setting that is not put back."""
+    if holders or (note is not None and note.in_use):
+        return "in-use" if found.differs else "none"
+    if note is not None and not found.processes:
+        return "left"  # also where the driver does not show it: the reset was not verified
+    if not found.differs:
+        return "none"
+    if found.processes:
+        return "in-use"
+    if found.locked_mhz and found.lock_is_sure:
+        return "left"
+    return "perhaps" if found.locked_mhz else "site"
+
+
+def _fix(gpu: Gpu, label: str, before: GpuSettings) -> Check:
+    """Resets the clock, and the power limit that a job has noted, until both are verified; gives up after 10 s."""
+    was = before.text if before.differs else NOTED
+    problem = reset_left(gpu, _FIX_FOR_S, locked_mhz=float(before.locked_mhz))
+    try:
+        after = gpu.settings()
+    except DeviceError as error:
+        problem = problem or str(error)
+    else:
+        if not problem and after.locked_mhz and after.lock_is_sure:
+            problem = after.text
+    if problem:
+        return line("clocks and limits left", "not-fixed", f"{label}: {was}; {problem}")
+    return line("clocks and limits left", "fixed", f"{label}: was {was}")
 
 
 # ---- the two processes beside training, started as training does
 
 
-def check_processes(spec: str) -> list[Check]:
-    """Starts a clock process, which sets nothing, for a GPU or `none`, and a helper in an empty directory."""
-    return [check_clock_process(spec), check_helper()]
-
-
 def check_clock_process(spec: str) -> Check:
-    """Starts a clock process and ends it."""
+    """Starts a clock process, which sets nothing, for a GPU or `none`, and ends it."""
     began_s = time.monotonic()
     clocks = ClockProcess(spec, ClockOptions(leave_clocks=True, tries_only=True), start_timeout_s=_WITHIN_S)
     try:
         message = clocks.message
-        if clocks.lost:
-            return line("clock process", "no", message)
-        return line("clock process", "ok", _ready(began_s))
+        return line("clock process", "no", message) if clocks.lost else line("clock process", "ok", _ready(began_s))
     finally:
         clocks.close()
 
 
 def check_helper() -> Check:
-    """Starts a helper, which ends when its only client has gone."""
+    """Starts a helper in an empty directory; it ends when its only client has gone."""
     began_s = time.monotonic()
     token = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="pfo-fs-doctor-", ignore_cleanup_errors=True) as folder:

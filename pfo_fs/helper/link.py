@@ -40,7 +40,6 @@ class HelperLink:
         log_line: Callable[[int, str], None] = lambda level, text: log.log(level, "%s", text),
     ) -> None:
         self.client: HelperClient | None = None
-        self.deaths = 0
         self._warn = warn
         self._monotonic = monotonic
         self._log_line = log_line
@@ -141,7 +140,6 @@ class HelperLink:
         self._revive_at_s = now_s + _REVIVE_EVERY_S
         text = f"the helper process for the shared directory has died{client.how_it_ended()}; another one is started"
         if self._warn(text, "helper died"):
-            self.deaths += 1
             self._told_dead = messages.ProblemSeen(message=text)
         try:
             revived = client.revive(list(self._kept.values()))

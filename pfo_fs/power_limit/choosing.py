@@ -63,48 +63,50 @@ class Chooser:
         self._dropped = 0  # windows in turn without a measurement
 
     def first(self) -> Decision:
-        """Decides before the first step: from the profile if there is one."""
+        """Decides before the first step: from the profile if there is one.
+
+        Raises:
+            PlanError: The user must correct the profile, or name another one.
+        """
+        profile, path = self.files.profile, self.files.profile_path
         if self.files.profile_error:
-            return Decision([], error=self.files.profile_error)
-        profile = self.files.profile
+            raise PlanError(self.files.profile_error)
         if profile is None:
             return self._decide()
         unit, name = self._measured.unit, self._knob.replace("_", " ")
         if profile[0].knob != self._knob:
             theirs = profile[0].knob.replace("_", " ")
-            text = f"{self.files.profile_path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another"
-            return Decision([], error=text)
+            raise PlanError(f"{path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another")
         try:
             optimal = int(self._selector.select(profile))
-        except PlanError as error:
-            return Decision([], error=str(error))
+        except PlanError:
+            raise
         except Exception as error:  # noqa: BLE001  as in `_decide`
             return Decision([], problem=f"{self._selector!r} could not choose: {error!r}")
         lowest, highest = self._bounds
         if not lowest <= optimal <= highest:
-            text = f"{self.files.profile_path} makes {optimal} {unit} the best {name}, but this GPU accepts "
-            text += f"{lowest:g} to {highest:g} {unit}; is the profile another GPU's?"
-            return Decision([], error=text)
+            raise PlanError(
+                f"{path} makes {optimal} {unit} the best {name}, but this GPU accepts {lowest:g} to {highest:g} "
+                f"{unit}; is the profile another GPU's?"
+            )
         self._in_file = profile
         return Decision(profile, optimal=optimal)
 
     def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
-        """Decides after a level was measured."""
-        for rank, window in enumerate(windows):
-            if window.problem:
-                return Decision([], problem=f"rank {rank}: {window.problem}")
-        for rank, window in enumerate(windows):
-            if window.dropped:
-                return self._again(level, f"rank {rank}: {window.dropped}")
+        problems = [f"rank {rank}: {window.problem}" for rank, window in enumerate(windows) if window.problem]
+        dropped = [f"rank {rank}: {window.dropped}" for rank, window in enumerate(windows) if window.dropped]
+        if problems:
+            return Decision([], problem=problems[0])
+        if dropped:
+            return self._again(level, dropped[0])
         self._dropped = 0
         try:
             energy_j = sum(window.energy_j for window in windows) * self._scale
             time_s = max(window.time_s for window in windows) * self._scale
             self._of_level[level] = self._measured.at(level, energy=energy_j, time=time_s)
         except ValidationError:
-            return Decision(
-                [], problem=f"energy and time at {level} {self._measured.unit} are not both positive: {windows}"
-            )
+            text = f"energy and time at {level} {self._measured.unit} are not both positive: {windows}"
+            return Decision([], problem=text)
         return self._decide()
 
     @property

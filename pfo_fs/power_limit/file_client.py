@@ -1,7 +1,7 @@
 """A rank's connection to its host's helper: the profile (rank 0), and the job in the shared directory (all ranks).
 
 The job's folder is that of any other job, except that no process schedules it: so `pfo-fs off` and `status` see it.
-Only making a client, and `create_job`, `join`, `save` and `close`, wait for the helper, for a limited time.
+Only making a client, and `create_job`, `join` and `save`, wait for the helper, for a limited time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 import os
 import secrets
 import socket
-import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -71,7 +70,6 @@ class FileClient:
         self._rank = rank
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
-        self._unsaved = 0  # requests to write the profile that have no answer yet
         self._warn = WarnOnce(logging.WARNING if rank == 0 else logging.DEBUG)
         self._link = HelperLink(self._warn, log_line=self._log_line)
         self.helper = ""
@@ -129,25 +127,22 @@ class FileClient:
         """Handles the messages that the helper has sent meanwhile; some microseconds if there are none."""
         for message in self._link.poll():
             self._take(message)
-        if self._link.deaths:  # the next helper knows nothing of the files
-            self._unsaved = 0
 
     def save(self, measurements: Sequence[KnobMeasurement], timeout_s: float = 2.0) -> None:
         """Writes the profile file, if a path was given; waits for that, but no longer than `timeout_s`."""
-        if self._path is not None and self._link.client is not None:
-            content = profile_text(measurements).encode()
-            self._unsaved += 1
-            save = m.SaveProfile(path=self._path, content=content, replace=self._may_replace)
-            if not self._link.send(save) and not self._link.client.lost:
-                self._problem("the helper process accepts no more messages")
-            self._wait_until_saved(timeout_s)
+        client = self._link.client
+        if self._path is None or client is None:
+            return
+        content = profile_text(measurements).encode()
+        save = m.SaveProfile(path=self._path, content=content, replace=self._may_replace)
+        try:
+            client.request(save, m.ProfileSaved, timeout_s)
+        except (OSError, CoordinationError) as error:
+            self._problem(f"it is not known whether the profile is written: {error}")
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Ends the connection; waits until the profile is written, but no longer than `timeout_s`."""
-        self._wait_until_saved(timeout_s)
+    def close(self) -> None:
+        """Reads what the helper has said last, and ends the connection."""
         self.poll()
-        if self._unsaved:
-            self._problem("the helper process has not finished writing yet; it continues")
         self.leave()
 
     def leave(self) -> None:
@@ -164,22 +159,12 @@ class FileClient:
                 self.profile_error = str(error)
         self._may_replace = read.profile != "unknown" and not self.profile_error
 
-    def _wait_until_saved(self, timeout_s: float) -> None:
-        client, deadline_s = self._link.client, time.monotonic() + timeout_s
-        while self._unsaved and client is not None:
-            if not isinstance(client.wait_for(m.ProfileSaved, deadline_s - time.monotonic()), m.ProfileSaved):
-                return
-            self._unsaved -= 1
-
     def _take(self, message: m.ToTraining) -> None:
-        match message:
-            case m.ProfileSaved():
-                self._unsaved -= 1
-            case m.ClocksHeld(why=why):
-                if why and not self.is_off and self._rank == 0:
-                    what = "its directory was removed" if why == "removed" else "switched off, until `pfo-fs on`"
-                    log.warning("power limit: %s: what was set before holds", what)
-                self.is_off = bool(why)
+        if isinstance(message, m.ClocksHeld):
+            if message.why and not self.is_off and self._rank == 0:
+                what = "its directory was removed" if message.why == "removed" else "switched off, until `pfo-fs on`"
+                log.warning("power limit: %s: what was set before holds", what)
+            self.is_off = bool(message.why)
 
     def _log_line(self, level: int, text: str) -> None:
         if level >= logging.WARNING:

@@ -17,7 +17,6 @@ from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.power_limit.measurements import Knob
 
 ANSWER_WITHIN_S = 5.0
-
 Answer = dict[str, Any]
 
 
@@ -54,12 +53,7 @@ class KnobGpu:
 
     @property
     def name(self) -> str:
-        """Product name and UUID."""
         return f"{self.clocks.info.gpu_name} {self.clocks.info.gpu_uuid}".strip()
-
-    def wait_until_ready(self) -> None:
-        """Waits until the clock process has started, or has failed to start."""
-        _ = self.clocks.info
 
     def bounds(self) -> Levels:
         """Returns the levels that the GPU accepts, and notes the power limit to restore in the end.
@@ -67,9 +61,9 @@ class KnobGpu:
         Raises:
             DeviceError: Levels cannot be set, or not by this user; `problem` holds the reason.
         """
-        self.wait_until_ready()
+        info = self.clocks.info  # waits until the clock process has started, or has failed to start
         if self.knob == "clock":
-            clocks_mhz = self.clocks.info.clocks_mhz
+            clocks_mhz = info.clocks_mhz
             if not clocks_mhz:
                 self.problem = self.problem or self.clocks.message or "the GPU offers no clocks"
                 raise DeviceError(self.problem)
@@ -147,9 +141,9 @@ class KnobGpu:
         """Lets the clock process restore the level and end, without waiting for that."""
         self.clocks.leave()
 
-    def close(self, deadline_s: float | None = None) -> None:
-        """Lets the clock process restore the level and end, and waits for that until a time on the monotonic clock."""
-        self.clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+    def close(self, within_s: float = ANSWER_WITHIN_S) -> None:
+        """Lets the clock process restore the level and end, and waits for that, in s."""
+        self.clocks.close(within_s)
 
     def _request(self, request: Answer) -> None:
         """Sends a request to change the level; if it fails, that is a problem."""
@@ -219,14 +213,7 @@ def close_all(gpus: Sequence[KnobGpu]) -> None:
         gpu.leave()
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
     for gpu in gpus:
-        gpu.close(deadline_s)
-
-
-def give_all_back(gpus: Sequence[KnobGpu]) -> None:
-    """Restores the levels that were in force before, and waits a few seconds for that."""
-    for gpu in gpus:
-        gpu.restore()
-    settle_all(gpus)
+        gpu.close(max(0.0, deadline_s - time.monotonic()))
 
 
 def settle_all(gpus: Sequence[KnobGpu]) -> None:

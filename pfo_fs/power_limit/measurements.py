@@ -49,25 +49,19 @@ class KnobMeasurement(BaseModel):
 
     @property
     def level(self) -> int:
-        """The power limit in W, or the clock in MHz."""
         return int(getattr(self, self.knob))
 
     @classmethod
     def at(cls, level: int, energy: float, time: float) -> Self:
-        """Returns the measurement of a level."""
         return cls.model_validate({cls.knob: level, "energy": energy, "time": time})
 
 
 class PowerLimitMeasurement(KnobMeasurement):
-    """What was measured at one power limit of each GPU, in W."""
-
     knob, unit = "power_limit", "W"
     power_limit: Level
 
 
 class ClockMeasurement(KnobMeasurement):
-    """What was measured at one clock of each GPU, in MHz."""
-
     knob, unit = "clock", "MHz"
     clock: Level
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.device.simulated.gpu import SimulatedKernels
@@ -36,7 +36,6 @@ class Measurement(NamedTuple):
 
     @property
     def total_energy(self) -> float:
-        """Energy of all GPUs, in J."""
         return sum(self.gpu_energy.values())
 
 
@@ -108,15 +107,15 @@ class EnergyMonitor:
             for device in self._devices or [torch.cuda.current_device()]:
                 torch.cuda.synchronize(device)
         for gpu in self.gpus:
-            gpu.wait_until_ready()
+            _ = gpu.clocks.info  # waits until the clock process has started
         before_s = time.monotonic()
         energies = read_energies(self.gpus)
         return (before_s + time.monotonic()) / 2, energies
 
-    def simulated_kernels(self, **options: Any) -> SimulatedKernels | None:
-        """Returns the kernels of the first GPU if that is simulated; `options` are those of `SimulatedKernels`."""
+    def simulated_kernels(self, time_scale: float | None = None) -> SimulatedKernels | None:
+        """Returns the kernels of the first GPU if that is simulated."""
         kind, _, name = self.gpus[0].spec.partition(":")
-        return SimulatedKernels(name, **options) if kind == "simulated" else None
+        return SimulatedKernels(name, time_scale=time_scale) if kind == "simulated" else None
 
     def close(self) -> None:
         """Restores power limits or clocks, and ends the clock processes of the GPUs."""

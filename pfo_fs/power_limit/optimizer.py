@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Literal, TypeAlias
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
@@ -138,7 +139,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             agreed = agree_on_levels(self._ranks, self._gpus, clock_step if knob == "clock" else pl_step, self.unit)
             if agreed.problem:
                 self._leave_alone(agreed.problem, warn=self._ranks.rank == 0)
-            self.power_limits = agreed.levels
+            self.power_limits = list(agreed.levels)
             self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
             if agreed.levels:
                 self._follow(self._first_decision(agreed, shared_dir)._replace(wait_steps=wait_steps + 1))
@@ -146,7 +147,6 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @property
     def monitor(self) -> Monitor:
-        """The monitor that measures time and energy."""
         return self._gpus.monitor
 
     def _first_decision(self, agreed: LevelAgreement, shared_dir: Path | None) -> Decision:
@@ -155,13 +155,13 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         token = secrets.token_hex(16)
         if self._ranks.rank == 0:
             try:
-                self._files = FileClient(self.profile_path, shared_dir, token)
-                self._chooser = Chooser(
-                    self._files, self.optimum_selector, self._search, agreed, self.profile_steps, self.knob
-                )
+                self._files = files = FileClient(self.profile_path, shared_dir, token)
+                selector, search = self.optimum_selector, self._search
+                self._chooser = Chooser(files, selector, search, agreed, self.profile_steps, self.knob)
                 decision = self._chooser.first()
-                if not decision.error:
-                    job = self._files.create_job(self._ranks.world_size, self.knob)
+                job = self._files.create_job(self._ranks.world_size, self.knob)
+            except PlanError as error:
+                decision = Decision([], error=str(error))
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
         decision, token, job = self._ranks.from_rank_0((decision, token, job))
@@ -260,6 +260,15 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         if isinstance(self.state, Profiling):
             self._gpus.resume_window()
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
+        self.pause_measurement()
+        try:
+            yield
+        finally:
+            self.resume_measurement()
+
     @guarded
     def on_train_begin(self) -> None:
         """Drops an open window: training begins again, maybe after it has failed in the middle of a step."""
@@ -284,9 +293,13 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             self._drop_window()
             self._gpus.pause()
 
+    def on_train_end(self) -> None:
+        """Does the same as `pause`."""
+        self.pause()
+
     @guarded
     def close(self) -> None:
-        """Restores the earlier levels and finishes writing; waits a few seconds for that. Training may go on."""
+        """Restores the earlier levels; waits a few seconds for that. Training may go on."""
         if self._closed:
             return
         self._closed = True

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pfo_fs.device.gpu.driver_errors import Pauses, passes
 from pfo_fs.guard import reason_of
-from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
+from pfo_fs.power_limit.gpus import Levels, close_all, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 
@@ -17,8 +17,6 @@ log = logging.getLogger("pfo_fs")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 """A level that could not be set is set again after such a pause."""
-
-
 _SWITCHED_OFF = "the job was switched off"
 
 
@@ -60,9 +58,8 @@ class RankGpus:
         # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
         self._closes_gpus = not (isinstance(monitor, EnergyMonitor) and self.gpus is monitor.gpus)
         self._level: int | None = None  # the level that was requested last; None: the earlier one
-        self._held = (0.0, 0.0)  # time and energy of the open window before it was interrupted
-        self._interrupted = False
-        self._open_window = ""
+        self._held = (0.0, 0.0)  # time and energy of the window before it was interrupted
+        self._window = ""
         self._is_open = False
         self._dropped = ""
         self._troubled = False  # the level that was requested last could not be set
@@ -111,7 +108,9 @@ class RankGpus:
     def restore(self) -> None:
         """Restores the levels that were in force before, and waits a few seconds for that."""
         self._level, self._wanted, self._troubled = None, None, False
-        give_all_back(self.gpus)
+        for gpu in self.gpus:
+            gpu.restore()
+        settle_all(self.gpus)
 
     def pause(self) -> None:
         """Does the same as `restore` if a level was set."""
@@ -130,7 +129,6 @@ class RankGpus:
         return self.problem
 
     def note(self, problem: str) -> None:
-        """Keeps the first problem."""
         self.problem = self.problem or problem
 
     def begin_window(self, level: int) -> None:
@@ -141,52 +139,39 @@ class RankGpus:
         settle_all(self.gpus)
         self.check()
         # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.
-        self._open_window = f"__GlobalPowerLimitOptimizer_{level}"
-        self._held, self._interrupted = (0.0, 0.0), False
-        self._begin()
-
-    def interrupt_window(self) -> None:
-        """Leaves out of the open window what runs from here to `resume_window`; a second call does nothing."""
-        if not self._interrupted:
-            self._interrupted = True
-            self._end()
+        self._window = f"__GlobalPowerLimitOptimizer_{level}"
+        self._held = (0.0, 0.0)
+        self.resume_window()
 
     def resume_window(self) -> None:
-        """Measures again; does nothing if the window was not interrupted."""
-        if self._interrupted:
-            self._interrupted = False
-            self._begin()
-
-    def end_window(self) -> WindowReport:
-        """Returns what was measured since `begin_window`."""
-        if not self._interrupted:
-            self._end()
-        self._interrupted = False
-        problem = self.check()
-        return WindowReport(*self._held, problem, self._dropped)
-
-    def _begin(self) -> None:
-        if self._dropped:
+        """Measures again after `interrupt_window`."""
+        if self._is_open or self._dropped or self.problem:
             return
         try:
-            self.monitor.begin_window(self._open_window)
+            self.monitor.begin_window(self._window)
             self._is_open = True
         except Exception as error:  # noqa: BLE001  whatever a monitor raises, training goes on
             self._failed(error)
 
-    def _end(self) -> None:
+    def interrupt_window(self) -> None:
+        """Leaves out of the open window what runs from here to `resume_window`; a second call does nothing."""
         if self.problem or self._dropped:
-            self._cancel()
+            self.cancel_window()
         if not self._is_open:
             return
         self._is_open = False
         try:
-            measured = self.monitor.end_window(self._open_window)
+            measured = self.monitor.end_window(self._window)
             time_s, energy_j = float(measured.time), float(sum(measured.gpu_energy.values()))
         except Exception as error:  # noqa: BLE001
             self._failed(error)
         else:
             self._held = (self._held[0] + time_s, self._held[1] + energy_j)
+
+    def end_window(self) -> WindowReport:
+        self.interrupt_window()
+        problem = self.check()
+        return WindowReport(*self._held, problem, self._dropped)
 
     def _failed(self, error: Exception) -> None:
         if passes(error):
@@ -194,16 +179,11 @@ class RankGpus:
         else:
             self.note(f"time and energy cannot be measured: {error}")
 
-    def _cancel(self) -> None:
+    def cancel_window(self) -> None:
         if self._is_open:
             self._is_open = False
             with suppress(Exception):
-                self.monitor.end_window(self._open_window, cancel=True)
-
-    def cancel_window(self) -> None:
-        """Drops what was measured since `begin_window`."""
-        self._interrupted = False
-        self._cancel()
+                self.monitor.end_window(self._window, cancel=True)
 
     def leave(self) -> None:
         """Has the earlier levels restored, without waiting for it."""
@@ -216,4 +196,4 @@ class RankGpus:
         if self._closes_gpus:
             close_all(self.gpus)
         else:
-            give_all_back(self.gpus)
+            self.restore()

@@ -11,9 +11,8 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pfo_fs.errors import ConfigError, CoordinationError
 from pfo_fs.guard import Guard
@@ -54,11 +53,9 @@ class RankGroup(Collectives):
                 self._broken = str(error)
 
     def all_gather(self, value: T) -> list[T]:
-        """Returns what all ranks gave, by rank."""
         return self._exchange(super().all_gather, value)
 
     def from_rank_0(self, value: T) -> T:
-        """Returns what rank 0 gave."""
         return self._exchange(super().from_rank_0, value)
 
     def agree(self, error: Exception | None, guard: Guard) -> None:
@@ -91,8 +88,7 @@ class RankGroup(Collectives):
                 self._dist.destroy_process_group(group)
 
 
-@dataclass(frozen=True)
-class LevelAgreement:
+class LevelAgreement(NamedTuple):
     """The result of the agreement.
 
     Attributes:
@@ -101,8 +97,8 @@ class LevelAgreement:
         problem: Why levels cannot be set on all ranks; empty if they can.
     """
 
-    levels: list[int] = field(default_factory=list)
-    gpu_names: list[str] = field(default_factory=list)
+    levels: Sequence[int] = ()
+    gpu_names: Sequence[str] = ()
     bounds: tuple[float, float] = (0.0, 0.0)
     problem: str = ""
 
@@ -127,9 +123,8 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
             f"{gpu.name} (rank {rank}, GPU {gpu.position}): {gpu.levels.lowest:g} to {gpu.levels.highest:g} {unit}"
             for rank, gpu in of_job[:_MAX_GPUS_NAMED]
         )
-        what = "power limit for all needs GPUs with the same range of limits"
-        if unit == "MHz":
-            what = "clock for all needs GPUs with the same clocks"
+        same = {"W": "power limit for all needs GPUs with the same range of limits"}
+        what = same.get(unit, "clock for all needs GPUs with the same clocks")
         raise ConfigError(f"one {what}, but there are {named}")
     names = [gpu.name for _, gpu in of_job]
     twice = sorted({name for name in names if names.count(name) > 1})

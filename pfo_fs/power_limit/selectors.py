@@ -42,7 +42,6 @@ class Energy(OptimumSelector):
     """Chooses the least energy; of equals, the first."""
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
-        """Returns the level: W, or MHz."""
         return min(measurements, key=lambda m: m.energy).level
 
 
@@ -54,7 +53,6 @@ class Time(OptimumSelector):
     """
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
-        """Returns the level: W, or MHz."""
         return min(measurements, key=lambda m: m.time).level
 
 
@@ -87,7 +85,6 @@ class ZeusCost(OptimumSelector):
         return self.eta_knob * measurement.energy + (1 - self.eta_knob) * max_power_w * measurement.time
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
-        """Returns the level: W, or MHz."""
         highest = max(measurements, key=lambda m: m.level)
         limited = isinstance(highest, PowerLimitMeasurement)
         max_power_w = highest.level * self.world_size if limited else highest.energy / highest.time
@@ -109,7 +106,6 @@ class MaxSlowdownConstraint(OptimumSelector):
             raise ConfigError(f"factor is {self.factor}; 1 allows no slowdown, 1.05 allows 5 %, and less is impossible")
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
-        """Returns the level: W, or MHz."""
         reference = next(m for m in measurements if m.level == max(m.level for m in measurements))
         return min(m.level for m in measurements if m.time <= self.factor * reference.time)
 

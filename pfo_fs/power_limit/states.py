@@ -1,7 +1,7 @@
 """What users and training see of the power-limit optimizer: its options, its states, and metrics.
 
-States count the steps that begin. A level (`..._power_limit`, as in Zeus)
-is a power limit in W, or a clock in MHz, and `unit` says which.
+States count the steps that begin. A level (`..._power_limit`, as in Zeus) is a power limit in W, or a clock in MHz, and
+`unit` says which.
 
     Ready ─▶ Warmup ─▶ Profiling ─▶ Warmup for the next level ... ─▶ Done
       ▲────────┴──────────┘  an epoch's end: the same level again, an incomplete window is dropped
@@ -11,9 +11,7 @@ If levels cannot be set or measured, the state is `Off`: the optimizer leaves tr
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -83,7 +81,6 @@ class _AtLevel:
 
     @property
     def level(self) -> int:
-        """The level that is in force."""
         return self.current_power_limit
 
 
@@ -97,14 +94,11 @@ class Profiling(_AtLevel):
 
 @dataclass
 class Done:
-    """The best level is in force."""
-
     optimal_power_limit: int
     unit: str = "W"
 
     @property
     def level(self) -> int:
-        """The level that is in force."""
         return self.optimal_power_limit
 
 
@@ -133,21 +127,8 @@ class ShownOptimizer(ZeusCallbacks):
         self.knob: Knob = "power_limit"
         self._metrics = StepMetrics([])
 
-    @abstractmethod
-    def pause(self) -> None:
-        """Restores the earlier levels until the next step begins."""
-
-    @abstractmethod
-    def pause_measurement(self) -> None:
-        """Leaves out of what is measured all that runs until the next step begins."""
-
-    @abstractmethod
-    def resume_measurement(self) -> None:
-        """Ends `pause_measurement`."""
-
     @property
     def unit(self) -> str:
-        """The unit of a level: `W` or `MHz`."""
         return KNOBS[self.knob].unit
 
     @property
@@ -169,16 +150,3 @@ class ShownOptimizer(ZeusCallbacks):
                 metrics["pfo_fs/power_limit_w"] = float(level)
         saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
         return metrics if saved is None else {**metrics, "pfo_fs/saving": saved}
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
-        self.pause_measurement()
-        try:
-            yield
-        finally:
-            self.resume_measurement()
-
-    def on_train_end(self) -> None:
-        """Restores the earlier levels until the next step begins."""
-        self.pause()

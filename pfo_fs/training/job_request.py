@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, get_args
 
-from pfo_fs.device.clock_backends.choice import NAMES
+from pfo_fs.device.gpu.spec import NAMES
 from pfo_fs.errors import ConfigError, plain_text
 from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.training.step_parts import MODES, Switching

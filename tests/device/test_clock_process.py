@@ -27,6 +27,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, HostDriver
+from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated.gpu import SimulatedKernels
@@ -431,15 +432,6 @@ def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wa
     wait_for(lambda: gone(pid), what="its end")
 
 
-def test_training_that_is_process_1_logs_a_warning_that_names_docker_init(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as context:
-        context.setattr(os, "getpid", lambda: 1)
-        start()
-    assert "docker run --init" in caplog.text
-
-
 def test_a_clock_process_that_cannot_start_is_a_message(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,18 +537,6 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
     assert last.iter_time == pytest.approx(result["iter_time"][1], abs=1e-5)
 
 
-def test_measured_costs_of_clock_changes_are_known_from_the_start(start: Start) -> None:
-    measured = MeasuredSwitching(call_s=CallTime(median=0.003), latency_s={1200: 0.007, 900: 0.007})
-    with FakeHelper("pfo-fs-test-switching") as helper:
-        clocks = start(report_to=helper.address, measured=measured)
-        tracker = InstructionTracker(clocks, profile_steps=2)
-        tracker.step_begin(1, 1)
-        tracker.step_end()
-        report = helper.wait(messages.ProgressReport, lambda m: m.step == 1)
-    assert report.switching is not None
-    assert report.switching["latency_s"] == 0.007
-
-
 def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_numbers(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,15 +544,16 @@ def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_number
     monkeypatch.setattr(
         clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
     )
-    measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100)
+    measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100, latency_s={900: 0.007})
     start(measured=measured)
     monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
     start(measured=measured)
     start()
-    assert [(options["call_ns"], options["max_clock_calls_per_s"]) for options in given] == [
-        (3_000_000, 100),
-        (3_000_000, 50),
-        (FIRST_CALL_NS, 50),
+    options = ("call_ns", "max_clock_calls_per_s", "latencies_ns")
+    assert [tuple(one[option] for option in options) for one in given] == [
+        (3_000_000, 100, [(900, 7_000_000)]),
+        (3_000_000, 50, [(900, 7_000_000)]),
+        (FIRST_CALL_NS, 50, ()),
     ]
 
 
@@ -685,6 +666,7 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
         setter = ClockSetter(
             gpu,
             SharedPage.create().words,
+            GpuUndo(gpu).clock,
             lambda time_ns, mhz, waited_ns: made.append(mhz),
             why_clocks_stay="",
             driver=driver,

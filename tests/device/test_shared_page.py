@@ -17,14 +17,6 @@ def write_marks(words: memoryview, first: int, count: int) -> None:
         words[shared_page.HEAD] = index + 1
 
 
-def test_both_mappings_see_the_same_words() -> None:
-    ours = SharedPage.create()
-    theirs = SharedPage(os.dup(ours.fd))
-    ours.words[shared_page.TARGET] = 1410
-    assert theirs.words[shared_page.TARGET] == 1410
-    assert theirs.words[shared_page.MEASURED_NUMBER] == shared_page.NO_NUMBER
-
-
 def test_names_cross_the_page_whatever_they_are() -> None:
     ours = SharedPage.create()
     theirs = SharedPage(os.dup(ours.fd))

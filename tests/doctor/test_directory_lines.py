@@ -20,7 +20,7 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
-from pfo_fs.doctor.directory.names import check_write, judge_error, judge_locks, judge_owner, judge_reads
+from pfo_fs.doctor.directory.names import check_write, judge_locks, judge_owner, judge_reads
 from pfo_fs.doctor.directory.place import check_rights, judge_mount, judge_space
 from pfo_fs.doctor.directory.process import check_directory, check_directory_in_time
 from pfo_fs.doctor.lines import Check, lines
@@ -146,14 +146,6 @@ def test_results_follow_from_what_was_found() -> None:
         (judge_locks({"flock": ("ENOLCK", "ENOLCK")}), None),
     ]
     assert [check.ok for check, _ in found] == [ok for _, ok in found]
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
-def test_each_error_of_a_write_says_what_it_means(number: int) -> None:
-    line = judge_error(OSError(number, os.strerror(number)))
-    assert line.ok is False
-    assert line.meaning
-    assert line.hint
 
 
 def test_what_does_not_work_always_says_what_to_do() -> None:

@@ -19,12 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import HANGS_AFTER_S, Processes
 
-from pfo_fs.device.clock_backends.choice import NAMES, BackedGpu
 from pfo_fs.device.clock_client import ClockProcess
-from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.doctor import switching
-from pfo_fs.doctor.checks import check_clocks, check_marks
 from pfo_fs.doctor.switching import order_of_changes
 from pfo_fs.switching_file import read_switching
 
@@ -227,24 +224,3 @@ def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path, tmp_path: 
     done = doctor(sim_dir, "--json", PFO_FS_SWITCHING_FILE=str(broken))
     assert done.returncode == 1
     assert "call_s" in done.stdout
-
-
-def test_each_way_to_set_clocks_says_why_it_does_not_work(sim_dir: Path) -> None:
-    gpu = BackedGpu(SimulatedGpu("a"), "auto")
-    try:
-        clocks, *ways = check_clocks(gpu)
-    finally:
-        gpu.close()
-    assert clocks.ok is False
-    assert clocks.hint
-    assert [way.name.strip() for way in ways] == [name for name in NAMES if name not in ("auto", "none")]
-    assert all(way.found for way in ways)
-
-
-def test_marks_are_not_tested_without_a_cuda_device() -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
-    check = check_marks("nvml:GPU-0")
-    assert check.ok is None
-    assert check.hint

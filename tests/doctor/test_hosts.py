@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from clock import Clock, replace_time
 from running import HANGS_AFTER_S
 
 from pfo_fs.doctor.directory.hosts import Hosts, HostsMissing, Report, Seen, judge
@@ -24,7 +23,7 @@ def in_directory(root: Path, silent_s: float = HANGS_AFTER_S) -> Hosts:
 def test_hosts_find_each_other_beside_leftovers_and_all_say_the_same(tmp_path: Path) -> None:
     crashed = in_directory(tmp_path)
     crashed.replace()
-    (tmp_path / "doctor" / f"{crashed.me}-flock").touch()
+    (tmp_path / "doctor" / f"{crashed.me}-phase-1").touch()
     os.mkfifo(tmp_path / "doctor" / f"{'f' * 16}.json")
     (tmp_path / "doctor" / f"{'e' * 16}.json").write_text("junk")
     found: list[list[Check]] = []
@@ -61,76 +60,53 @@ def test_a_host_that_is_alone_and_one_that_falls_silent_are_told_in_time(tmp_pat
         hosts.reports()
 
 
-def reports(
-    ahead_s: float = 0.0, late_s: float = 0.01, old_s: float = 0.0, held: str = "held", later: str = "granted"
-) -> dict[str, Report]:
-    """Two hosts, of which b's clock is ahead; changes are seen after `late_s`, replaced files after `old_s` at most."""
-    made = {"a": [1.0, 2.0, 3.0], "b": [ahead_s + s for s in (1.5, 2.5, 3.5)]}
-    behind = {"a": -ahead_s, "b": ahead_s}  # seen by it, less the time that the other one writes
-    return {
-        one: Report(
-            host=f"node-{one}",
-            made_s=made[one],
-            held={"flock": held, "fcntl": held},
-            later={"flock": later, "fcntl": later},
-            seen={
-                other: Seen(
-                    least_s=late_s + behind[one],
-                    most_s=old_s + behind[one],
-                    new_s=[s + behind[one] + late_s for s in made[other]],
-                )
-            },
-        )
-        for one, other in (("a", "b"), ("b", "a"))
-    }
+def reports(*delays_s: dict[str, float]) -> dict[str, Report]:
+    """What hosts have written whose changes others have seen with these delays."""
+    return {name: Report(host=f"node-{name}", delays_s=given) for name, given in zip("ab", delays_s, strict=True)}
 
 
-def outcome(checks: list[Check], name: str) -> str:
-    check = next(check for check in checks if check.name == name)
-    known = ("ok", "slow", "broken", "local", "none")
-    with_name = (what for what in known if _is(check, name, what))
-    return next(with_name)
-
-
-def _is(check: Check, name: str, what: str) -> bool:
-    try:
-        return check == line(name, what, check.found)
-    except KeyError:
-        return False
-
-
-@given(ahead_s=st.floats(-1e6, 1e6), late_s=st.floats(0.001, 60.0), old_s=st.floats(0.0, 60.0))
-def test_delays_do_not_depend_on_how_far_apart_the_clocks_are(ahead_s: float, late_s: float, old_s: float) -> None:
-    found = judge(reports(ahead_s, late_s, old_s))
-    slow = "slow" if max(late_s, old_s) > 2 + 1e-6 else "ok"
-    assert outcome(found, "change seen by other hosts") == slow or max(late_s, old_s) == pytest.approx(2, abs=1e-6)
+def delay(told: dict[str, Report]) -> str:
+    """The outcome of the line about changes."""
+    name = "change seen by other hosts"
+    check = next(check for check in judge(told) if check.name == name)
+    return next(outcome for outcome in ("ok", "slow", "broken") if check == line(name, outcome, check.found))
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
-    [(Seen(least_s=0.1, new_s=[1.0, 2.0]), "broken"), (Seen(new_s=[1.0, 2.0, 3.0]), "broken"), (None, "broken")],
-)
-def test_what_was_never_seen_is_told(seen: Seen | None, expected: str) -> None:
-    told = reports()
-    told["b"].seen = {} if seen is None else {"a": seen}
-    assert outcome(judge(told), "change seen by other hosts") == expected
-
-
-@pytest.mark.parametrize(
-    ("held", "later", "expected"),
+    ("delays_s", "expected"),
     [
-        ("held", "granted", "ok"),
-        ("granted", "granted", "local"),
-        ("granted/held", "granted", "local"),
-        ("ENOLCK", "ENOLCK", "none"),
-        ("held", "held", "none"),
+        ({"replaced file": 0.2, "new name": 1.9}, "ok"),
+        ({"replaced file": 2.1, "new name": 0.2}, "slow"),
+        ({"replaced file": 0.2, "new name": 64.0}, "slow"),
+        ({"replaced file": 66.0, "new name": 0.2}, "broken"),
+        ({"replaced file": 0.2}, "broken"),  # what was never seen
+        ({}, "broken"),
     ],
 )
-def test_locks_between_hosts(held: str, later: str, expected: str) -> None:
-    assert outcome(judge(reports(held=held, later=later)), "locks between hosts") == expected
+def test_the_longest_delay_counts(delays_s: dict[str, float], expected: str) -> None:
+    assert delay(reports({"replaced file": 0.1, "new name": 0.1}, delays_s)) == expected
+
+
+def test_a_change_that_others_see_late_has_half_the_time_until_their_answer_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    replace_time(monkeypatch, "pfo_fs.doctor.directory.hosts", monotonic=clock, sleep=lambda _: None)
+    hosts = in_directory(tmp_path)
+    answer = Report(host="other")
+    hosts.mine.seen["b"] = Seen()
+    for counter, at_s in ((1, 1000.0), (2, 1001.0), (3, 1002.0)):
+        clock.now = at_s
+        hosts.replace()
+        if counter == 1:  # the first answer tells nothing
+            answer.seen = {hosts.me: Seen(counter=1)}
+            hosts._saw("b", answer)
+    clock.now = 1011.0
+    hosts._saw("b", Report(host="other", counter=1, seen={hosts.me: Seen(counter=3)}))
+    assert hosts.mine.delays_s == {"replaced file": 5.0}, "since the second, which was not seen before"
 
 
 def test_hosts_with_the_same_name_are_told_apart() -> None:
-    told = reports()
+    told = reports({}, {})
     told["a"].host = told["b"].host = "node"
     assert judge(told)[0].found == "node (a), node (b)"

@@ -14,9 +14,9 @@ from faulty_nvml import Bench, Fault
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.undo_note import Left
-from pfo_fs.device.gpu.spec import gpu_settings_now, open_gpu
-from pfo_fs.doctor.checks import check_clocks, check_node
-from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
+from pfo_fs.device.gpu.interface import GpuSettings
+from pfo_fs.device.gpu.spec import open_gpu
+from pfo_fs.doctor.checks import Holder, check_clocks, check_node, holders_of, judge_left
 
 
 def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
@@ -25,6 +25,14 @@ def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     lines = {line["name"]: line for line in json.loads(done.stdout)["checks"]}
     return done.returncode, lines["clocks and limits left"]
+
+
+def settings_of(spec: str) -> GpuSettings:
+    gpu = open_gpu(spec)
+    try:
+        return gpu.settings()
+    finally:
+        gpu.close()
 
 
 def leave(mhz: int, limit_w: float) -> None:
@@ -43,10 +51,10 @@ def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: 
     status, line = doctor(sim_dir)
     assert (status, line["ok"]) == (1, False)
     assert "clock locked at 1200 MHz, power limit 250 W instead of" in str(line["found"])
-    assert gpu_settings_now("simulated:left").locked_mhz == 1200
+    assert settings_of("simulated:left").locked_mhz == 1200
     status, line = doctor(sim_dir, "--fix")
     assert (status, line["ok"]) == (0, True)
-    assert not gpu_settings_now("simulated:left").differs
+    assert not settings_of("simulated:left").differs
 
 
 def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
@@ -57,7 +65,7 @@ def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
         status, line = doctor(sim_dir, "--fix")
         assert (status, line["ok"]) == (0, None)
         assert "running job holds" in str(line["meaning"])
-        assert gpu_settings_now("simulated:left").locked_mhz == 1200
+        assert settings_of("simulated:left").locked_mhz == 1200
     finally:
         clocks.close()
 
@@ -73,7 +81,7 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pynvml", fake)
 
     def outcome(note: Left | None = None) -> str:
-        return judge_left(gpu_settings_now(f"nvml:{UUIDS[0]}"), [], note)
+        return judge_left(settings_of(f"nvml:{UUIDS[0]}"), [], note)
 
     fake.reasons = 0x1  # idle
     assert outcome() == "none"
@@ -92,7 +100,7 @@ def test_a_clock_that_a_job_could_not_reset_is_told_where_the_driver_does_not_sh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    found = gpu_settings_now(f"nvml:{UUIDS[0]}")
+    found = settings_of(f"nvml:{UUIDS[0]}")
     assert not found.differs
     assert judge_left(found, [], Left(0, 1200, 1, in_use=False)) == "left"
     assert judge_left(found, [], Left(0, 1200, 1, in_use=True)) == "none"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +19,6 @@ from benchmarks.gpu.analysis import Anchor, Step, Tick, boundary_errors, to_host
 
 MS = 1_000_000
 CLOCKS = [1200, 900, 1500]
-
-
-def test_percentiles_are_values_and_the_spread_of_nothing_is_not_a_number() -> None:
-    assert [analysis.percentile([4, 1, 3, 2], share) for share in (0, 0.5, 0.95, 1)] == [1, 2, 4, 4]
-    assert all(math.isnan(value) for value in analysis.spread([]).values())
 
 
 def test_times_of_the_device_follow_the_line_through_anchors_that_lie_apart() -> None:
@@ -71,12 +64,6 @@ def test_clocks_count_by_their_distance_from_the_begins_of_instructions(
     assert found.error_ms["max"] == pytest.approx(most_ms)
 
 
-def test_while_the_device_waits_each_time_is_as_good() -> None:
-    changes = [(3 * MS, 1200), (17 * MS, 900), (40 * MS, 1500)]
-    found = boundary_errors([one_step(10, 20, 40, lasting_ms=5)], CLOCKS, changes)
-    assert (found.error_ms["max"], found.wrong_share) == (0, 0)
-
-
 @given(
     st.lists(st.floats(5, 20), min_size=3, max_size=3),
     st.lists(st.tuples(st.floats(1, 100 * MS), st.sampled_from([0, *CLOCKS])), max_size=12),
@@ -100,34 +87,6 @@ def test_the_wrong_share_is_a_share_whatever_was_set(apart_ms: list[float], chan
 def test_what_cannot_be_measured_is_refused(measure: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         measure()
-
-
-@given(st.integers(1, 5), st.integers(1, 9))
-def test_stages_are_launched_in_1f1b_order_and_after_what_they_need(stages: int, microbatches: int) -> None:
-    order = analysis.launch_order(stages, microbatches)
-    place = {instruction: i for i, instruction in enumerate(order)}
-    assert len(place) == len(order) == 2 * stages * microbatches
-    for stage, name, i in order:
-        needed = (stage - 1 if name == "forward" else stage + 1, name, i)
-        assert place.get(needed, -1) < place[stage, name, i]
-        assert place[stage, "forward", i] <= place[stage, name, i]
-
-
-@pytest.mark.parametrize(("constant", "linear", "square"), [(1e-4, 0.6, 0.3), (0.5, 1e-4, 1.0), (0.2, 0.2, 1e-3)])
-def test_what_depends_on_both_numbers_is_explained_by_both_only(constant: float, linear: float, square: float) -> None:
-    batches = load_fits.draw_batches(30)
-    values = [constant + linear * batch.tokens / 1e4 + square * batch.squares / 1e8 for batch in batches]
-    found = load_fits.all_formulas(batches, values)
-    assert found["tokens and squares"]["factors"] == pytest.approx([constant, linear, square], rel=1e-3, abs=1e-6)
-    assert found["tokens"]["rms"] >= found["tokens and squares"]["rms"]
-
-
-def test_noise_stays_unexplained_as_large_as_it_is() -> None:
-    rng = random.Random(3)
-    batches = load_fits.draw_batches(400)
-    values = [(1 + batch.tokens / 1e4) * rng.gauss(1, 0.02) for batch in batches]
-    left = load_fits.unexplained(batches, values, (0,))
-    assert abs(left.rms - 0.02) < 4 * left.rms_error
 
 
 def test_the_output_is_json_and_the_table_shows_each_figure_once() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 from typing import Any
 
 import pytest
-from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer
+from power_limit_fakes import FakeMonitor, make_optimizer
 
 from pfo_fs.power_limit import Energy, GlobalPowerLimitOptimizer, Off
 from pfo_fs.power_limit.rank_gpus import RankGpus
@@ -83,30 +82,3 @@ def test_a_copy_of_an_optimizer_that_runs_does_nothing(monkeypatch: pytest.Monke
     assert type(other) is GlobalPowerLimitOptimizer
     assert gpu.levels == before
     optimizer.close()
-
-
-@pytest.mark.parametrize("name", ["HFGlobalPowerLimitOptimizer", "LightningPowerLimitOptimizer"])
-def test_a_callback_can_be_copied_before_training_and_its_copy_starts_with_the_training(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    from types import ModuleType
-
-    from pfo_fs.integrations import callback_base
-    from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
-    from pfo_fs.integrations.lightning import LightningPowerLimitOptimizer
-
-    callback_base._with_base.cache_clear()
-    for module, base in (("transformers", "TrainerCallback"), ("lightning", "Callback")):
-        fake = ModuleType(module)
-        setattr(fake, base, type(base, (), {}))
-        monkeypatch.setitem(sys.modules, module, fake)
-    monkeypatch.setattr("pfo_fs.power_limit.monitor.KnobGpu", lambda *_: FakeGpu())
-    kinds: dict[str, Any] = {
-        kind.__name__: kind for kind in (HFGlobalPowerLimitOptimizer, LightningPowerLimitOptimizer)
-    }
-    made = kinds[name](optimum_selector=Energy(), wait_steps=3)
-    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-        assert type(other) is type(made)
-        assert other._options["wait_steps"] == 3
-        assert vars(other).get("_optimizer") is None
-    callback_base._with_base.cache_clear()

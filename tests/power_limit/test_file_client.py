@@ -191,7 +191,7 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     helper = files._link.client.process
     assert files.profile is None
     assert files.create_job(1, "power_limit") is None
-    files.close(0.1)
+    files.close()
     assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
     assert helper is not None
@@ -220,16 +220,3 @@ def test_after_a_helper_was_killed_there_is_one_warning_and_another_one_watches_
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
     wait_for(lambda: (files.poll(), files.is_off)[1])
     files.close()
-
-
-def test_without_files_there_is_no_helper() -> None:
-    assert FileClient(None, None, "token")._link.client is None
-
-
-def test_the_profile_is_there_when_the_state_becomes_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    optimizer, _ = make(monkeypatch, profile_path=path, optimum_selector=pl.Energy())
-    while not isinstance(optimizer.state, pl.Done):
-        optimizer.on_step_begin()
-    assert pl.parse_profile(path.read_bytes(), str(path))
-    optimizer.close()

@@ -54,14 +54,6 @@ def test_each_selector_answers_from_a_profile(profile: Path, arguments: list[str
     assert len(answer["measurements"]) == 17
 
 
-def test_the_answer_for_people_marks_the_limit(profile: Path) -> None:
-    code, text, _ = run(profile, "--selector", "max-slowdown", "--factor", "1.05")
-    assert code == 0
-    (chosen,) = (line for line in text.splitlines() if "chosen" in line)
-    assert chosen.split()[:3] == ["450", "5.7842", "3.91%"]
-    assert "MaxSlowdownConstraint(factor=1.05): 450 W" in text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -83,31 +75,12 @@ def test_wrong_options_end_with_a_message_that_tells_what_to_do(
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize(("factor", "said"), [("5", "for 5 % more time, give 1.05"), ("1.5", "")])
-def test_a_factor_that_may_be_a_percentage_is_a_warning(profile: Path, factor: str, said: str) -> None:
-    done = CliRunner().invoke(app, ["power-limit", str(profile), "--selector", "max-slowdown", "--factor", factor])
-    assert done.exit_code == 0
-    assert ("warning" in done.stderr) == bool(said)
-    assert said in " ".join(done.stderr.split())
-
-
 def test_a_missing_file_or_one_that_is_not_a_profile_is_an_error(tmp_path: Path) -> None:
     code, _, text = run(tmp_path / "nothing.json")
     assert (code, "No such file" in text) == (1, True)
     (tmp_path / "p.json").write_text('{"measurements": [[1, 2]]}')
     code, _, text = run(tmp_path / "p.json")
     assert (code, "measurements.0" in text) == (1, True)
-
-
-def test_the_command_imports_no_torch(profile: Path) -> None:
-    code = f"""
-import sys
-sys.argv = ["pfo-fs", "power-limit", {str(profile)!r}]
-from pfo_fs.cli import app
-app(standalone_mode=False)
-assert not {{"torch", "numpy", "matplotlib", "pandas", "transformers"}} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_the_loop_in_the_documentation_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

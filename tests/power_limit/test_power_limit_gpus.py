@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import textwrap
 import threading
 import time
@@ -17,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nvml import UUIDS, FakeNvml
 from power_limit_fakes import FakeMonitor, limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
-from pfo_fs.device.gpu.nvml import NvmlGpu
-from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
+from pfo_fs.device.clocks.undo import GpuUndo
+from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.device.simulated.physics import A40, A100, MODELS
-from pfo_fs.errors import ConfigError, DeviceError, DevicePermissionError
+from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
 from pfo_fs.power_limit.gpus import KnobGpu, read_energies
@@ -78,20 +76,6 @@ def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_fas
     assert A40.coefficients("forward").within(200, 210).power_w(1740) == pytest.approx(200, abs=0.1)
 
 
-def test_a_limit_that_changes_while_an_instruction_runs_changes_the_rest_of_it() -> None:
-    gpu, kernels = SimulatedGpu("a"), SimulatedKernels("a", time_scale=1)
-    kernels.start("backward")
-    free = kernels.model("backward", 0)
-    started_ns = kernels._mark_ns
-    gpu.set_power_limit_w(150)
-    changed_ns = gpu._state.words[2]
-    kernels.finish()
-    ended_ns = gpu._state.words[12]
-    share = (changed_ns - started_ns) / 1e9 / free.time_s(1410)
-    slow_s = free.within(150, 210).time_s(1410)
-    assert (ended_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * slow_s, abs=0.002)
-
-
 # ---- through the clock process
 
 
@@ -112,13 +96,6 @@ def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_
     gpu.bounds()
     gpu.close()
     assert "reset" not in (sim_dir / "a.log").read_text()
-
-
-def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path) -> None:
-    gpu = open_limited()
-    gpu.bounds()
-    gpu.close()
-    assert limits_set(sim_dir) == []
 
 
 def kill_all(gpu: KnobGpu) -> None:
@@ -168,7 +145,7 @@ def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
     assert limits_set(sim_dir)[-2:] == [300, 350]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"before_w": "x", "set_w": 500}', '{"before_w": 9e9, "set_w": 500}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"before": "x", "value": 500}', '{"before": 9e9, "value": 500}'])
 def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path, text: str) -> None:
     (sim_dir / "power-limit-SIM-a.json").write_text(text)
     gpu = open_limited()
@@ -252,17 +229,6 @@ def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim
     assert limits_set(sim_dir) == [200, 500]
 
 
-def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor
-) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.clocks.pid is not None
-    os.kill(gpu.clocks.pid, signal.SIGKILL)
-    gpu.close()
-    assert limits_set(sim_dir) == [200, 500]
-    assert not list(sim_dir.glob("power-limit-*.json")), "nor a note about it"
-
-
 def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
     gpu.bounds()
@@ -280,7 +246,7 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:2")
     gpu = SimulatedGpu("a")
-    limits = PowerLimits(gpu)
+    limits = PowerLimits(gpu, GpuUndo(gpu).limit)
     noted: list[str] = []
     monkeypatch.setattr(gpu, "set_power_limit_w", lambda _: noted.append(",".join(p.name for p in sim_dir.glob("p*"))))
     ours, theirs = socket.socketpair()
@@ -430,19 +396,6 @@ def test_without_permission_there_is_one_warning_and_training_goes_on(
     assert "may not set power limits" in caplog.text
 
 
-def test_gpus_with_different_ranges_are_an_error_that_names_them(
-    sim_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    assert monitor.gpus[0].bounds()[:2] == (100, 500)
-    monkeypatch.setenv("PFO_FS_SIM_MODEL", "A40")
-    other = KnobGpu("simulated:b")
-    monitor.gpus.append(other)
-    with pytest.raises(ConfigError, match=r"A100 SIM-a .*: 100 to 500 W; simulated A40 SIM-b .*: 100 to 300 W"):
-        GlobalPowerLimitOptimizer(monitor, strict=True)
-    monitor.close()
-
-
 @pytest.mark.parametrize("event", ["death", "failure"])
 def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     sim_dir: Path,
@@ -502,31 +455,3 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
             optimizer.on_step_begin()
     assert [(m.level, m.energy, m.time) for m in optimizer.measurements] == [(500, 400.0, 1.0), (200, 300.0, 1.1)]
     monitor.log_file.close()
-
-
-def test_the_nvml_gpu_speaks_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    gpu = NvmlGpu(UUIDS[0])
-    assert gpu.power_limit_range_w() == (100, 400)
-    gpu.set_power_limit_w(287.5)
-    assert fake.limit_mw == 287_500
-    assert gpu.power_limit_w() == 287.5
-    fake.fails["nvmlDeviceSetPowerManagementLimit"] = 4
-    with pytest.raises(DevicePermissionError, match=r"123 W .*CAP_SYS_ADMIN"):
-        gpu.set_power_limit_w(123)
-    gpu.close()
-
-
-def test_a_clock_process_that_dies_while_a_limit_warms_up_is_seen_at_the_next_steps(
-    sim_dir: Path, wait_for: WaitFor
-) -> None:
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=10**9, pl_step=200)
-    optimizer.on_step_begin()
-    assert monitor.gpus[0].clocks.pid is not None
-    os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
-    wait_for(lambda: (optimizer.on_step_begin(), optimizer._gpus.problem)[1])
-    assert "has died" in optimizer._gpus.problem
-    optimizer.close()
-    monitor.close()

@@ -114,18 +114,6 @@ def test_a_prediction_far_beyond_strange_measurements_is_still_a_measurement() -
     assert all(found.time >= 1 for found in predict([100, 110, 900], known))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_predictions_between_measurements_are_within_5_percent(name: str) -> None:
-    """Where a limit can be kept: 100 W are too few for an A40 even at its lowest clock."""
-    model = MODELS[name]
-    levels = [level for level in limits_of(model, 5) if level >= 125]
-    known = [at_limit(model, level) for level in limits_of(model, 25)]
-    for found in predict(levels, known):
-        truth = at_limit(model, found.power_limit)
-        assert found.time == pytest.approx(truth.time, rel=0.05)
-        assert found.energy == pytest.approx(truth.energy, rel=0.05)
-
-
 def test_in_training_the_search_takes_half_the_steps_and_its_windows_count_in_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

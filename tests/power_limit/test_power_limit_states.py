@@ -128,18 +128,6 @@ def test_a_sweep_that_does_not_finish_says_so(
     assert all(said in text and "train longer" in text for text in warnings)
 
 
-def test_without_warm_up_a_limit_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeus's class stops with an error here: it takes no state of 0 steps."""
-    options = OPTIONS | {"warmup_steps": 0, "wait_steps": 0}
-    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **options)
-    run(optimizer, 1)
-    assert state_of(optimizer) == ("Profiling", 300, 3)
-    run(optimizer, 3)
-    assert state_of(optimizer) == ("Profiling", 250, 3)
-    run(optimizer, 12)
-    assert state_of(optimizer) == ("Done", 250, None)
-
-
 class Broken(ours.OptimumSelector):
     def select(self, measurements: object) -> int:
         raise KeyError("oops")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.device.clock_backends.choice import NAMES
+from pfo_fs.device.gpu.spec import NAMES
 from pfo_fs.errors import ConfigError
 from pfo_fs.training.job_request import JobRequest, checked_settings, text_of
 

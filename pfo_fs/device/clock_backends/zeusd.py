@@ -129,16 +129,11 @@ class ZeusdBackend:
 
 
 def _number_of(place: GpuPlace, gpus: list[dict[str, Any]], path: str) -> int:
-    """Returns zeusd's number of a GPU: by PCI address; by NVML's index if zeusd is older and both see the same GPUs."""
+    """Returns zeusd's number of a GPU, by its PCI address: a container may show other indices than the host."""
     for gpu in gpus:
         if str(gpu.get("pci_address", "")).lower() == place.pci_address:
             return int(gpu["id"])
-    old = not any("pci_address" in gpu for gpu in gpus)
-    if old and len(gpus) == place.gpu_count:
-        numbers = [int(gpu["id"]) for gpu in gpus if gpu["id"] == place.nvml_index and gpu["name"] == place.name]
-        if numbers:
-            return numbers[0]
     raise DeviceError(
-        f"zeusd at {path} does not name this GPU ({place.name} at {place.pci_address}): it shows {len(gpus)} GPUs, "
-        f"this process sees {place.gpu_count}; run a zeusd that tells PCI addresses, on the host"
+        f"zeusd at {path} does not name this GPU ({place.name} at {place.pci_address}); run a zeusd that tells PCI "
+        f"addresses (0.5 or later), on the host"
     )

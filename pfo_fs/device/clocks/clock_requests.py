@@ -15,8 +15,6 @@ _LOOK_NS = 2_000_000
 
 
 class ClockRequests:
-    """Reads the requests of training from the page."""
-
     def __init__(self, words: memoryview, latencies: LatencyModel) -> None:
         self._words = words
         self._follower = ClockFollower(latencies)

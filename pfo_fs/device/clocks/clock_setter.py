@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.driver_calls import HostDriver
-from pfo_fs.device.clocks.undo import clock_undo
+from pfo_fs.device.clocks.undo import Undo
 from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
 
@@ -44,6 +44,7 @@ class ClockSetter:
         self,
         gpu: Gpu,
         words: memoryview,
+        undo: Undo,
         clock_was_set: Callable[[int, int, int], None],
         *,
         why_clocks_stay: str,
@@ -56,13 +57,13 @@ class ClockSetter:
         self._supported = sorted(gpu.supported_clocks_mhz())
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._why_not = why_clocks_stay
-        self._not_before_ns = 0
         self._said = ""
         self.target = 0
         self.clock_mhz = 0
         self.controls = not why_clocks_stay
         self.terminated = False
-        self.undo = clock_undo(gpu, self._in_force)
+        self.undo = undo
+        undo.in_force = self._in_force
 
     @property
     def message(self) -> str:
@@ -72,7 +73,7 @@ class ClockSetter:
     @property
     def not_before_ns(self) -> int:
         """The monotonic time before which the clock must not change again, resets excepted."""
-        return max(self._not_before_ns, self.undo.due_ns) if self.undo.owed else self._not_before_ns
+        return max(self._pauses.due_ns, self.undo.due_ns) if self.undo.owed else self._pauses.due_ns
 
     def apply(self, wanted: Callable[[], int]) -> None:
         """Sets the clock that is wanted unless it is in force.
@@ -87,7 +88,7 @@ class ClockSetter:
         target = wanted()
         if not self.controls or target == self.target:
             return
-        if self.undo.owed or (target and self._not_before_ns and time.monotonic_ns() < self._not_before_ns):
+        if self.undo.owed or (target and self._pauses.due_ns and time.monotonic_ns() < self._pauses.due_ns):
             return
         clock_mhz = self._offered(target)
         changes = clock_mhz != self.clock_mhz
@@ -157,7 +158,6 @@ class ClockSetter:
     def _failed(self, error: Exception) -> None:
         """Resets the clocks, and waits with the next attempt to set one; for ever, if trying again cannot help."""
         self._pauses.failed(time.monotonic_ns(), error)
-        self._not_before_ns = self._pauses.due_ns
         self._why_not = f"{str(error) or repr(error)}; clocks are at their default, {self._pauses.text}"
         self._say(self._why_not)
         self.release()

@@ -167,7 +167,6 @@ class HostDriver(DriverCalls):
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Gives the place up."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

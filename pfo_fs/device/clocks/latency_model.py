@@ -72,8 +72,6 @@ _MIDDLE_ERROR = 1.1
 
 
 class Duration(NamedTuple):
-    """A duration in ns, and its standard error."""
-
     took_ns: float
     error_ns: float
 
@@ -136,7 +134,6 @@ class Durations:
 
 
 def _middle_mean(values: Iterable[int]) -> float:
-    """Returns the mean of the middle half."""
     ordered = sorted(values)
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]
@@ -199,7 +196,6 @@ class LatencyModel:
         return self._found[mhz]
 
     def knows(self, mhz: int) -> bool:
-        """Returns whether the latency of this clock is known."""
         return self.latency(mhz).error_ns <= _KNOWN_NS
 
     def lead_ns(self, mhz: int) -> int:
@@ -310,12 +306,10 @@ class LatencyModel:
             del self._timeline[0]
 
     def _soonest_ns(self, change: _Change) -> int:
-        """When a clock acts at the earliest."""
         latency = self.latency(change.mhz)
         return change.since_ns + max(0, latency.middle_ns - round(_SURELY * (latency.middle_ns - latency.low_ns)))
 
     def _surely_ns(self, change: _Change) -> int:
-        """When a clock has nearly always acted."""
         latency = self.latency(change.mhz)
         after_ns = latency.middle_ns + round(_SURELY * (latency.high_ns - latency.middle_ns))
         return change.since_ns + min(SETTLED_NS, after_ns)

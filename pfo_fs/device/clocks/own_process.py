@@ -76,17 +76,13 @@ class Stops:
         self.asked = False
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def look(self, now_ns: int) -> bool:
-        """Looks, from time to time, at the trainer; returns `trainer_stopped`.
-
-        A debugger stops a process for a moment only, so one look is not enough.
-        """
+    def look(self, now_ns: int) -> None:
+        """Looks, from time to time, at the trainer. One look is not enough: a debugger stops it for a moment only."""
         if now_ns >= self._next_look_ns and self._trainer_pid:
             stopped = is_stopped(self._trainer_pid)
             self.trainer_stopped = stopped and self._was_stopped
             self._was_stopped = stopped
             self._next_look_ns = now_ns + (_LOOK_AGAIN_NS if stopped else _LOOK_EVERY_NS)
-        return self.trainer_stopped
 
 
 def has_ended(trainer: socket.socket) -> bool:

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pfo_fs.device.clocks.undo import SAME_W, limit_undo
-from pfo_fs.device.clocks.undo_note import limit_note
+from pfo_fs.device.clocks.undo import SAME_W, Undo
 from pfo_fs.device.gpu.driver_errors import passes, patiently
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.errors import DeviceError
@@ -47,6 +46,7 @@ class PowerLimits:
     def __init__(
         self,
         gpu: Gpu,
+        undo: Undo,
         report_to: Callable[[str, int, str], None] = lambda address, rank, token: None,
         why_clocks_stay: Callable[[], DeviceError | None] = lambda: None,
     ) -> None:
@@ -54,8 +54,7 @@ class PowerLimits:
         self._report_to = report_to
         self._why_clocks_stay = why_clocks_stay
         self._sets_clocks = False
-        self._note = limit_note(gpu.uuid)
-        self.undo = limit_undo(gpu)
+        self.undo = undo
         self._before_w: float | None = None
         self._paused_w: float | None = None
         self._refused = ""
@@ -106,7 +105,7 @@ class PowerLimits:
         lowest_w, highest_w = patiently(self._gpu.power_limit_range_w)
         if self._before_w is None:
             before_w = now_w = patiently(self._gpu.power_limit_w)
-            left = self._note.left()
+            left = self.undo.note.left()
             if left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w:
                 before_w = left.before  # the limit in force is that of another process of this package
             # This call fails if this user may not set limits; it does not change the limit in force.

@@ -89,7 +89,6 @@ class Left(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process has written the note."""
         return self.pid == os.getpid()
 
 
@@ -98,20 +97,18 @@ class UndoNote:
 
     Args:
         uuid: The GPU's UUID; '' for no note.
-        what: `power-limit` or `clock`.
-        unit: `w` or `mhz`.
+        what: `power-limit` (in W) or `clock` (in MHz).
     """
 
-    def __init__(self, uuid: str, what: str, unit: str) -> None:
+    def __init__(self, uuid: str, what: str) -> None:
         self._uuid = uuid
         self._name = f"{what}-{uuid.replace('/', '_')}.json"
-        self._before, self._value = f"before_{unit}", f"set_{unit}"
 
     def left(self) -> Left | None:
         """Returns the note; None if there is none that can be read."""
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             found = self._read()
-            before, value, pid = float(found[self._before]), float(found[self._value]), int(found["pid"])
+            before, value, pid = float(found["before"]), float(found["value"]), int(found["pid"])
             if math.isfinite(before) and math.isfinite(value) and before >= 0:
                 began = "" if is_stopped(pid) else start_of(pid)  # a stopped process undoes nothing
                 earlier = found.get("earlier")
@@ -129,8 +126,8 @@ class UndoNote:
             temporary = f"{path}.{pid}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600), "w") as file:
-                noted = {self._before: before, self._value: value, "earlier": earlier}
-                json.dump({**noted, "pid": pid, "began": start_of(pid)}, file)
+                noted = {"before": before, "value": value, "earlier": earlier, "pid": pid, "began": start_of(pid)}
+                json.dump(noted, file)
             os.replace(temporary, path)
 
     def remove(self) -> None:
@@ -153,10 +150,8 @@ class UndoNote:
 
 
 def clock_note(uuid: str) -> UndoNote:
-    """Returns the note about a GPU's locked clock, in MHz."""
-    return UndoNote(uuid, "clock", "mhz")
+    return UndoNote(uuid, "clock")
 
 
 def limit_note(uuid: str) -> UndoNote:
-    """Returns the note about a GPU's power limit, in W."""
-    return UndoNote(uuid, "power-limit", "w")
+    return UndoNote(uuid, "power-limit")

@@ -127,7 +127,6 @@ class Pauses:
         self.due_ns = 0
 
     def failed(self, now_ns: int, error: BaseException | None = None) -> None:
-        """Notes that an attempt has failed."""
         kind = DeviceError if error is None or self._even_if_missing else type(error)
         self.failures += 1
         if issubclass(kind, NotOffered):
@@ -142,7 +141,6 @@ class Pauses:
 
     @property
     def for_good(self) -> bool:
-        """Whether trying again cannot help."""
         return self.due_ns == NEVER
 
     @property

@@ -67,7 +67,7 @@ def _spec_from_torch(torch: Any, device: int | None) -> str:
         return "none"
     index = torch.cuda.current_device() if device is None else device
     properties = torch.cuda.get_device_properties(index)
-    if "MIG" in properties.name.split() or names_mig_slices(os.environ.get("CUDA_VISIBLE_DEVICES", "")):
+    if "MIG" in properties.name.split() or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
         raise DeviceError(
             f"CUDA device {index} ({properties.name}) is a MIG slice: its clocks and energy are the whole GPU's, so "
             f"pfo-fs does not use it; train on whole GPUs, or set PFO_FS_GPU=none"
@@ -125,16 +125,11 @@ def visible_uuids() -> list[str]:
     return [uuids[place] for place in _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)[0]]
 
 
-def names_mig_slices(variable: str) -> bool:
-    """Returns whether CUDA takes a value of CUDA_VISIBLE_DEVICES for a list of MIG slices."""
-    return variable.startswith("MIG-")
-
-
 def _visible(variable: str | None, uuids: list[str]) -> tuple[list[int], bool]:
     """Returns the places of the visible GPUs in NVML's order, and whether they were named by ordinals."""
     if variable is None:
         return list(range(len(uuids))), True
-    if names_mig_slices(variable):
+    if variable.startswith("MIG-"):
         raise DeviceError(f"CUDA_VISIBLE_DEVICES names a MIG slice ({variable}); pfo-fs needs whole GPUs")
     if variable.startswith("GPU-"):
         return _by_uuid(variable.split(","), uuids), False

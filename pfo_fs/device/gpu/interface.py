@@ -26,9 +26,42 @@ class GpuPlace(NamedTuple):
 
     uuid: str
     name: str
-    nvml_index: int
-    gpu_count: int
     pci_address: str
+
+
+class GpuSettings(NamedTuple):
+    """Clock and power limit in force, read without changing them.
+
+    Attributes:
+        locked_mhz: The clock that the GPU is locked at, in MHz; 0 if it is not locked.
+        limit_w: The power limit, in W; 0 if the GPU has none.
+        default_limit_w: The power limit after a restart, in W.
+        lock_is_sure: Whether `locked_mhz` is known, not concluded from the clock of a GPU without processes.
+    """
+
+    locked_mhz: int
+    limit_w: float
+    default_limit_w: float
+    processes: int = 0
+    lock_is_sure: bool = True
+
+    @property
+    def limit_differs(self) -> bool:
+        return abs(self.limit_w - self.default_limit_w) > 0.5
+
+    @property
+    def differs(self) -> bool:
+        return self.locked_mhz > 0 or self.limit_differs
+
+    @property
+    def text(self) -> str:
+        """What differs."""
+        parts = []
+        if self.locked_mhz:
+            parts.append(f"clock {'locked at' if self.lock_is_sure else 'stays at'} {self.locked_mhz} MHz")
+        if self.limit_differs:
+            parts.append(f"power limit {self.limit_w:g} W instead of {self.default_limit_w:g} W")
+        return ", ".join(parts) or "at its defaults"
 
 
 class Settable(Protocol):
@@ -131,6 +164,13 @@ class Gpu(Settable, Protocol):
     def throttled(self) -> str:
         """Returns what holds the clock below the requested one, as text for the status; empty if nothing does."""
 
+    def settings(self) -> GpuSettings:
+        """Returns clock and power limit in force, without changing them.
+
+        Raises:
+            DeviceError: The GPU does not say.
+        """
+
 
 class NoGpu(MeasuresOnly):
     """Takes the place of a missing GPU: only time can be measured."""
@@ -151,7 +191,6 @@ class NoGpu(MeasuresOnly):
         """Does nothing: there is no clock that could be locked."""
 
     def shows_clock(self, mhz: int) -> bool | None:
-        """Returns None."""
         return None
 
     def power_limit_range_w(self) -> tuple[float, float]:
@@ -166,6 +205,9 @@ class NoGpu(MeasuresOnly):
     def throttled(self) -> str:
         return ""
 
+    def settings(self) -> GpuSettings:
+        raise DeviceError(f"it has no clock: {self._reason}")
+
 
 class ReadThrough:
     """A GPU that is read as another one; how it is set is what a subclass adds.
@@ -179,7 +221,7 @@ class ReadThrough:
         self.name, self.uuid = gpu.name, gpu.uuid
         self.supported_clocks_mhz = gpu.supported_clocks_mhz
         self.power_limit_range_w, self.power_limit_w = gpu.power_limit_range_w, gpu.power_limit_w
-        self.energy_j, self.throttled = gpu.energy_j, gpu.throttled
+        self.energy_j, self.throttled, self.settings = gpu.energy_j, gpu.throttled, gpu.settings
 
     @property
     def energy_breaks(self) -> int:
@@ -204,7 +246,6 @@ class ActionLog:
         os.write(self._fd, b'{"t_ns":%d,"action":"limit","watts":%.10g}\n' % (time.monotonic_ns(), limit_w))
 
     def close(self) -> None:
-        """Closes the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -236,7 +277,6 @@ class DryRunGpu(ReadThrough):
         self._log.write("reset", 0)
 
     def shows_clock(self, mhz: int) -> bool | None:
-        """Returns None: no clock was locked."""
         return None
 
     def set_power_limit_w(self, limit_w: float) -> None:
@@ -245,40 +285,3 @@ class DryRunGpu(ReadThrough):
     def close(self) -> None:
         super().close()
         self._log.close()
-
-
-class GpuSettings(NamedTuple):
-    """Clock and power limit in force, read without changing them.
-
-    Attributes:
-        locked_mhz: The clock that the GPU is locked at, in MHz; 0 if it is not locked.
-        limit_w: The power limit, in W; 0 if the GPU has none.
-        default_limit_w: The power limit after a restart, in W.
-        lock_is_sure: Whether `locked_mhz` is known, not concluded from the clock of a GPU without processes.
-    """
-
-    locked_mhz: int
-    limit_w: float
-    default_limit_w: float
-    processes: int = 0
-    lock_is_sure: bool = True
-
-    @property
-    def limit_differs(self) -> bool:
-        """Whether the power limit is not the default one."""
-        return abs(self.limit_w - self.default_limit_w) > 0.5
-
-    @property
-    def differs(self) -> bool:
-        """Whether anything is not at its default."""
-        return self.locked_mhz > 0 or self.limit_differs
-
-    @property
-    def text(self) -> str:
-        """What differs."""
-        parts = []
-        if self.locked_mhz:
-            parts.append(f"clock {'locked at' if self.lock_is_sure else 'stays at'} {self.locked_mhz} MHz")
-        if self.limit_differs:
-            parts.append(f"power limit {self.limit_w:g} W instead of {self.default_limit_w:g} W")
-        return ", ".join(parts) or "at its defaults"

@@ -184,20 +184,13 @@ class NvmlGpu:
         """Returns how other programs of this host name the GPU."""
         bus_id = text_of(call("reading the PCI address", "nvmlDeviceGetPciInfo", self._handle).busId)
         domain, _, rest = bus_id.lower().partition(":")
-        return GpuPlace(
-            uuid=self.uuid,
-            name=self.name,
-            nvml_index=int(call("reading the index", "nvmlDeviceGetIndex", self._handle)),
-            gpu_count=int(call("counting GPUs", "nvmlDeviceGetCount")),
-            pci_address=f"{int(domain, 16):04x}:{rest}",
-        )
+        return GpuPlace(self.uuid, self.name, f"{int(domain, 16):04x}:{rest}")
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks at the highest memory clock, in MHz, highest first; see `why_no_clocks`."""
         return list(self._clocks_mhz)
 
     def why_not(self) -> str:
-        """Returns an empty string: only a change shows whether this user may set clocks (`ClockBackend`)."""
         return ""
 
     def try_reset(self) -> str:
@@ -243,13 +236,11 @@ class NvmlGpu:
             return False
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest power limit that the board accepts, in watts."""
         what, name = "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
         lowest_mw, highest_mw = call(f"{what} of {self.uuid}", name, self._handle)
         return lowest_mw / 1000, highest_mw / 1000
 
     def power_limit_w(self) -> float:
-        """Returns the power limit that was set last, or the board's default, in watts."""
         what, name = f"reading the power limit of {self.uuid}", "nvmlDeviceGetPowerManagementLimit"
         return float(call(what, name, self._handle)) / 1000
 
@@ -263,7 +254,6 @@ class NvmlGpu:
         call(what, "nvmlDeviceSetPowerManagementLimit", self._handle, round(limit_w * 1000))
 
     def energy_j(self) -> float:
-        """Returns the GPU's energy counter in joules, or the integral of its power; see `EnergyCounter`."""
         return self._energy.read_j()
 
     @property
@@ -271,7 +261,6 @@ class NvmlGpu:
         return self._energy.breaks
 
     def throttled(self) -> str:
-        """Returns what holds the clocks back: heat, power or a hardware brake; empty if nothing does."""
         reasons = self.clock_reasons()
         return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
 
@@ -314,16 +303,3 @@ class NvmlGpu:
         if self._open:
             self._open = False
             call("ending NVML", "nvmlShutdown")
-
-
-def nvml_settings(uuid: str) -> GpuSettings:
-    """Returns clock and power limit of an NVIDIA GPU.
-
-    Raises:
-        DeviceError: NVML does not answer.
-    """
-    gpu = NvmlGpu(uuid)
-    try:
-        return gpu.settings()
-    finally:
-        gpu.close()

@@ -1,31 +1,174 @@
-"""Opens the GPU that a spec names, or reads its settings.
+"""Opens the GPU that a spec names, and chooses the way to set its clocks.
 
 A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or `none`. A GPU is always found by its
 UUID, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this module, so it imports
 little before it knows which GPU that is.
+
+A further way to set clocks is a module in `clock_backends` with a `ClockBackend`, and an entry in `_OPENED_BY`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from pfo_fs.device.clock_backends.choice import MODULES, NAMES
-from pfo_fs.device.gpu.interface import DryRunGpu, Gpu, NoGpu
-from pfo_fs.errors import DeviceError
+from pfo_fs.device.gpu.driver_errors import patiently
+from pfo_fs.device.gpu.interface import ClockBackend, DryRunGpu, Gpu, GpuPlace, MeasuresOnly, NoGpu, ReadThrough
+from pfo_fs.errors import DeviceError, DevicePermissionError
 
-if TYPE_CHECKING:
-    from pfo_fs.device.gpu.interface import GpuSettings
+
+def _zeusd(place: GpuPlace, asked: bool) -> ClockBackend:
+    from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+
+    return ZeusdBackend(place)
+
+
+def _sudo(place: GpuPlace, asked: bool) -> ClockBackend:
+    from pfo_fs.device.clock_backends.sudo import SudoBackend
+
+    return SudoBackend(place, asked=asked)
+
+
+_OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo}
+"""Ways that go through another program, by the names of their modules, which are imported only then, because the clock
+process must start fast. Each is opened for a GPU, and told whether the user has asked for it by name."""
+NAMES = ("auto", "nvml", *_OPENED_BY, "none")
+"""What a user can ask for; `auto` tries the others in this order."""
+
+
+class BackedGpu(ReadThrough):
+    """A GPU (`Gpu`) that is read as before, and whose clocks and power limit are set in the chosen way.
+
+    The first change chooses: each way whose discovery says that it cannot is left out, and so is each one that refuses
+    this change. Later changes use the same way. Opening and closing change nothing.
+
+    Args:
+        gpu: Reads. With the way `nvml`, it also sets.
+        choice: One of `NAMES`.
+    """
+
+    def __init__(self, gpu: Gpu, choice: str) -> None:
+        super().__init__(gpu)
+        self.shows_clock = gpu.shows_clock  # in whatever way it was locked
+        self._ways = NAMES[1:] if choice == "auto" else (choice,)
+        self._asked = choice != "auto"
+        self._chosen: ClockBackend | None = None
+        self.clock_backend = "none"
+        """The chosen way; before that, and where none works, `none`."""
+
+    def try_reset(self) -> str:
+        """Chooses a way by resetting the clocks; returns why none works, way by way, or an empty string.
+
+        Without a list of clocks none can be chosen, so that the GPU's reason is returned then.
+        """
+        try:
+            self._change(lambda backend: patiently(backend.reset_clocks), passes_on=DeviceError)
+        except DeviceError as error:
+            return str(error)
+        return self._why_no_list()
+
+    def reasons(self) -> dict[str, str]:
+        """Returns, for each way in the order of `auto`, why it cannot be used here; '' if it seems to work.
+
+        Changes nothing, so a way that seems to work can still be refused.
+        """
+        found = {}
+        for way in self._ways:
+            backend = self._open(way)
+            found[way] = backend.why_not() or self._why_no_list()
+            self._leave(backend)
+        return found
+
+    def _why_no_list(self) -> str:
+        return "" if self._gpu.supported_clocks_mhz() else str(getattr(self._gpu, "why_no_clocks", "it has no clocks"))
+
+    def lock_clock_mhz(self, mhz: int) -> None:
+        self._change(lambda backend: backend.lock_clock_mhz(mhz))
+
+    def reset_clocks(self) -> None:
+        self._change(lambda backend: backend.reset_clocks())
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        self._change(lambda backend: backend.set_power_limit_w(limit_w))
+
+    def _change(
+        self, change: Callable[[ClockBackend], None], passes_on: type[DeviceError] = DevicePermissionError
+    ) -> None:
+        """Makes a change; the first one tries the ways in turn.
+
+        Args:
+            passes_on: After such an error of the first change, the next way is tried.
+
+        Raises:
+            DevicePermissionError: No way works.
+            DeviceError: The change failed for another reason.
+        """
+        if self._chosen is not None:
+            change(self._chosen)
+            return
+        reasons: dict[str, str] = {}
+        for way in self._ways:
+            backend = self._open(way)
+            reason = backend.why_not()
+            if not reason:
+                try:
+                    change(backend)
+                except passes_on as error:
+                    reason = str(error)
+                except DeviceError:
+                    self._chosen, self.clock_backend = backend, way
+                    raise
+                else:
+                    self._chosen, self.clock_backend = backend, way
+                    return
+            reasons[way] = reason
+            self._leave(backend)
+        raise DevicePermissionError(_no_way(reasons))
+
+    def _open(self, way: str) -> ClockBackend:
+        from pfo_fs.device.gpu.nvml import NvmlGpu
+
+        if way == "none":
+            return MeasuresOnly(
+                "clock_backend is 'none': clocks and power limits are left alone, and training is measured"
+            )
+        if not isinstance(self._gpu, NvmlGpu):
+            return MeasuresOnly(f"the way {way} is for NVIDIA GPUs")
+        if way == "nvml":
+            return self._gpu
+        try:
+            place = self._gpu.place()
+        except DeviceError as error:  # NVML cannot say where the GPU is
+            return MeasuresOnly(str(error))
+        return _OPENED_BY[way](place, self._asked)
+
+    def _leave(self, backend: ClockBackend) -> None:
+        """Closes a way that is not used, unless it is the GPU, which is still read."""
+        read: object = self._gpu
+        if backend is not read:
+            backend.close()
+
+    def close(self) -> None:
+        if self._chosen is not None:
+            self._leave(self._chosen)
+        super().close()
+
+
+def _no_way(reasons: dict[str, str]) -> str:
+    if len(reasons) == 1:
+        return next(iter(reasons.values()))
+    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
+    return f"no way to set clocks works here, so they stay at their default. Tried: {tried}"
 
 
 def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        clock_backend: The way to set clocks: one of `clock_backends.choice.NAMES`. On simulated GPUs, only `none`
-            differs from the others, as it sets no clocks.
+        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, only `none` differs from the others,
+            as it sets no clocks.
 
     Raises:
         DeviceError: `spec` does not name a GPU of this machine, the GPU cannot be opened, or there is no such way.
@@ -41,11 +184,8 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
         gpu = SimulatedGpu(name)
         if clock_backend == "none":
-            from pfo_fs.device.clock_backends.choice import BackedGpu
-
             gpu = BackedGpu(gpu, clock_backend)
     elif kind == "nvml" and name:
-        from pfo_fs.device.clock_backends.choice import BackedGpu
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
         gpu = BackedGpu(NvmlGpu(name), clock_backend)
@@ -58,7 +198,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
 def load_all_ways() -> None:
     """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
-    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in MODULES))
+    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in _OPENED_BY))
     for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
         with suppress(Exception):  # what cannot be imported cannot be used either
             import_module(name)
@@ -71,21 +211,3 @@ def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu,
         return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.try_reset()
     except DeviceError as error:
         return NoGpu(str(error)), str(error)
-
-
-def gpu_settings_now(spec: str) -> GpuSettings:
-    """Reads clock and power limit of a GPU.
-
-    Raises:
-        DeviceError: There is no such GPU, or it does not say.
-    """
-    kind, _, name = spec.partition(":")
-    if kind == "simulated" and name:
-        from pfo_fs.device.simulated.gpu import simulated_settings
-
-        return simulated_settings(name)
-    if kind == "nvml" and name:
-        from pfo_fs.device.gpu.nvml import nvml_settings
-
-        return nvml_settings(name)
-    raise DeviceError(f"{spec!r} has no clock")

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.undo import UndoState
+from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.metering.meter import StepMeter
@@ -45,10 +45,10 @@ class Measuring:
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
         readings: Leaves each reading of the energy counter to training.
+        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
 
     Attributes:
         held: Whether the GPU must keep default clocks, whatever training requests.
-        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ class Measuring:
         apply: Callable[[], None],
         switching: Callable[[bool], SwitchingReport | None],
         readings: Readings,
-        undo: Callable[[], UndoState],
+        undo: GpuUndo,
+        leaves_clocks: bool,
     ) -> None:
         self._undo = undo
+        self._leaves_clocks = leaves_clocks
         self._switching = switching
         self._readings = readings
         self._apply = apply
@@ -83,7 +85,7 @@ class Measuring:
         self._ask_at_ns = 0
         self._why_throttled = ""
         self.next_look_ns = 0
-        self.held = self.leaves_clocks = False
+        self.held = False
 
     def interrupted(self) -> None:
         """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
@@ -131,8 +133,9 @@ class Measuring:
     def _progress(
         self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
     ) -> ProgressReport:
-        step, undo, mhz = self._meter.last_step, self._undo(), self._setter.clock_mhz
-        why_clocks_stay = "" if self.leaves_clocks else self._setter.message
+        step, undo, mhz = self._meter.last_step, self._undo, self._setter.clock_mhz
+        self._words[shared_page.UNDO_FAILURES] = undo.failures
+        why_clocks_stay = "" if self._leaves_clocks else self._setter.message
         return ProgressReport(
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,
@@ -145,7 +148,7 @@ class Measuring:
             switching=self._switching(False),
             undo_owed=undo.owed,
             undo_failures=undo.failures,
-            held=self.held and not (mhz or undo.owed or undo.is_limited),
+            held=self.held and not (mhz or undo.owed or undo.limit.value is not None),
         )
 
     def _measure(self, now_ns: int, everything: bool) -> None:

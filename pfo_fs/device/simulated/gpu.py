@@ -164,11 +164,9 @@ class SimulatedGpu:
         self._limits_left = int(count or 1) if fault == "limit" else -1
 
     def supported_clocks_mhz(self) -> list[int]:
-        """Returns the graphics clocks, in MHz, highest first."""
         return list(self._clocks)
 
     def try_reset(self) -> str:
-        """Resets the clocks; returns why that failed, or an empty string."""
         try:
             self.reset_clocks()
         except DevicePermissionError as error:
@@ -176,11 +174,6 @@ class SimulatedGpu:
         return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Sets the clock.
-
-        Raises:
-            DeviceError: The GPU has no such clock.
-        """
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not lock GPU clocks")
         if self._locks_left == 0:
@@ -199,7 +192,6 @@ class SimulatedGpu:
         self._log.write("reset", 0)
 
     def shows_clock(self, mhz: int) -> bool | None:
-        """Returns whether it is locked."""
         return bool(self._in_use().words[_CLOCK_MHZ])
 
     def _set(self, mhz: int) -> None:
@@ -230,20 +222,12 @@ class SimulatedGpu:
         return self._state
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest power limit, in watts."""
         return simulated_model().power_limits_w
 
     def power_limit_w(self) -> float:
-        """Returns the power limit in force, in watts."""
         return self._in_use().words[_LIMIT_MW] / 1000 or self.power_limit_range_w()[1]
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts.
-
-        Raises:
-            DevicePermissionError: `PFO_FS_SIM_FAULT` is `permission`.
-            DeviceError: The limit is outside of the range.
-        """
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not set power limits")
         self._limits_left -= 1
@@ -257,18 +241,15 @@ class SimulatedGpu:
         words[_LIMIT_MW] = round(limit_w * 1000)
         self._log.write_limit(limit_w)
 
-    def energy_j(self) -> float:
-        """Returns the counter, in joules.
+    def settings(self) -> GpuSettings:
+        return GpuSettings(self._in_use().words[_CLOCK_MHZ], self.power_limit_w(), self.power_limit_range_w()[1])
 
-        Raises:
-            DeviceError: This object is closed.
-        """
+    def energy_j(self) -> float:
         # The process that computes sees a change of the clock a little late, and then corrects the past energy.
         self._last_j = max(self._last_j, self._in_use().energy_at(time.monotonic_ns()))
         return self._last_j
 
     def throttled(self) -> str:
-        """Returns an empty string: a simulated GPU is never throttled."""
         return ""
 
     def close(self) -> None:
@@ -284,16 +265,6 @@ class SimulatedGpu:
                 with suppress(OSError):
                     os.unlink(path)
         self._state.close()
-
-
-def simulated_settings(name: str) -> GpuSettings:
-    """Returns clock and power limit of a simulated GPU."""
-    state = _State(name)
-    try:
-        highest_w = simulated_model().power_limits_w[1]
-        return GpuSettings(state.words[_CLOCK_MHZ], state.words[_LIMIT_MW] / 1000 or highest_w, highest_w)
-    finally:
-        state.close()
 
 
 class SimulatedKernels:
@@ -389,6 +360,5 @@ class SimulatedKernels:
         self._state.go_on(mark_ns, self._model.power_w(self._mhz), until_ns)
 
     def close(self) -> None:
-        """Unmaps the state."""
         self.stream.close()
         self._state.close()

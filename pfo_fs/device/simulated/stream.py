@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, Queue
 
 
 class SimulatedEvent:
@@ -46,63 +47,47 @@ class SimulatedStream:
 
     def __init__(self, run: Callable[[str, int, int, float], None]) -> None:
         self._run = run
-        self._changed = threading.Condition()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._busy = False
+        self._waiting: Queue[Callable[[], None] | None] = Queue()  # None ends the thread
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._serve, name="simulated GPU", daemon=True)
 
     def launch(self, instruction: str, stage: int = 0, work: float = 1.0) -> None:
         """Puts an instruction that takes `work` times its time into the queue; after `close`, does nothing."""
         launched_ns = time.monotonic_ns()
-        self._put(lambda: self._run(instruction, stage, launched_ns, work))
+        if not self._closed:
+            self._waiting.put(lambda: self._run(instruction, stage, launched_ns, work))
+            if self._thread.ident is None:
+                self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:
         """Calls a function when the device gets there; it must be short. At once if the device is idle."""
-        with self._changed:
-            if self._waiting or self._busy:
-                self._waiting.append(function)
-                return
-        function()
+        if self._waiting.unfinished_tasks:
+            self._waiting.put(function)
+        else:
+            function()
 
     def synchronize(self) -> None:
         """Waits until the device has done everything."""
-        with self._changed:
-            while self._waiting or self._busy:
-                self._changed.wait()
+        self._waiting.join()
 
     def close(self) -> None:
         """Drops what is not done yet."""
-        with self._changed:
-            self._closed = True
-            self._waiting.clear()
-            self._changed.notify_all()
-
-    def _put(self, work: Callable[[], None]) -> None:
-        with self._changed:
-            if self._closed:
-                return
-            self._waiting.append(work)
-            self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="simulated GPU", daemon=True)
-                self._thread.start()
+        self._closed = True
+        with suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
+                self._waiting.task_done()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._waiting.put(None)
 
     def _serve(self) -> None:
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                while not self._waiting and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                self._busy = True
-                work = self._waiting.popleft()
+        work: Callable[[], None] | None
+        while (work := self._waiting.get()) is not None:
             try:
                 work()
             except BaseException:
-                with self._changed:
-                    self._busy = False
                 self.close()  # as after an error of a real device; `synchronize` must not wait for ever
                 raise
+            finally:
+                self._waiting.task_done()
+        self._waiting.task_done()

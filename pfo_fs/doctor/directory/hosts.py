@@ -1,26 +1,26 @@
 """What hosts that run `pfo-fs doctor DIR --peer N` at the same time see of each other in the directory.
 
-Each host does the same: it holds locks, makes names, and replaces one file of its own, `doctor/<random id>.json`, with
-the time and with what it has seen of the other hosts so far. When the files of all hosts are complete, each host
-compares them by the same rules, so all hosts print the same lines.
+Each host does the same: it makes names, and replaces one file of its own, `doctor/<random id>.json`, with what it has
+seen of the other hosts so far. So each host measures, by its own clock, when others have seen a change of its own and
+it has seen that: twice the delay. When the files of all hosts are complete, each host compares them by the same rules,
+so all hosts print the same lines.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pfo_fs.doctor.directory.names import LOCK_CALLS, open_lock_file, try_to_lock, write_new
+from pfo_fs.doctor.directory.names import write_new
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import PfoError, RecordError, StoreError
 from pfo_fs.models import Count, ShortText
@@ -30,56 +30,42 @@ _FILE = re.compile(r"[0-9a-f]{16}\.json")
 _LIMIT = 64 << 10
 _MOST_HOSTS, _MOST_FILES = 64, 200
 _POLL_S, _REPLACE_EVERY_S = 0.02, 0.3
+_MOST_UNSEEN = 1000
 _SEEN_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
-_GRANTED_WITHIN_S = 5.0
 _SILENT_S = 120.0
 _SLOW_S, _BROKEN_S = 2.0, 65.0
-_HOLDS, _TRIED, _RELEASED, _COMPLETE, _COMPARED = range(1, 6)
-"""What a host has done: it holds its locks; it has requested those of the others; it has released its own; everything;
-it has compared the files. It says so in its file and by a new name."""
+_NAMES, _COMPLETE, _COMPARED = 3, 4, 5
+"""The phases of a host: in three of them it makes a name; then its file is complete; then it has compared the files. It
+tells its phase in its file and by a new name."""
 
-_Seconds = Annotated[float, Field(allow_inf_nan=False)]
-_Times = Annotated[list[_Seconds], Field(max_length=_COMPARED)]
-_Answers = Annotated[dict[ShortText, ShortText], Field(max_length=4)]
+_REPLACED, _NEW = "replaced file", "new name"
 
 
 class Seen(BaseModel):
-    """What a host has seen of another one. Times of two hosts are subtracted, whose clocks may differ.
+    """What a host has seen of another one: the counter of its file, and how many of its new names."""
 
-    Attributes:
-        least_s: The shortest time until a replaced file was seen; None: that was never seen.
-        most_s: The longest time for which an old file was still seen.
-        new_s: When each new name was seen.
-    """
-
-    least_s: _Seconds | None = None
-    most_s: _Seconds = 0.0
-    new_s: _Times = []
+    counter: Count = 0
+    names: Count = 0
 
 
 class Report(BaseModel):
     """What a host writes.
 
     Attributes:
-        written_s: The time of this replacement, by the host's clock.
         members: The ids of all hosts, once it has found as many as it expects.
-        held, later: The answers to its requests for the locks of the others, by kind: while they were held, and later.
-        made_s: When it has made the new name for each phase.
         seen: What it has seen of each other host.
+        delays_s: For each kind of change, the longest time until another host has seen one.
     """
 
     model_config = ConfigDict(extra="ignore")
 
     host: ShortText
     counter: Count = 0
-    written_s: _Seconds = 0.0
     members: Annotated[list[ShortText], Field(max_length=_MOST_HOSTS)] = []
     phase: Count = 0
-    held: _Answers = {}
-    later: _Answers = {}
-    made_s: _Times = []
     seen: Annotated[dict[ShortText, Seen], Field(max_length=_MOST_FILES)] = {}
+    delays_s: Annotated[dict[ShortText, Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=2)] = {}
 
 
 class HostsMissing(PfoError):
@@ -107,9 +93,9 @@ class Hosts:
         self.others: dict[str, Report] = {}
         self._files, self._beat, self._silent_s = files, beat, silent_s
         self._first: dict[str, int] = {}  # the counter that each file had at first
-        self._looked_s: dict[str, float] = {}  # when each file was read last, by the clock of this host
         self._changed_s: dict[str, float] = {}  # when its counter was another one, in s of `time.monotonic`
-        self._replaced_s = 0.0
+        self._made_s: dict[tuple[str, int], float] = {}  # when each change was made, by its kind and number
+        self._known: dict[tuple[str, str], int] = {}  # the last change of each kind that each host has seen
         self._ended: list[str] = []  # hosts whose files do not change
         files.make_folder(layout.DOCTOR)
 
@@ -117,47 +103,47 @@ class Hosts:
         return self._files.root / layout.DOCTOR / f"{of or self.me}-{name}"
 
     def replace(self) -> None:
-        """Replaces this host's file."""
         self.mine.counter += 1
-        self.mine.written_s = time.time()
+        self._made_s[_REPLACED, self.mine.counter] = time.monotonic()
+        self._made_s.pop((_REPLACED, self.mine.counter - _MOST_UNSEEN), None)
         header = Header("doctor", "", f"doctor@{self.mine.host}:{os.getpid()}")
         self._files.publish(f"{layout.DOCTOR}/{self.me}.json", encode(header, self.mine))
-        self._replaced_s = time.monotonic()
 
     def look(self, ids: Sequence[str]) -> None:
         """Waits a moment, replaces this host's file from time to time, and reads those of other hosts."""
         self._beat()
         time.sleep(_POLL_S)
-        if time.monotonic() - self._replaced_s > _REPLACE_EVERY_S:
+        if time.monotonic() - self._made_s.get((_REPLACED, self.mine.counter), 0.0) > _REPLACE_EVERY_S:
             self.replace()
         for member in ids:
-            new_s = self.mine.seen.setdefault(member, Seen()).new_s
+            seen = self.mine.seen.setdefault(member, Seen())
             # A client may remember for long that a name was not there.
-            if (
-                self.mine.phase < _COMPLETE
-                and len(new_s) < _RELEASED
-                and os.path.exists(self._path(f"phase-{len(new_s) + 1}", member))
-            ):
-                new_s.append(time.time())
+            if seen.names < _NAMES and os.path.exists(self._path(f"phase-{seen.names + 1}", member)):
+                seen.names += 1
             with suppress(RecordError, StoreError):
                 data = self._files.read(f"{layout.DOCTOR}/{member}.json", _LIMIT)
                 if data is not None:
                     self._saw(member, decode(data, "doctor", Report)[1])
 
     def _saw(self, member: str, report: Report) -> None:
-        now_s, before = time.time(), self.others.get(member)
+        before = self.others.get(member)
         if before is None:
             self._first[member] = report.counter
-        elif report.counter > before.counter and self.mine.phase < _COMPLETE:  # then all must read the same
-            seen = self.mine.seen[member]
-            late_s = now_s - report.written_s
-            seen.least_s = late_s if seen.least_s is None else min(seen.least_s, late_s)
-            follows = report.counter == before.counter + 1
-            newer_s = report.written_s if follows else before.written_s + _REPLACE_EVERY_S
-            seen.most_s = max(seen.most_s, self._looked_s[member] - newer_s)
         if before is None or report.counter != before.counter:
             self._changed_s[member] = time.monotonic()
-        self.others[member], self._looked_s[member] = report, now_s
+        self.others[member] = report
+        self.mine.seen[member].counter = report.counter
+        if self.me in report.seen and self.mine.phase < _COMPLETE:  # then all must read the same
+            self._was_seen(member, _REPLACED, report.seen[self.me].counter)
+            self._was_seen(member, _NEW, report.seen[self.me].names)
+
+    def _was_seen(self, member: str, kind: str, number: int) -> None:
+        """Notes that a host has seen this change, and so all before it; what it has seen at first tells nothing."""
+        last = self._known.get((member, kind), 0 if kind == _NEW else number)
+        self._known[member, kind] = max(last, number)
+        if number > last and (kind, last + 1) in self._made_s:
+            delay_s = (time.monotonic() - self._made_s[kind, last + 1]) / 2
+            self.mine.delays_s[kind] = max(delay_s, self.mine.delays_s.get(kind, 0.0))
 
     def _is_there(self, member: str) -> bool:
         return self.others[member].counter > self._first[member]
@@ -202,7 +188,7 @@ class Hosts:
             HostsMissing: A host has stopped.
         """
         self.mine.phase = phase
-        self.mine.made_s.append(time.time())
+        self._made_s[_NEW, phase] = time.monotonic()
         write_new(self._path(f"phase-{phase}"), b"")
         self.replace()
         began_s = time.monotonic()
@@ -214,11 +200,11 @@ class Hosts:
             self.look(list(self.others))
 
     def _has_reached(self, member: str, phase: int, began_s: float) -> bool:
-        """Returns whether a host has done something: its file says so, and its name was seen, or was not in time."""
+        """Returns whether a host has done something, as its file says, and has seen the names, or has not in time."""
         if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
             return True  # it has removed its files
-        new_s = self.mine.seen.get(member, Seen()).new_s
-        seen = len(new_s) >= min(phase, _RELEASED) or time.monotonic() - began_s > _SEEN_WITHIN_S
+        names = self._known.get((member, _NEW), 0)
+        seen = names >= min(phase, _NAMES) or time.monotonic() - began_s > _SEEN_WITHIN_S
         return self.others[member].phase >= phase and seen
 
     def reports(self) -> dict[str, Report]:
@@ -227,49 +213,16 @@ class Hosts:
         Raises:
             HostsMissing: A host has stopped.
         """
-        with ExitStack() as locks:
-            for fd in self._lock_all(self.me)[0].values():
-                locks.callback(os.close, fd)
-            self._reach(_HOLDS)
-            self.mine.held = self._lock_others()
-            self._reach(_TRIED)
-        self._reach(_RELEASED)
-        self.mine.later = self._lock_others(within_s=_GRANTED_WITHIN_S)
+        for phase in range(1, _COMPLETE):
+            self._reach(phase)
+        if any(self._known.get((member, _NEW), 0) < _NAMES for member in self.others):
+            self.mine.delays_s[_NEW] = _SEEN_WITHIN_S
         self._reach(_COMPLETE)
         found = {self.me: self.mine.model_copy(deep=True), **self.others}
         self._silent_s = 10.0
         with suppress(HostsMissing, StoreError):
             self._reach(_COMPARED)  # so that the others can still read this host's file
         return found
-
-    def _lock_all(self, of: str) -> tuple[dict[str, int], dict[str, str]]:
-        """Requests a host's lock of each kind; returns the open files and the answers."""
-        fds: dict[str, int] = {}
-        answers: dict[str, str] = {}
-        for name, call in LOCK_CALLS.items():
-            try:
-                fds[name] = open_lock_file(self._path(name, of))
-            except OSError as error:
-                answers[name] = errno.errorcode.get(error.errno or 0, "error")
-            else:
-                answers[name] = try_to_lock(call, fds[name])
-        return fds, answers
-
-    def _lock_others(self, within_s: float = 0.0) -> dict[str, str]:
-        """Requests the locks of all other hosts, again for `within_s` until they are granted; returns all answers."""
-        found: dict[str, set[str]] = {name: set() for name in LOCK_CALLS}
-        deadline = time.monotonic() + within_s
-        for member in self.others:
-            while True:
-                fds, answers = self._lock_all(member)
-                for fd in fds.values():
-                    os.close(fd)
-                if set(answers.values()) == {"granted"} or time.monotonic() >= deadline:
-                    break
-                self.look(list(self.others))
-            for name, answer in answers.items():
-                found[name].add(answer)
-        return {name: "/".join(sorted(answers)) for name, answers in found.items()}
 
 
 # ---- what all files say together
@@ -284,57 +237,19 @@ def judge(reports: Mapping[str, Report]) -> list[Check]:
     }
     return [
         line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
-        _judge_locks(list(reports.values())),
-        _judge_delay({labels[member]: _delay_s(reports, member) for member in sorted(reports)}),
+        _judge_delay({labels[member]: reports[member].delays_s for member in sorted(reports)}),
     ]
 
 
-def _ahead_s(reports: Mapping[str, Report], member: str, other: str) -> float:
-    """Returns how far the clock of a host is ahead of another one's, in s; files travel as fast in both directions."""
-    there_s = reports[other].seen.get(member, Seen()).least_s
-    back_s = reports[member].seen.get(other, Seen()).least_s
-    if there_s is None or back_s is None:
-        return 0.0
-    return (there_s - back_s) / 2
-
-
-def _delay_s(reports: Mapping[str, Report], host: str) -> dict[str, float]:
-    """Returns how late a host has seen what the others have written, at most, for each kind of change."""
-    found = {"replaced file": 0.0, "new name": 0.0}
-    for other, report in reports.items():
-        if other != host:
-            seen, ahead_s = reports[host].seen.get(other, Seen()), _ahead_s(reports, other, host)
-            late_s = [at_s - made_s - ahead_s for at_s, made_s in zip(seen.new_s, report.made_s, strict=False)]
-            replaced_s = max(seen.most_s - ahead_s, 0.0) if seen.least_s is not None else _SEEN_WITHIN_S
-            new_s = max(late_s) if len(late_s) == _RELEASED else _SEEN_WITHIN_S
-            found = {
-                "replaced file": max(found["replaced file"], replaced_s),
-                "new name": max(found["new name"], new_s),
-            }
-    return found
-
-
 def _judge_delay(delays: Mapping[str, Mapping[str, float]]) -> Check:
-    worst_s = max(delay_s for kinds in delays.values() for delay_s in kinds.values())
+    of_hosts = {
+        host: {kind: delays_s.get(kind, _SEEN_WITHIN_S) for kind in (_REPLACED, _NEW)}
+        for host, delays_s in delays.items()
+    }
+    worst_s = max(delay_s for kinds in of_hosts.values() for delay_s in kinds.values())
     outcome = "ok" if worst_s <= _SLOW_S else "slow" if worst_s < _BROKEN_S else "broken"
     text = "; ".join(
         f"{host}: " + ", ".join(f"{kind} {delay_s:.2f} s" for kind, delay_s in kinds.items())
-        for host, kinds in delays.items()
+        for host, kinds in of_hosts.items()
     )
     return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
-
-
-def _all_of(answers: Sequence[Mapping[str, str]], name: str) -> str:
-    return "/".join(sorted({text for of_host in answers for text in of_host.get(name, "none").split("/")}))
-
-
-def _judge_locks(reports: Sequence[Report]) -> Check:
-    answers = {
-        name: (_all_of([report.held for report in reports], name), _all_of([report.later for report in reports], name))
-        for name in LOCK_CALLS
-    }
-    text = "; ".join(f"{name}: while held {held}, then {later}" for name, (held, later) in answers.items())
-    if all(pair == ("held", "granted") for pair in answers.values()):
-        return line("locks between hosts", "ok", text)
-    local = any("granted" in held for held, _ in answers.values())
-    return line("locks between hosts", "local" if local else "none", text)

@@ -198,48 +198,32 @@ def judge_reads(counts: Counter[str]) -> Check:
 
 # ---- locks
 
-_REFUSED = (errno.EAGAIN, errno.EACCES)
 _WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-
-
-def _flock(fd: int) -> None:
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _open_file_lock(fd: int) -> None:
-    fcntl.fcntl(fd, OFD_SETLK, _WHOLE_FILE)
-
-
-LOCK_CALLS: dict[str, Callable[[int], None]] = {"flock": _flock, "fcntl": _open_file_lock}
+_LOCK_CALLS: dict[str, Callable[[int], object]] = {
+    "flock": lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB),
+    "fcntl": lambda fd: fcntl.fcntl(fd, OFD_SETLK, _WHOLE_FILE),
+}
 """Ways to lock an open file without waiting; a second open file of the same process conflicts with it."""
 
 
-def try_to_lock(call: Callable[[int], None], fd: int) -> str:
+def _try_to_lock(call: Callable[[int], object], fd: int) -> str:
     """Requests a lock; returns "granted", "held", or the name of another error."""
     try:
         call(fd)
     except OSError as error:
-        return "held" if error.errno in _REFUSED else errno.errorcode.get(error.errno or 0, "error")
+        held = error.errno in (errno.EAGAIN, errno.EACCES)
+        return "held" if held else errno.errorcode.get(error.errno or 0, "error")
     return "granted"
-
-
-def open_lock_file(path: Path) -> int:
-    """Opens the file that is locked; the caller closes it, which releases its locks."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660)
 
 
 def check_locks(root: Path) -> Check:
     """Locks a file, and requests the lock once more through another open file, for each kind of lock."""
     results = {}
-    for name, call in LOCK_CALLS.items():
+    for name, call in _LOCK_CALLS.items():
         with own_name(root) as path:
             write_new(path, b"")
-            first, second = open_lock_file(path), open_lock_file(path)
-            try:
-                results[name] = (try_to_lock(call, first), try_to_lock(call, second))
-            finally:
-                os.close(first)
-                os.close(second)
+            with path.open("r+b") as first, path.open("r+b") as second:
+                results[name] = (_try_to_lock(call, first.fileno()), _try_to_lock(call, second.fileno()))
     return judge_locks(results)
 
 

@@ -32,12 +32,14 @@ _END_S = 3.0
 
 Tell = Callable[[str, Any], None]
 
-_READING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
+Checks = tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...]
+
+_READING: Checks = (
     ("reading the table of mounts", lambda root: judge_mount(mount_of(os.path.realpath(root)))),
     ("reading owners and modes", check_rights),
     ("asking for free space", check_space),
 )
-_WRITING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
+_WRITING: Checks = (
     ("creating a name twice", check_create),
     ("making a hard link", check_links),
     ("replacing a file", check_rename),
@@ -85,9 +87,7 @@ def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check
         yield line("answers", "refused", str(error.args[-1]))
 
 
-def _run(
-    checks: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...], root: Path, tell: Tell
-) -> Iterator[Check]:
+def _run(checks: Checks, root: Path, tell: Tell) -> Iterator[Check]:
     for doing, check in checks:
         tell("doing", doing)
         try:

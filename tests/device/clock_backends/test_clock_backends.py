@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from clock_stand_ins import Sudo, Zeusd, most_at_once
+from clock_stand_ins import Sudo, Zeusd
 from fake_nvml import UUIDS, FakeNvml
 from running import HANGS_AFTER_S
 
-from pfo_fs.device import shared_page
-from pfo_fs.device.clock_backends.choice import BackedGpu
 from pfo_fs.device.clock_backends.sudo import SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
-from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.gpu.interface import ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
-from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.gpu.spec import BackedGpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 WaitFor = Callable[..., Any]
 
 GPU = 1  # NVML's index of the GPU whose clocks are set
-PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", GPU, len(UUIDS), f"0000:{GPU + 0x3B:02x}:00.0")
+PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", f"0000:{GPU + 0x3B:02x}:00.0")
 
 
 class ZeusdBench:
@@ -55,9 +49,6 @@ class ZeusdBench:
 
     def calls_begun(self) -> int:
         return sum(method == "POST" for method, _, _ in self.zeusd.requests)
-
-    def most_at_once(self) -> int:
-        return self.zeusd.most_at_once
 
     def close(self) -> None:
         self.zeusd.close()
@@ -91,9 +82,6 @@ class SudoBench:
 
     def calls_begun(self) -> int:
         return sum(line.split()[1] == "begins" for line in self.sudo.calls)
-
-    def most_at_once(self) -> int:
-        return most_at_once([line.split()[1] for line in self.sudo.calls])
 
     def close(self) -> None:
         self.hang(False)
@@ -171,58 +159,6 @@ def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_the
     backend.reset_clocks()
     assert bench.clock_changes()[-1] == 0
     backend.close()
-
-
-def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench, wait_for: WaitFor) -> None:
-    """Requests come while a call hangs; afterwards only the last of them is set."""
-    backend = bench.backend(within_s=HANGS_AFTER_S)
-    assert backend.why_not() == ""
-    gpu: Any = GpuThrough(backend)
-    words = SharedPage.create().words
-    setter = ClockSetter(gpu, words, lambda *change: None, why_clocks_stay="", driver=HostDriver(""))
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.is_set():
-            setter.apply(lambda: words[shared_page.TARGET])
-            time.sleep(0.001)
-
-    bench.hang(True)
-    words[shared_page.TARGET] = 210
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        wait_for(lambda: bench.calls_begun() == 1, what="the first call")
-        for mhz in (1395, 1410, 210, 1395):
-            words[shared_page.TARGET] = mhz
-        bench.hang(False)
-        wait_for(lambda: words[shared_page.CLOCK_MHZ] == 1395, what="the newest request")
-    finally:
-        bench.hang(False)
-        ended.set()
-        thread.join()
-    assert bench.clock_changes() == [210, 1395]
-    assert bench.most_at_once() == 1
-    backend.close()
-
-
-class GpuThrough:
-    """A GPU for `ClockSetter` that sets through a backend that a test has made."""
-
-    uuid = "GPU-through"
-    clock_backend = "the test's"
-
-    def __init__(self, backend: ClockBackend) -> None:
-        self._backend = backend
-
-    def supported_clocks_mhz(self) -> list[int]:
-        return [1410, 1395, 210]
-
-    def shows_clock(self, mhz: int) -> None:
-        """This GPU has no reading of its clock."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
 
 
 # ---- the choice
@@ -303,15 +239,6 @@ def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
     gpu.close()
 
 
-def test_a_way_that_is_asked_for_by_name_is_the_only_one_that_is_tried(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    zeusd.status = 403
-    nvml.fails.clear()
-    gpu = gpu_with("zeusd")
-    assert "HTTP 403" in gpu.try_reset()
-    assert nvml.locked == []
-    gpu.close()
-
-
 def test_auto_passes_over_a_zeusd_that_hangs(nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.device.clock_backends.zeusd.CALL_WITHIN_S", 0.3)
     zeusd.runs.clear()
@@ -330,9 +257,3 @@ def test_none_measures_only(nvml: FakeNvml) -> None:
     assert gpu.energy_j() == 5.0
     assert nvml.locked == []
     gpu.close()
-
-
-def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_it(nvml: FakeNvml) -> None:
-    nvml.fails["nvmlDeviceGetPciInfo"] = 15
-    why = gpu_with("auto").try_reset()
-    assert "zeusd: reading the PCI address: the GPU has fallen off the bus" in why

@@ -117,18 +117,6 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
     assert "no clock backend 'magic'" in wrong.message
 
 
-@pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM])
-def test_the_reset_reaches_zeusd_when_the_trainer_is_killed(
-    zeusd: Zeusd, processes: Processes, wait_for: WaitFor, killer: signal.Signals
-) -> None:
-    trainer = processes.python("-c", TRAINER, SPEC, "auto", "wait")
-    assert trainer.stdout is not None
-    assert trainer.stdout.readline().split()[1:] == ["zeusd"]
-    assert changes(zeusd) == [0, 1395]
-    trainer.send_signal(killer)
-    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
-
-
 def test_a_trainer_that_is_killed_while_zeusd_hangs_leaves_default_clocks_once_zeusd_goes_on(
     zeusd: Zeusd, processes: Processes, wait_for: WaitFor
 ) -> None:

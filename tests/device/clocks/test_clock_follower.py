@@ -301,13 +301,6 @@ def test_a_short_stretch_at_a_low_clock_is_not_worth_going_down() -> None:
     assert 900 not in [mhz for _, mhz in bench.requests[asked:]]
 
 
-def test_a_known_clock_is_requested_when_the_step_begins() -> None:
-    bench = Bench()
-    turn = bench.launch(plan_of([900]), [(pause(0), START), (pause(300 * MS), 0), (lasting(100 * MS), 1)])
-    bench.run()
-    assert bench.requests[0][0] < bench.time_of(turn, 0)
-
-
 def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
     bench = Bench(calls_per_s=0.001)
     plan = plan_of([TOP_MHZ, 900] * 8)
@@ -332,13 +325,6 @@ def test_a_step_of_another_turn_begins_anew_even_if_the_end_of_the_last_one_was_
     assert follower.wanted(MS) == 1200
     follower.reached(0, 0, plan, 2 * MS)
     assert follower.wanted(2 * MS) == 900
-
-
-def test_the_next_step_may_follow_another_plan_with_fewer_instructions() -> None:
-    follower = Bench().follower
-    follower.reached(1, 10, plan_of([900] * 6), MS)
-    follower.reached(2, 0, plan_of([1200]), 2 * MS)
-    assert follower.wanted(2 * MS) == 1200
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -368,15 +354,6 @@ def test_a_long_plan_is_not_added_up_at_each_look() -> None:
     assert follower.wanted(2 * MS) == 900
     follower.next_look_ns(2 * MS)
     assert sum(added) < 500
-
-
-def test_a_change_behind_many_points_is_made_in_time() -> None:
-    bench, plan = Bench(), plan_of([900] * 100 + [TOP_MHZ])
-    works = [lasting(15 * MS)] * 101
-    bench.steps(4, plan, works)
-    turn = bench.turn
-    up_ns = bench.raised_at(TOP_MHZ, turn)
-    assert -5 * MS < up_ns - bench.time_of(turn, 199) <= 0
 
 
 # ---- what must not be learned from
@@ -445,14 +422,6 @@ def test_steps_that_follow_each_other_without_a_pause_teach_no_wrong_latency() -
     assert learned_s is None or -MS < 1e9 * learned_s - LATENCIES_NS[900] < 6 * MS
 
 
-def test_points_that_once_came_at_once_are_learned_anew_when_they_take_time() -> None:
-    plan = plan_of([900, 1200])
-    plan.learn(1, 3, 0)
-    for _ in range(3):
-        plan.learn(1, 3, 50 * MS)
-    assert plan.expected_ns(1, 3) == pytest.approx(50 * MS, rel=0.01)
-
-
 def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing() -> None:
     follower = Bench(calls_per_s=10_000.0).follower
     plan = plan_of([900, 1200, 900])
@@ -518,12 +487,6 @@ def test_between_steps_that_follow_each_other_at_once_the_clock_stays(clocks_mhz
     assert len(bench.requests) - before == 2 * (len(set(clocks_mhz)) - 1) * 2
 
 
-def test_between_such_steps_the_clock_of_the_first_instruction_is_requested_if_it_is_another_one() -> None:
-    bench, plan = Bench(), plan_of([900, 900, 1200])
-    before = back_to_back(bench, plan, [lasting(60 * MS)] * 3)
-    assert [mhz for _, mhz in bench.requests[before:]] == [1200, 900, 1200, 900]
-
-
 def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come() -> None:
     bench, plan = Bench(), plan_of([900] * 3)
     back_to_back(bench, plan, [lasting(60 * MS)] * 3)
@@ -558,14 +521,6 @@ def test_a_clock_stays_in_short_steps_though_pauses_scatter_by_more_than_a_longe
     for number in range(10_000):
         plan.learn_pause(MS + scattered.randrange(MS // 10), 80 * MS, held=number >= 3)
         assert number < 2 or plan.holds_ns(0)
-
-
-def test_a_clock_does_not_stay_in_a_longer_pause_however_much_pauses_scatter() -> None:
-    scattered, plan = random.Random(7), plan_of([900])
-    for number in range(11):
-        longer_ns = 10 * MS if number >= 3 else 0
-        plan.learn_pause(30 * MS + longer_ns + scattered.randrange(20 * MS), 1_000 * MS, held=number >= 3)
-    assert not plan.holds_ns(0)
 
 
 @pytest.mark.parametrize(("rest_ms", "stays"), [(20, True), (60, False)])

@@ -50,15 +50,6 @@ def test_a_limit_that_is_given_counts_for_all_gpus_of_the_node() -> None:
     assert 2 * downs_in(calls_of(4, 20.0), 20) == pytest.approx(20 / 4 * 20 + 8, abs=3)
 
 
-def test_a_budget_that_is_used_up_recovers() -> None:
-    calls = calls_of(calls_per_s=1.0)
-    calls.allows_down(0)
-    for _ in range(20):
-        calls.called(CALL_NS)
-    assert not calls.allows_down(S)
-    assert calls.allows_down(30 * S)
-
-
 @given(
     st.one_of(st.none(), st.floats(min_value=0, allow_nan=False, exclude_min=True)),
     st.integers(0, 1 << 40),
@@ -183,15 +174,6 @@ def test_a_process_whose_driver_hangs_does_not_stop_the_others(
     assert driver.waited_ns >= 20_000_000
 
 
-def test_a_process_that_is_killed_in_its_turn_gives_it_up(processes: Processes, path: str) -> None:
-    process = start(processes, path, "locked")
-    process.kill()
-    process.wait()
-    driver = HostDriver(path)
-    with driver.turn():
-        assert driver.waited_ns < driver_calls._PATIENCE_NS
-
-
 @pytest.mark.parametrize("what", ["a folder", "a link", "a pipe", "no folder for it"])
 def test_without_a_usable_file_a_process_is_alone(tmp_path: Path, what: str) -> None:
     path, elsewhere = tmp_path / "run" / "driver", tmp_path / "elsewhere"
@@ -216,12 +198,6 @@ def test_a_file_of_another_user_is_not_used(path: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     other = HostDriver(path)
     assert (mine.others(), other.others()) == (0, 0)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff" * 5000, os.urandom(4096)])
-def test_what_stands_in_the_file_does_not_matter(path: str, content: bytes) -> None:
-    Path(path).write_bytes(content)
-    assert HostDriver(path).others() == 0
 
 
 def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -90,14 +90,6 @@ def test_a_clock_that_acts_only_in_the_second_instruction_is_learned_from_that()
     assert bench.middle_ns(900) == pytest.approx(FAST_NS + 30 * MS, rel=0.02)
 
 
-def test_a_request_that_came_early_shows_only_that_the_clock_acts_no_later() -> None:
-    bench = Bench()
-    for _ in range(9):
-        bench.change(1410, 900, SLOW_NS, after_ns=15 * MS)
-    assert bench.model.latency(900).high_ns <= 15 * MS
-    assert bench.model.latency(900).low_ns < 5 * MS
-
-
 @pytest.mark.parametrize(("acts_ms", "low_ms", "high_ms"), [(10, 8, 12), (70, 30, 999)])
 def test_an_instruction_in_which_the_next_clock_was_set_shows_whether_it_acted_before_the_end(
     acts_ms: int, low_ms: int, high_ms: int
@@ -196,13 +188,6 @@ def noisy(acts_ns: int, changes: int) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("acts_ns", [2 * MS, 70 * MS])
-def test_where_durations_scatter_a_latency_is_known_roughly_and_then_the_longest_likely_one(acts_ns: int) -> None:
-    bench = noisy(acts_ns, 24)
-    assert 1e9 * bench.model.learned_s[1305] >= bench.middle_ns(1305)
-    assert 1e9 * bench.model.learned_s[1305] == pytest.approx(acts_ns, abs=0.25 * FAST_NS)
-
-
 def test_a_latency_that_few_changes_have_shown_is_not_known() -> None:
     bench = noisy(40 * MS, 2)
     assert not bench.model.learned_s
@@ -225,29 +210,11 @@ def test_a_latency_that_seems_sure_is_corrected_by_instructions_that_take_as_lon
     assert bench.model.latency(900).low_ns > 20 * MS
 
 
-def test_an_outlier_does_not_move_what_is_learned() -> None:
-    bench = Bench()
-    for acts_ms in (20, 20, 20, 80, 20, 20):
-        bench.change(1410, 900, took(acts_ms * MS, SLOW_NS, FAST_NS))
-    assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=MS)
-
-
 def test_what_was_learned_while_the_gpu_was_throttled_is_replaced_by_later_measurements() -> None:
     bench = Bench()
     for acts_ms in (5,) * 9 + (30,) * 60:
         bench.change(1410, 900, took(acts_ms * MS, SLOW_NS, FAST_NS))
     assert bench.middle_ns(900) == pytest.approx(30 * MS, abs=2 * MS)
-
-
-def test_a_sample_of_two_clocks_that_hardly_differ_counts_little() -> None:
-    bench = Bench()
-    for _ in range(5):
-        bench.steadily(1, 1410, FAST_NS)
-        bench.steadily(1, 900, round(1.03 * FAST_NS))
-    for _ in range(3):
-        bench.change(1410, 900, took(20 * MS, SLOW_NS, FAST_NS))
-        bench.change(1410, 900, took(80 * MS, round(1.03 * FAST_NS), FAST_NS), kind=1)
-    assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=MS)
 
 
 def test_a_usual_duration_that_is_a_little_wrong_is_not_learned_as_a_long_latency() -> None:
@@ -279,13 +246,6 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
 
 
 # ---- clocks of which little is known
-
-
-def test_an_unknown_clock_may_act_as_late_or_as_soon_as_the_others() -> None:
-    model = LatencyModel(known_ns={900: 10 * MS, 1200: 30 * MS, 1410: 30 * MS}, top_mhz=1410)
-    assert model.latency(915).low_ns < 15 * MS
-    assert model.latency(915).high_ns > 25 * MS
-    assert not model.knows(915)
 
 
 def test_where_all_clocks_act_after_the_same_time_a_further_one_is_known_without_samples() -> None:

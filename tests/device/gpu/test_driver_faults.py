@@ -118,16 +118,6 @@ def test_a_reset_without_an_effect_is_made_again(tmp_path_factory: pytest.TempPa
         assert one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] == 5
 
 
-def test_a_reset_without_an_effect_in_between_is_seen_and_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with bench(tmp_path_factory) as one:
-        one.at(4.0, lambda: setattr(one.nvml, "resets_without_effect", 1))
-        one.request_clock(2.0, 1395)
-        one.request_clock(5.0, 0)
-        one.at(12.0, lambda: one.nvml.set_mhz.append(-1))
-        assert one.run(20.0) == 0
-        assert one.nvml.set_mhz[: one.nvml.set_mhz.index(-1)][-2:] == [1395, 0]
-
-
 def test_the_next_process_finishes_what_the_driver_has_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     with bench(tmp_path_factory, Fault("nvmlDeviceSetPowerManagementLimit", 999, first=3)) as one:
         one.ask(1.0, ask="limits")

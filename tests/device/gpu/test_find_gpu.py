@@ -98,18 +98,9 @@ def test_a_value_that_does_not_name_a_gpu_is_refused(monkeypatch: pytest.MonkeyP
         (None, [0, 1, 2]),
         ("", []),
         ("2,0", [2, 0]),
-        (" 1 , 2", [1, 2]),
         ("GPU-bbbb", [2]),
         ("0,0", []),
-        (f"0,{UUIDS[1]}", [0]),
-        ("0,MIG-1234,1", [0]),
-        (f"{UUIDS[1]},{UUIDS[1]}", []),
-        (f" {UUIDS[1]}", []),
-        ("0,-1,1", [0]),
         ("1,7,2", [1]),
-        ("1gpu2,2ampere", [1, 2]),
-        ("+1,-0", [1, 0]),
-        ("1,,2", [1]),
     ],
 )
 def test_the_visible_gpus_are_those_of_torch(

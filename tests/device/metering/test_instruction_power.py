@@ -108,20 +108,6 @@ def test_a_tick_in_which_the_clock_changes_counts_for_both_clocks() -> None:
     assert powers["forward900"].power == pytest.approx(300, rel=1e-3)
 
 
-def test_a_clock_that_is_replaced_before_it_acts_never_ran() -> None:
-    instructions = [("forward", n * 70 * MS, (n + 1) * 70 * MS) for n in range(40)]
-    powers = fitted(instructions, two_clocks(instructions, []), [(0, 1410), (1500 * MS, 900), (1490 * MS, 1410)])
-    assert powers.keys() == {"forward1410"}
-
-
-def test_the_mean_clock_of_an_instruction_counts_the_time_at_each_clock() -> None:
-    fit = PowerFit(1410)
-    for acts_ms, mhz in ((0, 0), (100, 1000), (225, 1400)):
-        fit.clock_acts(acts_ms * MS, mhz)
-    instructions = [(n * 100 * MS, (n + 1) * 100 * MS) for n in range(4)]
-    assert list(fit.mean_clocks([("forward", *each) for each in instructions])) == [0, 1000, 1300, 1400]
-
-
 def test_the_default_clock_counts_as_the_highest_one_where_an_instruction_ran_at_it_for_a_part() -> None:
     fit = PowerFit(top_mhz=1400)
     fit.clock_acts(0, 1000)

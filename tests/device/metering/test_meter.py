@@ -58,24 +58,6 @@ def test_a_known_power_curve_is_interpolated_between_readings() -> None:
     assert curve.at(2000 * MS) == pytest.approx(energy_j(2.0))
 
 
-def test_a_curve_without_readings_is_zero_and_time_does_not_go_back() -> None:
-    curve = EnergyCurve()
-    assert curve.at(5) == 0.0
-    curve.add(10, 1.0)
-    curve.add(10, 99.0)
-    assert curve.at(1000) == 1.0
-
-
-def test_the_curve_stays_small_and_still_right() -> None:
-    curve = EnergyCurve()
-    for i in range(100_000):
-        curve.add(i * MS, i * 0.1)
-    assert len(curve.within(0, 100_000 * MS)) <= 4097
-    assert curve.at(777 * MS) == pytest.approx(77.7)
-    curve.forget_before(99_000 * MS)
-    assert curve.at(99_500 * MS) == pytest.approx(9950.0)
-
-
 def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measured() -> None:
     meter = new_meter(profile_steps=2)
     for i in range(200):
@@ -118,14 +100,6 @@ def test_a_result_in_turns_ends_although_its_last_step_did_not_run_as_scheduled(
     for step in range(8):
         found += results(meter, step_marks(step * 100, step, 7, [], step * 100 + 50, strayed=step == 5, until=6))
     assert [[step.step for step in one.steps] for one in found] == [[1, 2, 3, 4]]
-
-
-def test_a_rank_that_hears_of_turns_after_their_end_measures_nothing() -> None:
-    meter = at_100_w()
-    found: list[Measured] = []
-    for step in range(8, 12):
-        found += results(meter, step_marks(step * 100, step, 7, [], step * 100 + 50, until=6))
-    assert found == []
 
 
 def test_a_new_number_starts_a_new_window_and_an_unfinished_one_is_dropped() -> None:
@@ -180,32 +154,6 @@ def ticking(curve: EnergyCurve, power_w: float, *, tick_ms: int = 100, read_ms: 
         curve.add(t_ms * MS, t_ms // tick_ms * tick_ms * power_w / 1000)
 
 
-def test_a_counter_that_ticks_is_taken_to_have_moved_between_two_readings() -> None:
-    curve = EnergyCurve()
-    ticking(curve, 200.0)
-    points = curve.within(450 * MS, 2450 * MS)
-    assert [energy_j for _, energy_j in points] == pytest.approx([20.0 * n for n in range(5, 25)])
-    assert all(abs(t_ns / MS - n * 100) <= 10 for n, (t_ns, _) in enumerate(points, start=5))
-    assert curve.at(2450 * MS) - curve.at(550 * MS) == pytest.approx(380, rel=0.01)
-
-
-def test_a_step_waits_for_the_tick_behind_its_end() -> None:
-    meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=1090)
-    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 1060)
-    assert results(meter, marks) == []
-    assert results(meter, []) == [], "the counter has not ticked since"
-    ticking(meter.curve, 200.0, until_ms=1200)
-    assert [one.steps[0].energy_j for one in results(meter, [])] == [pytest.approx(112, abs=4)]
-
-
-def test_a_counter_that_stands_still_is_not_waited_for_for_ever() -> None:
-    meter = new_meter()
-    for t_ms in range(0, 3000, 20):
-        meter.curve.add(t_ms * MS, 5.0 if t_ms < 500 else 6.0)
-    assert len(results(meter, step_marks(100, 0, 1, [], 700) + step_marks(700, 1, 1, [], 1500))) == 1
-
-
 def test_a_counter_that_fails_is_not_waited_for_and_what_is_not_known_is_no_result() -> None:
     meter = new_meter()
     ticking(meter.curve, 200.0, until_ms=300)
@@ -230,15 +178,6 @@ def test_after_a_gap_of_the_counter_only_steps_that_begin_later_have_energy() ->
     assert [(one.first_step, one.steps[0].energy_j) for one in found] == [(4, pytest.approx(40, rel=0.01))]
 
 
-def test_without_energy_for_good_results_have_times() -> None:
-    meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=300)
-    meter.curve.break_off()
-    meter.curve.clear()
-    found = results(meter, step_marks(500, 0, 1, [], 600) + step_marks(600, 1, 1, [], 800))
-    assert [(step.time_s, step.energy_j) for step in found[0].steps] == [(pytest.approx(0.2), 0.0)]
-
-
 def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
     meter = new_meter()
     marks = step_marks(0, 0, 1, [(0, 10, 60)], 100)
@@ -247,18 +186,6 @@ def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
     assert list(meter.pace) == [(0, 1, pytest.approx(0.06))]
     assert meter.last_step is not None
     assert meter.last_step.time_s == pytest.approx(0.1)
-
-
-def test_where_the_counter_ticks_slowly_a_result_covers_more_steps() -> None:
-    meter = new_meter(profile_steps=2)
-    ticking(meter.curve, 200.0, tick_ms=500, until_ms=9000)
-    found = []
-    for step in range(20):
-        found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
-    assert len(found) == 1
-    energies_j = [one.energy_j for one in found[0].steps]
-    assert len(energies_j) > 4
-    assert sum(energies_j) == pytest.approx(80 * len(energies_j), rel=0.05)
 
 
 def measured_with_slow_ticks(tick_ms: int, step_ms: int, switch_ms: int) -> tuple[Measured, StepMeter]:
