@@ -12,10 +12,10 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
-from pfo_fs.coordination import SitePolicy, read_site_policy
+from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
 from pfo_fs.helper.power_limit_files import Asked, carry_out
 from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
@@ -31,7 +31,10 @@ class OpenDirectory:
 
 @dataclass(frozen=True)
 class CreateJob:
-    """Make the directory if it is not there, and the job's folder in it; result: `CreatedJob`."""
+    """Make the directory if it is not there, and the job's folder in it; choose which process schedules the job.
+
+    Result: `CreatedJob`.
+    """
 
     body: bodies.JobBody
     attempt: str
@@ -39,34 +42,16 @@ class CreateJob:
 
 @dataclass(frozen=True)
 class CreatedJob:
-    """A new job, the id of its directory, and whether that is switched off."""
+    """A new job, the id of its directory, whether it is switched off, and which process schedules the job.
+
+    `coordination`: empty if that could not be found out. `warning`: text for the log about it; may be empty.
+    """
 
     job_id: str
     directory_id: str
     off: bool = False
-
-
-@dataclass(frozen=True)
-class AskWhoSchedules:
-    """Read, after a pause, whether a daemon has claimed the job, and whether one runs; result: `WhoSchedules`."""
-
-
-@dataclass(frozen=True)
-class WhoSchedules:
-    """What the directory says about the process that schedules the job.
-
-    `daemon_problem`: why the record of a daemon cannot be read; empty if it can, or if there is none.
-    """
-
-    claimed: bool
-    daemon: bodies.DaemonBody | None
-    daemon_problem: str = ""
-    site: SitePolicy = field(default_factory=SitePolicy)
-
-
-@dataclass(frozen=True)
-class ClaimForRank0:
-    """Claim the job for its own rank 0; result: the kind that has the claim, `daemon` or `local`."""
+    coordination: Literal["daemon", "local", "none", ""] = "daemon"
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,14 +122,20 @@ class WriteResults:
     results: tuple[bodies.ResultBody, ...]
 
 
-Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch
+Question: TypeAlias = OpenDirectory | CreateJob | PollSchedule | ReadSwitch
 Record: TypeAlias = bodies.OrderBody | bodies.ProgressBody | bodies.IterationTimesBody | bodies.EndBody
 """Written as it is, to its own file."""
 Write: TypeAlias = RegisterRanks | Record | WriteResults | Asked
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = (
-    "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
-)
+Result: TypeAlias = "bool | CreatedJob | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
+
+_SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
+"""A daemon counts as dead if its heartbeat does not change for three of its intervals, within these bounds.
+
+The daemon writes the heartbeat once a second, and later than that on a busy machine.
+"""
+_BUSY_DAEMON_S = 5.0
+"""If a running daemon has not claimed the job after this time, it will do so later, and the ranks do not wait."""
 
 
 class DirectoryOperations:
@@ -206,18 +197,6 @@ class DirectoryOperations:
                 return is_local(self._root)
             case CreateJob(body, attempt):
                 return self._create(body, attempt)
-            case AskWhoSchedules():
-                time.sleep(0.02 if is_local(self._root) else 0.1)
-                # By listing: an NFS client remembers for half a minute that a name was not there.
-                claimed = "coordinator.json" in self.folder.names()
-                try:
-                    daemon, problem = self.shared.read(bodies.DaemonBody), ""
-                except RecordError as error:
-                    daemon, problem = None, str(error)
-                return WhoSchedules(claimed, daemon, problem, read_site_policy(self.shared))
-            case ClaimForRank0():
-                mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
-                return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
             case RegisterRanks():
@@ -275,7 +254,53 @@ class DirectoryOperations:
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        return CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+        created = CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+        try:
+            if body.coordination in ("daemon", "none"):
+                return replace(created, coordination=body.coordination)
+            site = read_site_policy(self.shared)
+            if site.daemon_only:
+                why = "site.yaml allows only a daemon to schedule; default clocks until a daemon claims this job"
+                coordination: Literal["daemon", "local"] = "daemon"
+            else:
+                coordination, why = self._choose(auto=body.coordination == "auto")
+        except PfoError as error:
+            return replace(created, coordination="", warning=str(error))
+        return replace(created, coordination=coordination, warning="; ".join(filter(None, (site.warning, why))))
+
+    def _choose(self, *, auto: bool) -> tuple[Literal["daemon", "local"], str]:
+        """Chooses which process schedules a new job: with `auto` a running daemon that claims it, else rank 0's helper.
+
+        Returns:
+            The choice, and a text for the log about it, which may be empty.
+        """
+        begun_s = moved_s = time.monotonic()
+        before, moves = (-1, -1), -1
+        while True:
+            time.sleep(0.02 if is_local(self._root) else 0.1)
+            try:
+                daemon, why = self.shared.read(bodies.DaemonBody), ""
+            except RecordError as error:
+                daemon, why = None, f"{error}; rank 0 schedules this job itself unless that daemon does"
+            # By listing: an NFS client remembers for half a minute that a name was not there.
+            claimed = "coordinator.json" in self.folder.names()
+            if not auto or claimed or daemon is None or daemon.stopped:
+                return self._claim(), why if auto else ""
+            now_s, heartbeat = time.monotonic(), (daemon.generation, daemon.counter)
+            if heartbeat != before:
+                before, moves, moved_s = heartbeat, moves + 1, now_s
+            if now_s - moved_s > min(_LONGEST_SILENCE_S, max(_SHORTEST_SILENCE_S, 3 * daemon.interval_s)):
+                return self._claim(), f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
+            if moves > 0 and now_s - begun_s > _BUSY_DAEMON_S:
+                return (
+                    "daemon",
+                    f"the daemon on {daemon.host} runs but is busy; default clocks until it claims this job",
+                )
+
+    def _claim(self) -> Literal["daemon", "local"]:
+        """Claims the job for its rank 0; returns which kind of process has the claim, since another may be first."""
+        mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
+        return "daemon" if self.folder.claim_coordinator(mine).kind == "daemon" else "local"
 
     def _is_off(self) -> bool:
         """Whether this job starts switched off; if that cannot be read now, the first look at the switch tells."""
