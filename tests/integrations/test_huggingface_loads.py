@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torchrun import torchrun
 
-from pfo_fs.integrations.huggingface_loads import HFLoadClocks
+from pfo_fs.integrations.huggingface import HFLoadClocks
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 torch: Any = pytest.importorskip("torch")
@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_hf_packed.py"
 
 TRAINING = """
 import json, logging, random, sys, torch, transformers
-from pfo_fs.integrations.huggingface_loads import HFLoadClocks
+from pfo_fs.integrations.huggingface import HFLoadClocks
 
 class Model(torch.nn.Module):
     kernels = None
