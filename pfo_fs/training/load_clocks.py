@@ -32,6 +32,12 @@ class _StepOptimizer(PFOFileOptimizer):
 
     _broadcasts = False
 
+    def follow_loads(self, lost_time: float, orders: Orders, profile_path: str | None) -> StepLoads:
+        """Lets each step without a schedule have one clock, which comes from its loads."""
+        job = self._joined
+        self._loads = join_loads(self.parallel_dims, lost_time, orders, profile_path, job, self._problem, self._link)
+        return self._loads
+
 
 class LoadClocks(InTraining):
     """Lowers the clocks of ranks that have less work in a step, so that all end it together; training takes no longer.
@@ -92,19 +98,18 @@ class LoadClocks(InTraining):
             # Nothing is planned from what instructions take, so one step shows that they are marked.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
             given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
-            self.optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
-            if not self.optimizer.follows:
+            self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
+            if not optimizer.follows:
                 return  # it has said why
             try:
                 path = None if profile_path is None else os.path.abspath(os.fspath(profile_path))
-                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders, path)
-                self._loads = self.optimizer.follow_loads(join)
+                self._loads = optimizer.follow_loads(float(lost_time), orders, path)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
                     self._parameters = [tensor for tensor in model.parameters() if tensor.requires_grad]
             except BaseException as error:
                 if self._guard.strict or not isinstance(error, Exception):
-                    self.optimizer.close("crashed", str(error))
+                    optimizer.close("crashed", str(error))
                 raise
 
     def step(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:

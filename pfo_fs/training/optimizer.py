@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from pfo_fs.device.simulated.gpu import SimulatedKernels
-    from pfo_fs.training.step_loads import JoinLoads, StepLoads
+    from pfo_fs.training.step_loads import StepLoads
 
 log = logging.getLogger("pfo_fs")
 
@@ -215,11 +215,6 @@ class PFOFileOptimizer(ZeusCallbacks):
     def schedule_number(self) -> int:
         """The schedule in force; -1 before the first one."""
         return self._switcher.number
-
-    def follow_loads(self, join: JoinLoads) -> StepLoads:
-        """Lets each step without a schedule have one clock, which comes from its loads (`LoadClocks`)."""
-        self._loads = join(self._joined, self._problem, self._link)
-        return self._loads
 
     def on_step_begin(self) -> None:
         """Marks the beginning of an iteration; a schedule that is due comes into force here."""
