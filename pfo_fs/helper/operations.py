@@ -234,11 +234,7 @@ class DirectoryOperations:
         self._folder = folder
 
     def _look_for_root(self, *, may_come_back: bool) -> None:
-        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer.
-
-        Args:
-            may_come_back: Whether it has been there, so that its absence may pass too.
-        """
+        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer."""
         try:
             there = stat.S_ISDIR(os.stat(self._root).st_mode)
         except FileNotFoundError:

@@ -70,11 +70,7 @@ class HelperState:
         return self.handle(e.TimePassed(), self._now_s)
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Handles an event; returns what to do, in this order.
-
-        Args:
-            now_s: Monotonic time, never less than before.
-        """
+        """Handles an event; returns what to do, in this order."""
         self._now_s = max(self._now_s, now_s)
         match event:
             case e.MessageArrived(client, message):

@@ -172,12 +172,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         trainer.train()
 
     `attach` is a collective call of all ranks. `Trainer(callbacks=[...])` takes the callback, too. The Trainer's logs
-    get `metrics()`. Clocks are the default again when training ends.
-
-    Args:
-        shared_dir, loads: As for `LoadClocksCallback`: the shared directory, and what reads the load of a batch (by
-            default `pfo_fs.loads.from_batch`).
-        options: Other arguments of `LoadClocks`.
+    get `metrics()`. Clocks are the default again when training ends. The arguments are those of `LoadClocksCallback`.
 
     Raises:
         ConfigError: transformers is not installed.

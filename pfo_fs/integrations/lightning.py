@@ -51,9 +51,6 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         args, options: Arguments of `GlobalPowerLimitOptimizer`. It is made when training is set up, because ranks
             can exchange messages only then.
 
-    Attributes:
-        optimizer: The `GlobalPowerLimitOptimizer`; before the first training, one that does nothing.
-
     Raises:
         InvalidArgument: As `GlobalPowerLimitOptimizer`.
         ConfigError: Lightning is not installed.
@@ -108,9 +105,6 @@ class LoaderWithLoads:
     """A data loader that fetches all micro-batches of a step before it gives the first, and keeps their loads.
 
     In all else, and where the trainer does not train with it, it is the loader.
-
-    Args:
-        steps: Gets the loads of the steps that have not begun yet, one list for each.
     """
 
     _loader: DataLoader
@@ -155,12 +149,8 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
 
     A step is an optimizer step: with `accumulate_grad_batches`, all its micro-batches are fetched before the first one
     runs. Validation is no part of a step. The trainer's loggers get `metrics()` every `log_every_n_steps` steps. Clocks
-    are the default again when training ends, also by an exception. `LoadClocks` is made when training starts.
-
-    Args:
-        shared_dir, loads: As for `LoadClocksCallback`: the shared directory, and what reads the load of a batch (by
-            default `pfo_fs.loads.from_batch`).
-        options: Other arguments of `LoadClocks`.
+    are the default again when training ends, also by an exception. `LoadClocks` is made when training starts. The
+    arguments are those of `LoadClocksCallback`.
 
     Raises:
         ConfigError: Lightning is not installed.

@@ -91,9 +91,9 @@ class CudaEventTracker(InstructionTracker):
         self._record(_STEP)
         return one_clock
 
-    def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
+    def begin(self, name: str, *, stage: int | None = None) -> None:
         """Begins an instruction."""
-        super().begin(name, stage=stage, microbatch=microbatch)
+        super().begin(name, stage=stage)
         if self._recording:
             name = name if isinstance(name, str) else str(name)
             self._record(self._begin_codes.get(name) or self._codes(name))

@@ -66,9 +66,6 @@ class LoadClocks(InTraining):
         profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
         strict: Raise errors in place of a warning.
         options: Other arguments of `PFOFileOptimizer`, such as `device`, `clock_backend`.
-
-    Attributes:
-        optimizer: The `PFOFileOptimizer`, which has joined the job.
     """
 
     def _start_as_nothing(self, strict: bool = False) -> None:

@@ -163,7 +163,7 @@ def join_loads(
     """
     clocks = job.clocks
     mine = clocks.message
-    if not mine and job.parts.switching.mode_now == "launch":
+    if not mine and job.parts.switching.mode == "launch":
         mine = f"clocks cannot follow the device here ({job.parts.switching.note or 'switching=launch'})"
     if not 0 <= lost_time < 1:
         mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"

@@ -41,23 +41,16 @@ class ChosenSwitching:
     """How clocks are switched in this process.
 
     Attributes:
-        mode: `device`, with a marker, or `launch`.
         note: For people: how it works, or why it is not what was asked for.
     """
 
-    mode: str
-    marker: ProgressMarker | None
-    note: str
+    marker: ProgressMarker | None = None
+    note: str = ""
 
     @property
-    def mode_now(self) -> str:
-        """The mode, after marks may have failed."""
-        return self.mode if self.marker is None or self.marker.works else "launch"
-
-    def stop_marks(self) -> None:
-        """Marks nothing any more: there is no clock process that would read the marks."""
-        if self.marker is not None:
-            self.marker.stop()
+    def mode(self) -> str:
+        """`device`, or `launch`, also after marks have failed."""
+        return "device" if self.marker is not None and self.marker.works else "launch"
 
 
 def choose_switching(
@@ -77,12 +70,12 @@ def choose_switching(
         on_problem: Called with a text, once, if marks of the device's progress fail later.
     """
     if asked == "launch":
-        return ChosenSwitching("launch", None, "")
+        return ChosenSwitching()
     try:
         write, how = _device_marks(clocks, spec, kernels, device)
-        return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
+        return ChosenSwitching(ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
-        return ChosenSwitching("launch", None, f"not at device time: {error}")
+        return ChosenSwitching(None, f"not at device time: {error}")
 
 
 def _device_marks(
@@ -141,7 +134,7 @@ class StepParts:
             from pfo_fs.device.simulated.gpu import SimulatedKernels
 
             kernels = SimulatedKernels(name, stages=dims.pp_degree)
-        chosen = ChosenSwitching("launch", None, "")
+        chosen = ChosenSwitching()
         if clocks.info.clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
             chosen = choose_switching(asked, clocks, spec, kernels, device=request.device, on_problem=on_problem)
             if chosen.note:

@@ -344,14 +344,6 @@ def follower() -> Follower:
     return Follower()
 
 
-@pytest.mark.parametrize("kind", ["helper_feed", "broadcast_feed"])
-def test_a_feed_that_hears_nothing_asks_for_nothing(follower: Follower, kind: str) -> None:
-    feed = getattr(follower, kind)()
-    assert {follower.step(feed, step) for step in range(20)} == {None}
-    assert not follower.switcher.is_suspended
-    feed.close()
-
-
 def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_step_and_back() -> None:
     medium, now_s = Medium(), [100.0]
     followers = [Follower(), Follower()]

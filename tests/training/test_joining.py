@@ -150,15 +150,6 @@ def test_a_gpu_that_cannot_be_found_on_one_rank_is_one_warning_and_with_strict_t
         assert caplog.text.count(f"rank {rank}: there is no such GPU") == 1
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("rank", [0, 2])
-def test_an_error_that_was_not_foreseen_is_raised_on_all_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, strict: bool
-) -> None:
-    fail_on(monkeypatch, rank, MemoryError("too much"))
-    assert error_of_all(join_all(tmp_path, strict=strict)) == (CoordinationError, f"rank {rank}: MemoryError: too much")
-
-
 def test_a_job_that_cannot_be_described_is_the_same_error_on_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,12 +158,6 @@ def test_a_job_that_cannot_be_described_is_the_same_error_on_all_ranks(
 
     monkeypatch.setattr(JobJoiner, "_job_body", refuse_to_describe)
     assert error_of_all(join_all(tmp_path)) == (ConfigError, "rank 0: job_metadata cannot be right: too long")
-
-
-@pytest.mark.parametrize("length", [4097, 1_000_000])
-def test_long_metadata_has_the_same_outcome_on_all_ranks(tmp_path: Path, length: int) -> None:
-    outcomes = join_all(tmp_path, job_metadata="x" * length)
-    assert len({getattr(outcome, "coordination", str(outcome)) for outcome in outcomes}) == 1
 
 
 @pytest.mark.parametrize("strict", [{0: True}, {1: True}, True])
