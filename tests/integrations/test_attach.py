@@ -55,11 +55,6 @@ def test_a_torch_that_works_in_another_way_is_named(missing: str) -> None:
         TorchPipeline(schedule)
 
 
-def test_a_schedule_without_a_loss_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has no loss_fn"):
-        TorchPipeline(fake_schedule(_loss_fn=None))
-
-
 def test_wraps_are_undone_down_to_what_was_there_but_not_those_of_others_on_top() -> None:
     thing, wraps = SimpleNamespace(own="before", other="before"), ObjectWraps()
     for name in ("own", "other", "new"):
@@ -98,13 +93,6 @@ def test_the_order_is_that_of_the_actions_that_run_and_not_that_of_the_class() -
     that_run = {0: actions("0F0", "0S0", "0B0", "0F1", "0B1"), 1: actions("1F0", "1B0", "1F1", "1B1")}
     adapter = TorchPipeline(fake_schedule(pipeline_order=of_class, pipeline_order_with_comms=that_run))
     assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "backward", "forward", "backward"]
-
-
-def test_a_schedule_that_tells_no_order_is_followed_by_what_its_first_step_shows() -> None:
-    adapter = TorchPipeline(fake_schedule())
-    assert adapter.orders() == []
-    del adapter._schedule.pipeline_order
-    assert adapter.orders() == []
 
 
 def test_a_second_attachment_is_refused_until_the_first_is_closed() -> None:

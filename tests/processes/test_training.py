@@ -188,18 +188,6 @@ def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
 
 
 @pytest.mark.slow
-def test_strict_raises_where_the_schedule_is_not_followed(start_job: Callable[..., Job], tmp_path: Path) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text("[[('forward', 1200)]]")
-    given = {"mesh": {"pp": 1}, "strict": True, "steps": 5}
-    job = start_job(1, {**given, "scheduler": "PointSolution", "scheduler_args": {"solution_path": str(plan)}})
-    assert job.finish() != 0
-    assert any("InstructionMismatch" in line and "got 'backward'" in line for line in job.log) or any(
-        "training ran 'backward'" in line for line in job.log
-    )
-
-
-@pytest.mark.slow
 def test_a_rank_without_the_directory_does_not_hold_up_training(
     start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
 ) -> None:
@@ -211,27 +199,6 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(
     with told_on_failure(job):
         assert job.finish() == 0
         assert len(job.of(done=True)) == 2
-
-
-@pytest.mark.slow
-def test_a_directory_that_cannot_be_used_leaves_training_alone(start_job: Callable[..., Job], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    job = start_job(2, {"mesh": {"pp": 2}, "steps": 5, "shared_dir": str(tmp_path / "file/pfo")})
-    with told_on_failure(job):
-        assert job.finish() == 0
-        assert len(job.of(done=True)) == 2
-        assert {line["coordination"] for line in job.having("coordination")} == {"off"}
-        said = [line for line in job.log if "training goes on at default clocks" in line]
-        assert len(said) == 2, "once by each rank"
-        assert "Not a directory" in said[0]
-
-
-def test_degrees_that_do_not_match_the_world_size_are_an_error_if_strict(start_job: Callable[..., Job]) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}, "pp_degree": 3, "steps": 1, "strict": True})
-    job.finish()
-    errors = [line["error"] for line in job.having("error")]
-    assert len(errors) == 2
-    assert "world_size 2 is not pp_degree 3" in errors[0]
 
 
 @pytest.mark.slow

@@ -435,10 +435,3 @@ def test_a_broadcast_schedule_has_as_many_steps_wherever_it_starts_and_a_persons
         assert runs[0] == runs[1] == [None] * 3 + [0] * 6 + expected
         assert [follower.switcher.number for follower in followers] == [1, 1]
         assert all(follower.switcher.measured_until == -1 for follower in followers), "it has ended"
-
-
-def test_a_job_of_one_rank_follows_a_persons_schedule_until_the_step_that_the_person_named(follower: Follower) -> None:
-    feed = follower.helper_feed(at_once=True)
-    assert follower.step(feed, 6, new_schedule(0)) == 0
-    assert follower.step(feed, 7, new_schedule(1, start_step=9, steps=3, after=0, by_hand=True)) == 1
-    assert [follower.step(feed, step) for step in range(8, 14)] == [1] * 4 + [0] * 2

@@ -151,11 +151,6 @@ def run_example(program: str, folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_example_with_packed_sequences_saves_energy(tmp_path: Path) -> None:
-    assert "control steps" in run_example("train_packed.py", tmp_path).splitlines()[-1]
-
-
-@pytest.mark.slow
 def test_what_loads_make_of_the_time_of_real_pipelines_is_learned_and_training_is_bit_equal(tmp_path: Path) -> None:
     plain = run_example("train_packed_pipeline.py", tmp_path / "without", "--iterations", "40", "--without")
     output = run_example("train_packed_pipeline.py", tmp_path / "with", "--iterations", "40")
