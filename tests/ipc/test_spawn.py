@@ -409,17 +409,6 @@ def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known
     assert child.how_it_ended() == " (without a word, as after SIGKILL)"
 
 
-def test_a_program_that_closes_all_its_files_still_knows_whether_a_process_that_outlives_it_runs(
-    child_module: Callable[[str], str], wait_for: WaitFor
-) -> None:
-    child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
-    wait_for(lambda: child.pid, what="its id")
-    os.close(child.output)
-    assert child.poll() is None
-    child.kill()
-    child.wait(20)
-
-
 def test_a_process_that_outlives_training_and_ends_before_it_begins_leaves_its_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
