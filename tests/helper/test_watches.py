@@ -128,15 +128,6 @@ def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Direc
     clock.now += 700
     assert not outage.is_lost
     assert outage.error == "no space left"
-<<<<<<< HEAD
-
-
-def test_a_directory_that_answers_now_and_then_answers(outage: DirectoryHealth, clock: Clock) -> None:
-    for _ in range(700):
-        outage.ended("read", FULL)
-        clock.now += 1
-        outage.ended("read", None)
-    assert not outage.is_lost
 
 
 def test_what_a_plan_saves_is_logged_when_it_stays_and_again_only_when_that_changes() -> None:
@@ -151,5 +142,3 @@ def test_what_a_plan_saves_is_logged_when_it_stays_and_again_only_when_that_chan
         (logging.WARNING, "schedule.yaml: line 3: what?"),
         (logging.INFO, "schedule 3 stays: saves 9.1 ± 0.2 %"),
     ]
-=======
->>>>>>> 5db04a63 (Fewer words and wrappers; tests that chaos, state machines and properties repeat are gone)
