@@ -15,6 +15,10 @@ from pfo_fs.training.optimizer import PFOFileOptimizer
 from pfo_fs.training.step_loads import StepLoads, join_loads
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.utils.hooks import RemovableHandle
+
     from pfo_fs.device.simulated.gpu import SimulatedKernels
 
 _WORK = "work"
@@ -72,8 +76,8 @@ class LoadClocks(InTraining):
         """Makes all methods do nothing, until the job is joined."""
         self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
-        self._hooks: list[Any] = []
-        self._parameters: list[Any] = []  # of the model, until one of its forwards or of their gradients is seen
+        self._hooks: list[RemovableHandle] = []
+        self._parameters: list[Tensor] = []  # of the model, until one of its forwards or of their gradients is seen
         self._in_step = self._in_backward = self._closed = self._has_misread = False
         self._given_loads = self._backwards_left = self._unmarked = 0
         self._by_backward = False  # whether the model's last backward has ended the step's work
@@ -83,7 +87,7 @@ class LoadClocks(InTraining):
         self,
         shared_dir: str | bytes | os.PathLike[str],
         *,
-        model: Any = None,
+        model: Module | None = None,
         orders: Orders = (),
         lost_time: float = LOST_TIME,
         profile_path: str | os.PathLike[str] | None = None,
@@ -109,7 +113,7 @@ class LoadClocks(InTraining):
                     optimizer.close("crashed", str(error))
                 raise
 
-    def step(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
+    def step(self, loads: Iterable[object] | None, ahead: Sequence[Iterable[object] | None] = ()) -> None:
         """Begins a step.
 
         Args:
@@ -154,7 +158,7 @@ class LoadClocks(InTraining):
             )
         self._end_step()
 
-    def _listed(self, values: Any) -> list[Any] | None:
+    def _listed(self, values: Iterable[object] | None) -> list[object] | None:
         """Returns the values as a list; None if they are none, or their reader raises an error."""
         try:
             return None if values is None else list(values)
@@ -187,7 +191,7 @@ class LoadClocks(InTraining):
             self.optimizer.on_instruction_end(_WORK)
             self.optimizer.on_step_end()
 
-    def _on_forward(self, module: Any, _inputs: Any, output: Any) -> None:
+    def _on_forward(self, module: Module, _inputs: object, output: object) -> None:
         """Has the end of the backward that belongs to this forward marked."""
         if _is_recorded():
             return
@@ -202,7 +206,7 @@ class LoadClocks(InTraining):
                     "a load for each micro-batch"
                 )
 
-    def _on_gradient(self, _gradient: Any, waits: bool = False) -> None:
+    def _on_gradient(self, _gradient: Tensor, waits: bool = False) -> None:
         """Marks the end of the backward that has just begun, once if it goes through several outputs of the model.
 
         The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the
@@ -284,13 +288,13 @@ def _is_recorded() -> bool:
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
-def _reduces_in_backward(module: Any) -> bool:
+def _reduces_in_backward(module: Module) -> bool:
     """Returns whether the next backward of a DistributedDataParallel or a DeepSpeed engine reduces gradients."""
     stage = getattr(module, "zero_optimization_stage", None)
     return bool(getattr(module, "require_backward_grad_sync", False)) or (callable(stage) and stage() >= 2)
 
 
-def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> bool:
+def _watch_backward(output: object, began: Callable[[Tensor], None] | None = None) -> bool:
     """Calls `began` when the backward of a model's output begins; returns whether it has one, unlike evaluations."""
     import torch
 
@@ -300,7 +304,7 @@ def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> 
     return tensor is not None
 
 
-def _first_tensor(value: Any, kind: type) -> Any:
+def _first_tensor(value: object, kind: type[Tensor]) -> Tensor | None:
     if isinstance(value, kind):
         return value if getattr(value, "requires_grad", False) else None
     if isinstance(value, dict):
