@@ -168,6 +168,11 @@ def test_a_worker_that_hangs_is_given_nothing_more_and_the_helper_keeps_a_bounde
     assert _ == MAX_WAITING  # the first one, and those that waited
 
 
+def test_warnings_of_the_helper_reach_training() -> None:
+    line = m.LogLine(level=30, message="a warning")
+    assert connected().handle(e.ForTraining(line), 0.0) == [e.Send(0, line)]
+
+
 def test_a_rank_that_watches_the_switch_is_told_at_once_and_when_it_changes() -> None:
     state = connected(3)
     look = state.handle(e.MessageArrived(3, m.WatchSwitch()), 0.0)
