@@ -12,8 +12,10 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
@@ -24,13 +26,11 @@ from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory,
 from pfo_fs.turns import FOR_EVER, Term
 
 
-@dataclass(frozen=True)
-class OpenDirectory:
+class OpenDirectory(msgspec.Struct, frozen=True):
     """Find out whether every change in the directory is made by this host; result: bool."""
 
 
-@dataclass(frozen=True)
-class CreateJob:
+class CreateJob(msgspec.Struct, frozen=True):
     """Make the directory if it is not there, and the job's folder in it; choose which process schedules the job.
 
     Result: `CreatedJob`.
@@ -40,8 +40,7 @@ class CreateJob:
     attempt: str
 
 
-@dataclass(frozen=True)
-class CreatedJob:
+class CreatedJob(msgspec.Struct, frozen=True):
     """A new job, the id of its directory, whether it is switched off, and which process schedules the job.
 
     `coordination`: empty if that could not be found out. `warning`: text for the log about it; may be empty.
@@ -54,16 +53,14 @@ class CreatedJob:
     warning: str = ""
 
 
-@dataclass(frozen=True)
-class PollSchedule:
+class PollSchedule(msgspec.Struct, frozen=True):
     """Read `current.json`, and the schedule that it names if that is newer; result: `ScheduleFound`."""
 
     known: tuple[int, int]
     rank_infos: tuple[RankInfo, ...]
 
 
-@dataclass(frozen=True)
-class ScheduleFound:
+class ScheduleFound(msgspec.Struct, frozen=True):
     """What `current.json` says, and the schedule for the ranks of this host if it is a new one.
 
     `is_complete`: whether the schedule that it names could be read, or was known already.
@@ -74,8 +71,7 @@ class ScheduleFound:
     is_complete: bool = True
 
 
-@dataclass(frozen=True)
-class ReadSwitch:
+class ReadSwitch(msgspec.Struct, frozen=True):
     """Look whether pfo-fs was switched off here; `thorough`: also whether the job's folder is there.
 
     Without a job's folder, only the switch of all jobs counts. Result: `SwitchFound`.
@@ -84,16 +80,14 @@ class ReadSwitch:
     thorough: bool = False
 
 
-@dataclass(frozen=True)
-class SwitchFound:
+class SwitchFound(msgspec.Struct, frozen=True):
     """Whether this job is switched off, and what was removed: the directory, or the job's folder; mostly nothing."""
 
     off: bool = False
     gone: str = ""
 
 
-@dataclass(frozen=True)
-class RegisterRanks:
+class RegisterRanks(msgspec.Struct, frozen=True):
     """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
 
     `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here. `polls_s`: how
@@ -108,16 +102,14 @@ class RegisterRanks:
     polls_s: tuple[float, float] = (0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class RanksRegistered:
+class RanksRegistered(msgspec.Struct, frozen=True):
     """`taken`: for each rank that another process has registered before, a text that says which process."""
 
-    taken: dict[int, str] = field(default_factory=dict)
+    taken: dict[int, str] = {}
     off: bool = False
 
 
-@dataclass(frozen=True)
-class WriteResults:
+class WriteResults(msgspec.Struct, frozen=True):
     number: int
     results: tuple[bodies.ResultBody, ...]
 

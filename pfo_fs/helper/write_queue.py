@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
 from pfo_fs.helper.operations import RegisterRanks, Write, WriteResults
