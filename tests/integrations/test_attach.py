@@ -12,7 +12,7 @@ import pytest
 import pfo_fs
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.integrations import torch_pipelining
-from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.integrations.torch_pipelining import TorchPipeline
 
 
@@ -35,10 +35,11 @@ def fake_schedule(**changes: Any) -> Any:
 def test_each_framework_is_told_by_the_package_of_the_objects_class_or_of_one_that_it_inherits_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch_pipelining, "attach", lambda thing, *_, **options: (thing, options))
+    monkeypatch.setattr(torch_pipelining, "TorchPipeline", lambda thing, mesh: (thing, mesh))
+    monkeypatch.setattr(Attachment, "make", lambda find, _, options: (*find(), options))
     kind = type("ScheduleOfTheirs", (), {"__module__": "torch.distributed.pipelining.schedules"})
     own = type("ScheduleOfMine", (kind,), {})()
-    assert pfo_fs.attach(own, "/unused", profile_steps=3) == (own, {"profile_steps": 3})
+    assert pfo_fs.attach(own, "/unused", mesh="a mesh", profile_steps=3) == (own, "a mesh", {"profile_steps": 3})
 
 
 @pytest.mark.parametrize("thing", [object(), [], [object()], SimpleNamespace()])
