@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
 import deepspeed
 from deepspeed.pipe import LayerSpec, PipelineModule
 
-from pfo_fs.integrations.deepspeed import attach  # pfo-fs
+import pfo_fs  # pfo-fs
 
 WIDTH, LENGTH, MICROBATCHES, BATCH = 64, 32, 8, 2
 
@@ -68,7 +68,7 @@ def main() -> None:
     settings = {"train_micro_batch_size_per_gpu": BATCH, "gradient_accumulation_steps": MICROBATCHES}
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
     engine, *_ = deepspeed.initialize(model=module, config=settings, optimizer=optimizer)
-    with attach(engine, args.shared_dir, job_metadata="deepspeed-example"):  # pfo-fs
+    with pfo_fs.attach(engine, args.shared_dir, job_metadata="deepspeed-example"):  # pfo-fs
         data = microbatches()
         for _ in range(args.iterations):
             engine.train_batch(data)

@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from pfo_fs.integrations.huggingface_loads import HFLoadClocks  # pfo-fs
+from pfo_fs.integrations.huggingface import HFLoadClocks  # pfo-fs
 from pfo_fs.loads import from_batch
 
 LONGEST, DOCUMENTS, MICRO_BATCHES = 512, 2, 2

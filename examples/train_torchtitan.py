@@ -14,14 +14,14 @@ import torch
 from torchtitan.config import ConfigManager
 from torchtitan.tools.logging import init_logger
 
-from pfo_fs.integrations.torchtitan import attach  # pfo-fs
+import pfo_fs  # pfo-fs
 
 
 def main() -> None:
     init_logger()
     trainer = ConfigManager().parse_args().build()
     try:
-        with attach(trainer, os.environ.get("PFO_FS_SHARED_DIR", "./pfo")):  # pfo-fs
+        with pfo_fs.attach(trainer, os.environ.get("PFO_FS_SHARED_DIR", "./pfo")):  # pfo-fs
             trainer.train()
     finally:
         trainer.close()

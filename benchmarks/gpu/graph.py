@@ -65,7 +65,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 def _put(driver: Driver, how: str, target: ctypes.c_uint64) -> _Put:
     """Returns a function that adds a mark to the current stream, captured or not."""
-    stream_write, memset = (driver.bare_function(name) for name in ("cuStreamWriteValue32_v2", "cuMemsetD32Async"))
+    stream_write, memset = (driver.function(name) for name in ("cuStreamWriteValue32_v2", "cuMemsetD32Async"))
 
     def put(number: int) -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

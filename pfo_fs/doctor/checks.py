@@ -132,7 +132,7 @@ def check_marks(spec: str) -> Check:
         marks: Any = open_stream_marks(address, 0)
     except PfoError as error:
         return line("marks at device time", "no", str(error))
-    marks.close()
+    marks.page.unregister()
     return line("marks at device time", "ok", f"by {marks.how}")
 
 

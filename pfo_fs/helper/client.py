@@ -37,10 +37,6 @@ class HelperClient:
     The process that starts a helper opens the address itself and passes the open socket to the helper. So it can send
     at once, and the helper reads when it is ready. Of ranks that try at once, one gets the address and starts a helper.
 
-    Args:
-        address: The abstract socket address, the same for all ranks of a job on one host.
-        settings: The settings for the helper that are not defaults.
-
     Raises:
         CoordinationError: No helper could be reached in time.
         OSError: No helper can be started, or this host does not allow to reach one.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.operations import Operation, Result
@@ -13,23 +14,20 @@ from pfo_fs.models import RankInfo
 # ---- events
 
 
-@dataclass(frozen=True)
-class MessageArrived:
+class MessageArrived(msgspec.Struct, frozen=True):
     """A message came from a connection; `client` is the connection's number."""
 
     client: int
     message: ToHelper
 
 
-@dataclass(frozen=True)
-class ClientGone:
+class ClientGone(msgspec.Struct, frozen=True):
     """A connection has ended."""
 
     client: int
 
 
-@dataclass(frozen=True)
-class OperationDone:
+class OperationDone(msgspec.Struct, frozen=True):
     """The worker has carried an operation out; `error` is set if it failed."""
 
     operation: Operation
@@ -37,23 +35,20 @@ class OperationDone:
     error: PfoError | None = None
 
 
-@dataclass(frozen=True)
-class ForTraining:
+class ForTraining(msgspec.Struct, frozen=True):
     """A message for the first rank of this host: a schedule that the coordinator in this process has published, or a
     log record of this process, which has no output of its own."""
 
     message: NewSchedule | LogLine
 
 
-@dataclass(frozen=True)
-class CoordinatorAlive:
+class CoordinatorAlive(msgspec.Struct, frozen=True):
     """The coordinator in this process has polled; ranks may follow the schedule in force for `lease_s`, 0 for ever."""
 
     lease_s: float
 
 
-@dataclass(frozen=True)
-class Terminated:
+class Terminated(msgspec.Struct, frozen=True):
     """This process got SIGTERM: a batch system ends the job, by its time limit or on request.
 
     `client`: instead, the training process of that connection got it; what it does after that is the next event.
@@ -62,16 +57,14 @@ class Terminated:
     client: int | None = None
 
 
-@dataclass(frozen=True)
-class ClocksStopped:
+class ClocksStopped(msgspec.Struct, frozen=True):
     """The clock process of a rank is stopped: its GPU keeps what was set."""
 
     rank: int
     gpu: GpuToReset
 
 
-@dataclass(frozen=True)
-class GpuReset:
+class GpuReset(msgspec.Struct, frozen=True):
     """An attempt to reset the GPU of a rank is over; `problem`: why the GPU is not reset, or ''."""
 
     rank: int
@@ -79,8 +72,7 @@ class GpuReset:
     problem: str
 
 
-@dataclass(frozen=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True):
     """Nothing but time has passed."""
 
 
@@ -92,37 +84,32 @@ Event: TypeAlias = (
 # ---- actions
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send to a connection without waiting; a client that does not read misses the message."""
 
     client: int
     message: Message
 
 
-@dataclass(frozen=True)
-class HangUp:
+class HangUp(msgspec.Struct, frozen=True):
     """Close a connection."""
 
     client: int
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """Have the worker carry an operation out, after earlier ones."""
 
     operation: Operation
 
 
-@dataclass(frozen=True)
-class StartCoordinator:
+class StartCoordinator(msgspec.Struct, frozen=True):
     """Schedule the job in this process; `rank_infos`: all ranks, where they are not read from the directory."""
 
     rank_infos: tuple[RankInfo, ...] | None
 
 
-@dataclass(frozen=True)
-class ResetGpu:
+class ResetGpu(msgspec.Struct, frozen=True):
     """Reset the GPU of a rank, whose clock process cannot, after `pause_s`: `GpuReset` tells the result."""
 
     rank: int
@@ -130,8 +117,7 @@ class ResetGpu:
     pause_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """End the helper: there is nothing left to do."""
 
 

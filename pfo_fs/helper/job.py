@@ -1,4 +1,4 @@
-"""What the helper knows of its connections and of its job, and which process schedules a new job."""
+"""What the helper knows of its connections and of its job."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pfo_fs.helper import events as e
-from pfo_fs.helper.operations import AskWhoSchedules, ClaimForRank0, CreatedJob, WhoSchedules
 from pfo_fs.ipc import messages as m
 from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
 TERMINATES_WITHIN_S = 600.0
 """Training that ends within this time after a SIGTERM to it or the job, maybe with a checkpoint, ends because of it."""
-_SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
-"""A daemon counts as dead if its heartbeat does not change for three of its intervals, within these bounds.
-
-The daemon writes the heartbeat once a second, and later than that on a busy machine.
-"""
-_BUSY_DAEMON_S = 5.0
-"""If a running daemon has not claimed the job after this time, it will do so later, and the ranks do not wait."""
 
 
 @dataclass
@@ -71,60 +63,6 @@ class Clients(dict[int, Client]):
         return {self[number].rank for number in self.training()}
 
 
-class CoordinationChoice:
-    """Decides which process schedules a new job: a running daemon that claims it, or the helper of the job's rank 0.
-
-    Args:
-        mode: The mode that the job requests; `auto`: a daemon if one runs; `none`: no process schedules it.
-
-    Attributes:
-        chosen: `daemon`, `local` or `none`, once that is known.
-    """
-
-    def __init__(self, mode: Literal["auto", "daemon", "local", "none"], now_s: float) -> None:
-        self.chosen: Literal["daemon", "local", "none"] | None = mode if mode in ("daemon", "none") else None
-        self._site_problem = self._reason = ""
-        self._mode = mode
-        self._since_s = now_s
-        self._heartbeat: tuple[int, int] | None = None
-        self._moved_at_s = -math.inf
-        self._moves = 0
-
-    @property
-    def warning(self) -> str:
-        """Text for the log about the choice; may be empty."""
-        return "; ".join(filter(None, (self._site_problem, self._reason)))
-
-    def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
-        """Uses the directory's answer; returns the next question, or None if the choice is made."""
-        daemon, self._site_problem = found.daemon, found.site.warning
-        if found.site.daemon_only:
-            self._reason = "site.yaml allows only a daemon to schedule; default clocks until a daemon claims this job"
-            self.chosen = "daemon"
-            return None
-        if self._mode == "local" or found.claimed or daemon is None or daemon.stopped:
-            if self._mode == "auto" and found.daemon_problem:
-                self._reason = f"{found.daemon_problem}; rank 0 schedules this job itself unless that daemon does"
-            return ClaimForRank0()  # if rank 0 does not get the claim, the result says who has it
-        heartbeat = daemon.generation, daemon.counter
-        if heartbeat != self._heartbeat:
-            self._moves += self._heartbeat is not None
-            self._heartbeat, self._moved_at_s = heartbeat, now_s
-        patience_s = min(_LONGEST_SILENCE_S, max(_SHORTEST_SILENCE_S, 3 * daemon.interval_s))
-        if now_s - self._moved_at_s > patience_s:
-            self._reason = f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
-            return ClaimForRank0()
-        if self._moves and now_s - self._since_s > _BUSY_DAEMON_S:
-            self._reason = f"the daemon on {daemon.host} runs but is busy; default clocks until it claims this job"
-            self.chosen = "daemon"
-            return None
-        return AskWhoSchedules()
-
-    def claimed_by(self, kind: str) -> None:
-        """Notes which kind of process has the claim."""
-        self.chosen = "daemon" if kind == "daemon" else "local"
-
-
 @dataclass
 class Job:
     """What the helper knows of its job.
@@ -146,8 +84,6 @@ class Job:
     is_ended: bool = False
     terminated_at_s: float = -math.inf
     first_crash: str = ""
-    created: CreatedJob | None = None
-    choice: CoordinationChoice | None = None
     answered: set[int] = field(default_factory=set)
     late: set[tuple[int, int]] = field(default_factory=set)
     early_results: deque[tuple[int, m.MeasurementReport]] = field(

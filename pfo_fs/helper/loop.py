@@ -96,7 +96,7 @@ class HelperLoop:
             text = self._output.new_text() if self._output is not None else ""
             if text:
                 log.warning("the helper process says: %s", text)
-        self._coordinator.stop()
+        self._coordinator.tell(None)
         self._tasks.put(None)
         server.close()
         self._selector.close()
@@ -134,10 +134,8 @@ class HelperLoop:
                     self.send(client, message)
                 case e.Run(operation):
                     self._tasks.put(operation)
-                case e.StartCoordinator():
-                    self._coordinator.start(action)
-                case m.ScheduleApplied():
-                    self._coordinator.applied(action)
+                case e.StartCoordinator() | m.ScheduleApplied():
+                    self._coordinator.tell(action)
                 case e.ResetGpu(rank, gpu, pause_s):
                     self._resets.start(rank, gpu, pause_s)
                 case e.HangUp(client):

@@ -12,10 +12,12 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
-from pfo_fs.coordination import SitePolicy, read_site_policy
+import msgspec
+from msgspec.structs import replace
+
+from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
 from pfo_fs.helper.power_limit_files import Asked, carry_out
 from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ReadProfile, SaveProfile
@@ -24,61 +26,41 @@ from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory,
 from pfo_fs.turns import FOR_EVER, Term
 
 
-@dataclass(frozen=True)
-class OpenDirectory:
+class OpenDirectory(msgspec.Struct, frozen=True):
     """Find out whether every change in the directory is made by this host; result: bool."""
 
 
-@dataclass(frozen=True)
-class CreateJob:
-    """Make the directory if it is not there, and the job's folder in it; result: `CreatedJob`."""
+class CreateJob(msgspec.Struct, frozen=True):
+    """Make the directory if it is not there, and the job's folder in it; choose which process schedules the job.
+
+    Result: `CreatedJob`.
+    """
 
     body: bodies.JobBody
     attempt: str
 
 
-@dataclass(frozen=True)
-class CreatedJob:
-    """A new job, the id of its directory, and whether that is switched off."""
+class CreatedJob(msgspec.Struct, frozen=True):
+    """A new job, the id of its directory, whether it is switched off, and which process schedules the job.
+
+    `coordination`: empty if that could not be found out. `warning`: text for the log about it; may be empty.
+    """
 
     job_id: str
     directory_id: str
     off: bool = False
+    coordination: Literal["daemon", "local", "none", ""] = "daemon"
+    warning: str = ""
 
 
-@dataclass(frozen=True)
-class AskWhoSchedules:
-    """Read, after a pause, whether a daemon has claimed the job, and whether one runs; result: `WhoSchedules`."""
-
-
-@dataclass(frozen=True)
-class WhoSchedules:
-    """What the directory says about the process that schedules the job.
-
-    `daemon_problem`: why the record of a daemon cannot be read; empty if it can, or if there is none.
-    """
-
-    claimed: bool
-    daemon: bodies.DaemonBody | None
-    daemon_problem: str = ""
-    site: SitePolicy = field(default_factory=SitePolicy)
-
-
-@dataclass(frozen=True)
-class ClaimForRank0:
-    """Claim the job for its own rank 0; result: the kind that has the claim, `daemon` or `local`."""
-
-
-@dataclass(frozen=True)
-class PollSchedule:
+class PollSchedule(msgspec.Struct, frozen=True):
     """Read `current.json`, and the schedule that it names if that is newer; result: `ScheduleFound`."""
 
     known: tuple[int, int]
     rank_infos: tuple[RankInfo, ...]
 
 
-@dataclass(frozen=True)
-class ScheduleFound:
+class ScheduleFound(msgspec.Struct, frozen=True):
     """What `current.json` says, and the schedule for the ranks of this host if it is a new one.
 
     `is_complete`: whether the schedule that it names could be read, or was known already.
@@ -89,8 +71,7 @@ class ScheduleFound:
     is_complete: bool = True
 
 
-@dataclass(frozen=True)
-class ReadSwitch:
+class ReadSwitch(msgspec.Struct, frozen=True):
     """Look whether pfo-fs was switched off here; `thorough`: also whether the job's folder is there.
 
     Without a job's folder, only the switch of all jobs counts. Result: `SwitchFound`.
@@ -99,16 +80,14 @@ class ReadSwitch:
     thorough: bool = False
 
 
-@dataclass(frozen=True)
-class SwitchFound:
+class SwitchFound(msgspec.Struct, frozen=True):
     """Whether this job is switched off, and what was removed: the directory, or the job's folder; mostly nothing."""
 
     off: bool = False
     gone: str = ""
 
 
-@dataclass(frozen=True)
-class RegisterRanks:
+class RegisterRanks(msgspec.Struct, frozen=True):
     """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
 
     `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here. `polls_s`: how
@@ -123,28 +102,32 @@ class RegisterRanks:
     polls_s: tuple[float, float] = (0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class RanksRegistered:
+class RanksRegistered(msgspec.Struct, frozen=True):
     """`taken`: for each rank that another process has registered before, a text that says which process."""
 
-    taken: dict[int, str] = field(default_factory=dict)
+    taken: dict[int, str] = {}
     off: bool = False
 
 
-@dataclass(frozen=True)
-class WriteResults:
+class WriteResults(msgspec.Struct, frozen=True):
     number: int
     results: tuple[bodies.ResultBody, ...]
 
 
-Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch
+Question: TypeAlias = OpenDirectory | CreateJob | PollSchedule | ReadSwitch
 Record: TypeAlias = bodies.OrderBody | bodies.ProgressBody | bodies.IterationTimesBody | bodies.EndBody
 """Written as it is, to its own file."""
 Write: TypeAlias = RegisterRanks | Record | WriteResults | Asked
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = (
-    "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
-)
+Result: TypeAlias = "bool | CreatedJob | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
+
+_SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
+"""A daemon counts as dead if its heartbeat does not change for three of its intervals, within these bounds.
+
+The daemon writes the heartbeat once a second, and later than that on a busy machine.
+"""
+_BUSY_DAEMON_S = 5.0
+"""If a running daemon has not claimed the job after this time, it will do so later, and the ranks do not wait."""
 
 
 class DirectoryOperations:
@@ -206,18 +189,6 @@ class DirectoryOperations:
                 return is_local(self._root)
             case CreateJob(body, attempt):
                 return self._create(body, attempt)
-            case AskWhoSchedules():
-                time.sleep(0.02 if is_local(self._root) else 0.1)
-                # By listing: an NFS client remembers for half a minute that a name was not there.
-                claimed = "coordinator.json" in self.folder.names()
-                try:
-                    daemon, problem = self.shared.read(bodies.DaemonBody), ""
-                except RecordError as error:
-                    daemon, problem = None, str(error)
-                return WhoSchedules(claimed, daemon, problem, read_site_policy(self.shared))
-            case ClaimForRank0():
-                mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
-                return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
             case RegisterRanks():
@@ -255,11 +226,7 @@ class DirectoryOperations:
         self._folder = folder
 
     def _look_for_root(self, *, may_come_back: bool) -> None:
-        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer.
-
-        Args:
-            may_come_back: Whether it has been there, so that its absence may pass too.
-        """
+        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer."""
         try:
             there = stat.S_ISDIR(os.stat(self._root).st_mode)
         except FileNotFoundError:
@@ -275,7 +242,53 @@ class DirectoryOperations:
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        return CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+        created = CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+        try:
+            if body.coordination in ("daemon", "none"):
+                return replace(created, coordination=body.coordination)
+            site = read_site_policy(self.shared)
+            if site.daemon_only:
+                why = "site.yaml allows only a daemon to schedule; default clocks until a daemon claims this job"
+                coordination: Literal["daemon", "local"] = "daemon"
+            else:
+                coordination, why = self._choose(auto=body.coordination == "auto")
+        except PfoError as error:
+            return replace(created, coordination="", warning=str(error))
+        return replace(created, coordination=coordination, warning="; ".join(filter(None, (site.warning, why))))
+
+    def _choose(self, *, auto: bool) -> tuple[Literal["daemon", "local"], str]:
+        """Chooses which process schedules a new job: with `auto` a running daemon that claims it, else rank 0's helper.
+
+        Returns:
+            The choice, and a text for the log about it, which may be empty.
+        """
+        begun_s = moved_s = time.monotonic()
+        before, moves = (-1, -1), -1
+        while True:
+            time.sleep(0.02 if is_local(self._root) else 0.1)
+            try:
+                daemon, why = self.shared.read(bodies.DaemonBody), ""
+            except RecordError as error:
+                daemon, why = None, f"{error}; rank 0 schedules this job itself unless that daemon does"
+            # By listing: an NFS client remembers for half a minute that a name was not there.
+            claimed = "coordinator.json" in self.folder.names()
+            if not auto or claimed or daemon is None or daemon.stopped:
+                return self._claim(), why if auto else ""
+            now_s, heartbeat = time.monotonic(), (daemon.generation, daemon.counter)
+            if heartbeat != before:
+                before, moves, moved_s = heartbeat, moves + 1, now_s
+            if now_s - moved_s > min(_LONGEST_SILENCE_S, max(_SHORTEST_SILENCE_S, 3 * daemon.interval_s)):
+                return self._claim(), f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
+            if moves > 0 and now_s - begun_s > _BUSY_DAEMON_S:
+                return (
+                    "daemon",
+                    f"the daemon on {daemon.host} runs but is busy; default clocks until it claims this job",
+                )
+
+    def _claim(self) -> Literal["daemon", "local"]:
+        """Claims the job for its rank 0; returns which kind of process has the claim, since another may be first."""
+        mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
+        return "daemon" if self.folder.claim_coordinator(mine).kind == "daemon" else "local"
 
     def _is_off(self) -> bool:
         """Whether this job starts switched off; if that cannot be read now, the first look at the switch tells."""

@@ -48,20 +48,12 @@ class CoordinatorThread:
         self._inbox: SimpleQueue[e.StartCoordinator | ScheduleApplied | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def start(self, action: e.StartCoordinator) -> None:
-        """Starts scheduling, or starts afresh with all ranks known."""
-        self._inbox.put(action)
-        if self._thread is None:
+    def tell(self, what: e.StartCoordinator | ScheduleApplied | None) -> None:
+        """Starts scheduling, afresh when all ranks are known; says what rank 0 follows; None ends the thread."""
+        self._inbox.put(what)
+        if self._thread is None and what is not None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="coordinator")
             self._thread.start()
-
-    def applied(self, message: ScheduleApplied) -> None:
-        """Notes which schedule rank 0 follows, from which step on."""
-        self._inbox.put(message)
-
-    def stop(self) -> None:
-        """Ends the thread after its present action."""
-        self._inbox.put(None)
 
     def _run(self) -> None:
         coordinator: Coordinator | None = None
@@ -104,11 +96,7 @@ class CoordinatorThread:
 
 
 def loop_for(given: dict[str, Any]) -> HelperLoop:
-    """Returns the loop that serves the ranks of one job on this host.
-
-    Args:
-        given: `shared_dir`, the job's `token`, and `settings` for scheduling where no daemon does.
-    """
+    """Returns the loop that serves the ranks of one job on this host."""
     settings = load_settings(of_job=True, **given.get("settings", {}))
     operations = DirectoryOperations(given["shared_dir"], f"{socket.gethostname()}:{os.getpid()}", settings.scheduler)
     state = HelperState(given["token"], poll_interval_s=settings.poll_interval, now_s=time.monotonic())

@@ -31,9 +31,6 @@ _CONFIRMATIONS = 3
 class RankBoard:
     """The ranks of one host.
 
-    Args:
-        jitter: Spreads the writes of many hosts.
-
     Attributes:
         name: The name of this host's progress record: 0 if rank 0 is here, else the rank that joined first; None
             before that.
@@ -52,11 +49,7 @@ class RankBoard:
         self._iteration_times: dict[int, IterationTimeLog] = {}
 
     def join(self, info: RankInfo, name: int | None, clock_backend: str = "") -> int:
-        """Adds a rank; returns the name of this host's progress record.
-
-        Args:
-            name: The record's name under an earlier helper that has died; None for the first helper.
-        """
+        """Adds a rank; returns the name of this host's progress record."""
         self.infos[info.rank] = info
         known = self._progress.get(info.rank, bodies.RankProgress(rank=info.rank))
         self._progress[info.rank] = known.model_copy(update={"clock_backend": clock_backend})

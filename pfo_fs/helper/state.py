@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pfo_fs.errors import PfoError, StoreError, first_problem
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.job import Client, Clients, CoordinationChoice, Job
+from pfo_fs.helper.job import Client, Clients, Job
 from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.resets import OwedResets
@@ -70,11 +70,7 @@ class HelperState:
         return self.handle(e.TimePassed(), self._now_s)
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Handles an event; returns what to do, in this order.
-
-        Args:
-            now_s: Monotonic time, never less than before.
-        """
+        """Handles an event; returns what to do, in this order."""
         self._now_s = max(self._now_s, now_s)
         match event:
             case e.MessageArrived(client, message):
@@ -245,19 +241,11 @@ class HelperState:
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
                 self._local_mount = is_local
-            case op.CreateJob(body), op.CreatedJob() as created:
-                self._job.is_open, self._job.created = True, created
+            case op.CreateJob(), op.CreatedJob() as created:
+                self._job.is_open = True
                 self._switch.learn(op.SwitchFound(created.off), self._now_s)
                 self._on_folder()
-                self._job.choice = CoordinationChoice(body.coordination, self._now_s)
-                self._go_on_choosing(op.AskWhoSchedules() if self._job.choice.chosen is None else None)
-            case op.AskWhoSchedules(), op.WhoSchedules() as found:
-                if self._job.choice is not None:
-                    self._go_on_choosing(self._job.choice.learn(found, self._now_s))
-            case op.ClaimForRank0(), str(kind):
-                if self._job.choice is not None:
-                    self._job.choice.claimed_by(kind)
-                    self._go_on_choosing(None)
+                self._on_created(created)
             case op.PollSchedule(), found:
                 if isinstance(found, op.ScheduleFound):
                     self._on_found(found)
@@ -268,21 +256,20 @@ class HelperState:
                 self._switch.looked(event.result, self._now_s, self._local_mount, highest_rank=highest, asked_s=asked_s)
                 if self._switch.is_known and not was_known:
                     self._tell_training(m.ClocksHeld(why=self._switch.why))
-            case ((op.CreateJob() | op.AskWhoSchedules() | op.ClaimForRank0()), _) if error is not None:
+            case op.CreateJob(), _ if error is not None:
                 self._tell_rank(0, m.Refused(message=str(error)))
 
-    def _go_on_choosing(self, question: op.Question | None) -> None:
-        choice = self._job.choice
-        if question is not None:
-            self._run(question)
-        elif choice is not None and choice.chosen is not None and self._job.created is not None:
-            if choice.warning:
-                log.warning("%s", choice.warning)
-            self._job.coordination, self._job.choice = choice.chosen, None
-            if choice.chosen == "local":
-                self._start_coordinator(None)
-            job_id, directory_id = self._job.created.job_id, self._job.created.directory_id
-            self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id, coordination=choice.chosen))
+    def _on_created(self, created: op.CreatedJob) -> None:
+        if not created.coordination:
+            self._tell_rank(0, m.Refused(message=created.warning))
+            return
+        if created.warning:
+            log.warning("%s", created.warning)
+        self._job.coordination = created.coordination
+        if created.coordination == "local":
+            self._start_coordinator(None)
+        job_id, directory_id = created.job_id, created.directory_id
+        self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id, coordination=created.coordination))
 
     def _start_coordinator(self, rank_infos: tuple[RankInfo, ...] | None) -> None:
         self._job.coordinator = e.StartCoordinator(rank_infos)

@@ -137,8 +137,6 @@ class ScheduleWatch:
         return [(level, text) for level, text in self._told.items() if text and text != before.get(level)]
 
 
-log = logging.getLogger("pfo_fs.helper")
-
 FALLBACK_AFTER_S = 600.0
 """If all reads have failed or one call has hung for this time, the directory is lost: ranks go to default clocks."""
 _CALM_S = 10.0
@@ -218,9 +216,6 @@ class DirectoryHealth:
 
 class SwitchWatch:
     """Follows the switch for the ranks of one host.
-
-    Args:
-        jitter: Spreads the looks of many hosts.
 
     Attributes:
         why: Why the ranks of this host must keep default clocks; empty: they need not.

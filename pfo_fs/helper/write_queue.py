@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
 from pfo_fs.helper.operations import RegisterRanks, Write, WriteResults
@@ -62,11 +64,7 @@ class WriteQueue:
         self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else now_s + gathered_for_s))
 
     def next(self, now_s: float, is_complete: Callable[[Write], bool]) -> Write | None:
-        """Returns the record to write now; None while one is being written, or in the pause after an error.
-
-        Args:
-            is_complete: Whether a record need not wait for those of other ranks any more.
-        """
+        """Returns the record to write now; None while one is being written, or in the pause after an error."""
         if self._in_flight is not None or now_s < self._not_before_s:
             return None
         for place, waits in enumerate(self._waiting):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -10,12 +11,12 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment, PipelineAdapter
 
 _ADAPTERS = {
-    "torch.distributed.pipelining": "torch_pipelining",
-    "deepspeed": "deepspeed",
-    "torchtitan": "torchtitan",
-    "megatron": "megatron",
+    "torch.distributed.pipelining": ("torch_pipelining", "TorchPipeline"),
+    "deepspeed": ("deepspeed", "DeepSpeedPipeline"),
+    "torchtitan": ("torch_pipelining", "TorchtitanPipeline"),
+    "megatron": ("megatron", "attach"),
 }
-"""The module of an adapter, by the package of the object's class or of a class that it inherits from."""
+"""Module and class of an adapter, by the package of the object's class or of a class that it inherits from."""
 
 
 def attach(thing: object, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
@@ -43,12 +44,14 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: Any) ->
     """
     first = thing[0] if isinstance(thing, list) and thing else thing
     for kind in type(first).__mro__:
-        for package, adapter in _ADAPTERS.items():
+        for package, (module, name) in _ADAPTERS.items():
             if f"{kind.__module__}.".startswith(f"{package}."):
-                attachment: Attachment = import_module(f"pfo_fs.integrations.{adapter}").attach(
-                    thing, shared_dir, **options
-                )
-                return attachment
+                adapter = getattr(import_module(f"pfo_fs.integrations.{module}"), name)
+                if name == "attach":  # what it attaches has more methods
+                    attachment: Attachment = adapter(thing, shared_dir, **options)
+                    return attachment
+                own = {"mesh": options.pop("mesh", None)} if name == "TorchPipeline" else {}
+                return Attachment.make(partial(adapter, thing, **own), shared_dir, options)
 
     def refuse() -> PipelineAdapter:
         raise ConfigError(

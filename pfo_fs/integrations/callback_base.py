@@ -76,11 +76,7 @@ class FrameworkCallback:
 
 
 class PowerLimitCallback(FrameworkCallback):
-    """A callback that holds a `GlobalPowerLimitOptimizer`.
-
-    Attributes:
-        optimizer: The optimizer; before it is started, one that does nothing.
-    """
+    """A callback that holds a `GlobalPowerLimitOptimizer`."""
 
     def _take(self, arguments: tuple[object, ...], options: dict[str, object]) -> None:
         """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which refuses those that it does not have."""
@@ -121,9 +117,6 @@ class LoadClocksCallback(FrameworkCallback):
         loads: Reads the load of a batch, on the CPU, as the loader for training gives it; `pfo_fs.loads.from_batch`
             finds what packing collators give.
         options: Other arguments of `LoadClocks`.
-
-    Attributes:
-        clocks: The `LoadClocks`; before it is started, one that does nothing.
     """
 
     def __init__(

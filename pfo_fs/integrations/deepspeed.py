@@ -1,7 +1,7 @@
 """DeepSpeed's pipeline engines: `PipelineEngine` and `DualPipeVEngine`.
 
     engine, *_ = deepspeed.initialize(model=PipelineModule(...), config=...)
-    pfo = attach(engine, "/shared/pfo")
+    pfo = pfo_fs.attach(engine, "/shared/pfo")
 
 The engine runs the instructions of its schedule through a table, `_INSTRUCTION_MAP`, of its class. The engine object
 gets a table of its own in which forward and backward are wrapped. To wrap the engine's methods would have no effect:
@@ -10,14 +10,13 @@ the table holds the functions.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
+from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
 if TYPE_CHECKING:
@@ -28,13 +27,8 @@ Result = TypeVar("Result")
 _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
-def attach(engine: PipelineEngine, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
-    """`pfo_fs.attach` for what `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`."""
-    return Attachment.make(lambda: DeepSpeedPipeline(engine), shared_dir, options)
-
-
 class DeepSpeedPipeline:
-    """Where a DeepSpeed engine runs its instructions.
+    """Where a DeepSpeed engine runs its instructions: that of a `PipelineModule` or a `DualPipeVModule`.
 
     Raises:
         ConfigError: The engine has no pipeline, or this version of DeepSpeed works in another way.

@@ -1,13 +1,18 @@
-"""The power-limit optimizer as a callback of Lightning's Trainer; making one imports Lightning."""
+"""Callbacks of Lightning's Trainer: the power-limit optimizer, and clocks from loads."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pfo_fs.integrations.callback_base import FrameworkCallback, PowerLimitCallback
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
 
 if TYPE_CHECKING:
     from lightning import Trainer
+    from torch.utils.data import DataLoader
 
 
 class LightningCallback(FrameworkCallback):
@@ -45,9 +50,6 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
     Args:
         args, options: Arguments of `GlobalPowerLimitOptimizer`. It is made when training is set up, because ranks
             can exchange messages only then.
-
-    Attributes:
-        optimizer: The `GlobalPowerLimitOptimizer`; before the first training, one that does nothing.
 
     Raises:
         InvalidArgument: As `GlobalPowerLimitOptimizer`.
@@ -97,3 +99,119 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
     def on_exception(self, *_args: object) -> None:
         """Training has failed, or was interrupted; the earlier levels are restored."""
         self.on_train_end()
+
+
+class LoaderWithLoads:
+    """A data loader that fetches all micro-batches of a step before it gives the first, and keeps their loads.
+
+    In all else, and where the trainer does not train with it, it is the loader.
+    """
+
+    _loader: DataLoader
+    _read: Callable[[object], object]
+    _trainer: Trainer
+    _steps: deque[list[object]]
+
+    def __init__(
+        self, loader: DataLoader, read: Callable[[object], object], trainer: Trainer, steps: deque[list[object]]
+    ) -> None:
+        self.__dict__.update(_loader=loader, _read=read, _trainer=trainer, _steps=steps)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_loader"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._loader, name, value)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[object]:
+        batches, trainer, given = iter(self._loader), self._trainer, 0
+        if trainer.train_dataloader is not self:
+            yield from batches
+            return
+        self._steps.clear()  # an epoch may end before its last batch
+        while given < trainer.num_training_batches:  # the last step of an epoch may have fewer micro-batches
+            count = min(trainer.accumulate_grad_batches, trainer.num_training_batches - given)
+            step = list(islice(batches, int(count)))
+            if not step:
+                return
+            given += count
+            self._steps.append([self._read(batch) for batch in step])
+            yield from step
+
+
+class LightningLoadClocks(LightningCallback, LoadClocksCallback):
+    """`LoadClocks` as a `lightning.Callback`, for training with `DDPStrategy`.
+
+        Trainer(..., strategy="ddp", callbacks=[LightningLoadClocks("/shared/pfo")])
+
+    A step is an optimizer step: with `accumulate_grad_batches`, all its micro-batches are fetched before the first one
+    runs. Validation is no part of a step. The trainer's loggers get `metrics()` every `log_every_n_steps` steps. Clocks
+    are the default again when training ends, also by an exception. `LoadClocks` is made when training starts. The
+    arguments are those of `LoadClocksCallback`.
+
+    Raises:
+        ConfigError: Lightning is not installed.
+    """
+
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        super()._prepare(*arguments, **options)
+        self._steps: deque[list[object]] = deque()
+        self._left = 0  # micro-batches of the step that runs
+        self._is_set_up = False
+
+    def setup(self, trainer: Trainer, _module: object, stage: str) -> None:
+        """Has the strategy make loaders that keep loads, where the trainer trains with them."""
+        if stage != "fit" or self._is_set_up:
+            return
+        with self._guard:
+            self._is_set_up = True
+            process = trainer.strategy.process_dataloader
+            self._wraps.replace(
+                trainer.strategy,
+                "process_dataloader",
+                lambda loader: LoaderWithLoads(process(loader), self._load, trainer, self._steps),
+            )
+
+    def on_train_start(self, trainer: Trainer, _module: object) -> None:
+        """Training starts, maybe not for the first time; all ranks are here."""
+        with self._guard:
+            loader = trainer.train_dataloader
+            if not isinstance(loader, LoaderWithLoads):
+                raise ConfigError(
+                    f"LightningLoadClocks takes one loader for training, and got a {type(loader).__name__}"
+                )
+            self.start(trainer.model)
+
+    def on_train_epoch_start(self, *_args: object) -> None:
+        """An epoch starts, and a step with it."""
+        self._left = 0
+
+    def on_train_batch_start(self, *_args: object) -> None:
+        """A micro-batch begins: the first one of a step if that before it was the last one of another."""
+        if self._left == 0:
+            loads = self._steps.popleft() if self._steps else []
+            self._left = max(1, len(loads))
+            self.clocks.step(given(loads) if loads else None)
+        self._left -= 1
+
+    def on_train_batch_end(self, trainer: Trainer, *_args: object) -> None:
+        """A micro-batch ends; that of a step which is logged takes `metrics()` along."""
+        if not self._left:
+            self._log_metrics(trainer)
+
+    def on_exception(self, _trainer: object, _module: object, error: BaseException) -> None:
+        """Training has failed, or was interrupted: default clocks."""
+        self._model = None
+        self.clocks.__exit__(type(error), error, error.__traceback__)
+
+    def teardown(self, *_args: object, **_kwargs: object) -> None:
+        """The trainer ends; its strategy makes loaders as before."""
+        self.close()
+
+    def close(self) -> None:
+        """See `LoadClocksCallback`."""
+        self._is_set_up = False
+        super().close()

@@ -19,9 +19,6 @@ StepLoads: TypeAlias = Iterable[object] | None
 def check_loads(loads: object, orders: Sequence[Sequence[Instruction]]) -> None:
     """Checks what clocks from loads need.
 
-    Args:
-        orders: What each rank of the pipeline runs in a step; empty if that is not known.
-
     Raises:
         ConfigError: There can be none.
     """
@@ -44,9 +41,6 @@ class LoadSteps:
 
     Args:
         reader: Returns the load of a micro-batch from the arguments of its forward; None: the program gives loads.
-
-    Attributes:
-        given: The loads of the step that begins next, and of those after it.
     """
 
     def __init__(self, clocks: LoadClocks, reader: Callable[..., object] | None) -> None:

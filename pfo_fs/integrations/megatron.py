@@ -48,10 +48,6 @@ def config_of(model: MegatronModule | list[MegatronModule]) -> ModelParallelConf
 class MegatronPipeline:
     """Megatron's place in the job, and the order of its instructions.
 
-    Args:
-        model: The model of this rank, or the list of its chunks.
-        num_microbatches: Of one step; what `megatron.core.num_microbatches_calculator` says if None.
-
     Raises:
         ConfigError: Megatron runs in a way that pfo-fs cannot follow, or the number of micro-batches is not known.
     """
@@ -245,11 +241,7 @@ def _arm(config: ModelParallelConfig, marks: PipelineMarks) -> Callable[[], None
 
 
 class _Timers:
-    """Megatron's timers, which tell the marks of forwards and backwards too.
-
-    Args:
-        inner: The program's own timers, or None.
-    """
+    """Megatron's timers, which tell the marks of forwards and backwards too."""
 
     def __init__(self, marks: PipelineMarks, inner: Timers | None) -> None:
         self.inner = inner

@@ -58,11 +58,7 @@ class PipelineMarks:
         self.guard = guard or Guard(lambda _: None, strict=True)
 
     def read_loads(self, micro_batches: MicroBatches) -> None:
-        """Reads the loads of the step that begins next, if clocks come from loads; where it can, an adapter calls this.
-
-        Args:
-            micro_batches: Returns the arguments of each micro-batch's forward; empty where this rank has none.
-        """
+        """Reads the loads of the next step, if clocks come from loads; an adapter calls this where it can."""
         if isinstance(self._opt, LoadSteps):
             self._opt.read(micro_batches)
 
@@ -212,9 +208,6 @@ class Attachment(InTraining):
 
     Unless `strict`, an error of any kind is one warning, and training goes on at default clocks: then nothing is
     followed, and all methods can be called and do nothing.
-
-    Attributes:
-        orders: The instructions of one step, of each rank of the pipeline.
     """
 
     def _start_as_nothing(self, strict: bool = False) -> None:

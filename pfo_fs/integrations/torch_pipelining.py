@@ -1,4 +1,4 @@
-"""The schedules of `torch.distributed.pipelining`.
+"""The schedules of `torch.distributed.pipelining`, also in torchtitan's trainer.
 
     schedule = ScheduleInterleaved1F1B(stages, n_microbatches, loss_fn=loss_fn)
     pfo = pfo_fs.attach(schedule, "/shared/pfo")
@@ -10,13 +10,12 @@ would not do: in its first step, a schedule runs each stage once more, to find t
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.integrations.load_steps import MicroBatch
-from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
+from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
 from pfo_fs.training.parallel_dims import find_parallel_dims
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.pipelining.schedules import _PipelineSchedule
     from torch.distributed.pipelining.stage import _PipelineStageBase
+    from torchtitan.trainer import Trainer
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -46,13 +46,6 @@ _OF_STAGE = (
     "group_rank",
     "group_size",
 )
-
-
-def attach(
-    schedule: _PipelineSchedule, shared_dir: str | os.PathLike[str], *, mesh: DeviceMesh | None = None, **options: Any
-) -> Attachment:
-    """`pfo_fs.attach` for any schedule of `torch.distributed.pipelining` with a `loss_fn`."""
-    return Attachment.make(lambda: TorchPipeline(schedule, mesh), shared_dir, options)
 
 
 class TorchPipeline:
@@ -147,6 +140,40 @@ class TorchPipeline:
             weight = brackets.around(stage.backward_weight_one_chunk, "backward_weight", number)
             wraps.replace(stage, "backward_weight_one_chunk", weight)
         return wraps.undo
+
+
+class TorchtitanPipeline(TorchPipeline):
+    """The schedule of torchtitan's trainer, in the trainer's place in the job.
+
+    Raises:
+        ConfigError: The trainer has no pipeline, or this version of torchtitan works in another way.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        dims = getattr(trainer, "parallel_dims", None)
+        if dims is not None and not dims.pp_enabled:
+            raise ConfigError(
+                "pipeline_parallel_degree is 1, so no rank waits for another and no clock can be lowered for free: use "
+                "the power-limit optimizer (GlobalPowerLimitOptimizer)"
+            )
+        for name in ("parallel_dims", "pp_schedule"):
+            if not hasattr(trainer, name):
+                raise ConfigError(
+                    f"{type(trainer).__name__} has no {name}: pfo-fs was written for the Trainer of torchtitan 0.3.0"
+                )
+        super().__init__(trainer.pp_schedule)
+        self._dims = trainer.parallel_dims
+
+    def parallel_dims(self) -> dict[str, int]:
+        """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
+        place = self._device()
+        for axis, names in (("pp", ("pp",)), ("tp", ("tp",)), ("dp", ("dp_replicate", "dp_shard", "cp"))):
+            rank, degree = 0, 1
+            for mesh in map(self._dims.get_optional_mesh, names):
+                if mesh is not None:
+                    rank, degree = rank * mesh.size() + mesh.get_local_rank(), degree * mesh.size()
+            place |= {f"{axis}_rank": rank, f"{axis}_degree": degree}
+        return place
 
 
 class _Brackets:

@@ -27,14 +27,12 @@ class Collectives:
 
     Args:
         dist: `torch.distributed`, where there are several ranks.
-        group: A process group of all ranks; None for the program's.
     """
 
-    def __init__(self, rank: int, world_size: int, dist: Any, group: Any = None) -> None:
+    def __init__(self, rank: int, world_size: int, dist: Any) -> None:
         self.rank = rank
         self.world_size = world_size
         self._dist = dist
-        self._group = group
 
     @classmethod
     def of_job(cls, rank: int, world_size: int) -> Collectives:
@@ -59,7 +57,7 @@ class Collectives:
         if self.world_size == 1:
             return value
         box = [value]
-        self._dist.broadcast_object_list(box, src=0, group=self._group)
+        self._dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def gather_to_rank_0(self, value: T) -> list[T]:
@@ -67,7 +65,7 @@ class Collectives:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
-        self._dist.gather_object(value, gathered, dst=0, group=self._group)
+        self._dist.gather_object(value, gathered, dst=0)
         return gathered or []
 
     def all_gather(self, value: T) -> list[T]:
@@ -75,7 +73,7 @@ class Collectives:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(gathered, value, group=self._group)
+        self._dist.all_gather_object(gathered, value)
         return gathered
 
 

@@ -25,7 +25,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from pfo_fs.errors import plain_text
-from pfo_fs.ipc.process_end import start_of
 from pfo_fs.ipc.started import STARTED
 from pfo_fs.ipc.system_calls import FLOCK, OwnFile, open_memory_file
 
@@ -78,7 +77,7 @@ class Child:
     def __init__(self, starter: subprocess.Popen[bytes], output: int, outlives: bool) -> None:
         self._starter = starter
         self._outlives = outlives
-        self._pid, self._began = (None if outlives else starter.pid), ""
+        self._pid = None if outlives else starter.pid
         self.output = output
         self._file = OwnFile(output)
         weakref.finalize(self, self._file.close).atexit = False
@@ -97,16 +96,13 @@ class Child:
 
     def _holds_lock(self) -> bool:
         """Returns whether a process that outlives this one has left its starter, and runs; learns its id."""
-        if not self._outlives:
+        if not self._outlives or not self._file.is_open():  # or the program has closed it
             return False
-        if not self._file.is_open():  # the program has closed it
-            return self._pid is not None and self._began != "" and start_of(self._pid) == self._began
         with suppress(AttributeError, OSError):
             lock = fcntl.fcntl(self.output, fcntl.F_GETLK, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             kind, _, _, _, pid = struct.unpack(FLOCK, lock)
             if kind != fcntl.F_UNLCK:
-                if pid != self._pid:
-                    self._pid, self._began = pid, start_of(pid)
+                self._pid = pid
                 return True
         return False
 
@@ -213,7 +209,8 @@ def start_process(
         given_fd = keep(open_memory_file("pfo-fs-arguments"))
         os.pwrite(given_fd, marshal.dumps(given), 0)
         output = open_memory_file("pfo-fs-output")
-        stack.enter_context(_closed_after_error(output))
+        undo = stack.enter_context(ExitStack())
+        undo.callback(os.close, output)
         fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
         environment = {name: text for name, text in os.environ.items() if name != "PYTHONWARNINGS"}
         if "PYTHONPATH" in environment:
@@ -230,6 +227,7 @@ def start_process(
                 start_new_session=True,
             )
         _started.append(starter)
+        undo.pop_all()
     for earlier in list(_started):
         if earlier.poll() is not None:
             with suppress(ValueError):  # another thread removes it at the same time
@@ -284,15 +282,6 @@ def _signals_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _closed_after_error(fd: int) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def _leave_behind() -> None:

@@ -70,9 +70,6 @@ def _readable(value: Any) -> Any:
 def decode(packet: bytes, kind: Any) -> Any:
     """Returns the message in a packet.
 
-    Args:
-        kind: The expected type: `messages.ToHelper`, `messages.ToTraining`, one message class, or `dict`.
-
     Raises:
         ValueError: The packet does not hold such a message, or unpacks to more than `MAX_MESSAGE_BYTES`.
     """

@@ -22,6 +22,8 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.turns import ALL_FOLLOW, Turn
 
 if TYPE_CHECKING:
+    from torch.cuda import Event
+
     from pfo_fs.device.clock_client import ClockProcess
 
 log = logging.getLogger("pfo_fs")
@@ -43,13 +45,13 @@ class _Held(NamedTuple):
 
     first: int
     code: int
-    event: Any = None
+    event: Event | None = None
 
 
 class _Epoch:
     """A period of time: its events are timed against its first one."""
 
-    def __init__(self, origin: Any) -> None:
+    def __init__(self, origin: Event) -> None:
         origin.record()
         self.began_ns = monotonic_ns()
         self._origin = origin
@@ -66,10 +68,10 @@ class _Epoch:
 class CudaEventTracker(InstructionTracker):
     """An instruction tracker whose marks carry the device's own times, of events with timing from `make_event`."""
 
-    def __init__(self, clocks: ClockProcess, make_event: Callable[[], Any], **options: Any) -> None:
+    def __init__(self, clocks: ClockProcess, make_event: Callable[[], Event], **options: Any) -> None:
         super().__init__(clocks, **options)
         self._make_event = make_event
-        self._pool: list[Any] = []
+        self._pool: list[Event] = []
         self._recording = False
         self._keeping = False
         self._events_work = True
@@ -91,9 +93,9 @@ class CudaEventTracker(InstructionTracker):
         self._record(_STEP)
         return one_clock
 
-    def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
+    def begin(self, name: str, *, stage: int | None = None) -> None:
         """Begins an instruction."""
-        super().begin(name, stage=stage, microbatch=microbatch)
+        super().begin(name, stage=stage)
         if self._recording:
             name = name if isinstance(name, str) else str(name)
             self._record(self._begin_codes.get(name) or self._codes(name))

@@ -236,8 +236,8 @@ class InstructionTracker:
         """The place in the page of the clock of the step that has begun, where it can still change; else -1."""
         return -1 if self._turn is None else self._turn
 
-    def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Begins an instruction: requests the clock of the next entry of the schedule. `microbatch` is not used."""
+    def begin(self, name: str, *, stage: int | None = None) -> None:
+        """Begins an instruction: requests the clock of the next entry of the schedule."""
         try:
             position = self._position
             expected, its_stage, mhz, code = self._plan[position]

@@ -76,9 +76,6 @@ def checked_device(device: int | None, device_id: int | None) -> int | None:
 def checked_directory(shared_dir: str | bytes | os.PathLike[Any] | None, server_url: object = None) -> str:
     """Returns the absolute path of the shared directory.
 
-    Args:
-        server_url: Where it is given instead, in a script that was written for Zeus.
-
     Raises:
         ConfigError: It is no path.
     """

@@ -69,11 +69,7 @@ class JoinedJob:
 
 @dataclass
 class JobJoiner:
-    """Joins one rank to its job; making one and calling `join` is a collective call.
-
-    Args:
-        link: The link to the helper, still without a client.
-    """
+    """Joins one rank to its job; making one and calling `join` is a collective call."""
 
     dims: ParallelDims
     request: JobRequest
@@ -93,9 +89,6 @@ class JobJoiner:
 
     def join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
         """Joins the job.
-
-        Args:
-            make_parts: Makes what follows the steps of this rank.
 
         Raises:
             PfoError: The same on all ranks: a rank cannot take part, or, with `strict`, something else failed.

@@ -15,6 +15,10 @@ from pfo_fs.training.optimizer import PFOFileOptimizer
 from pfo_fs.training.step_loads import StepLoads, join_loads
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.utils.hooks import RemovableHandle
+
     from pfo_fs.device.simulated.gpu import SimulatedKernels
 
 _WORK = "work"
@@ -31,6 +35,12 @@ class _StepOptimizer(PFOFileOptimizer):
     """An optimizer whose ranks need not step alike: without a daemon, no schedule is broadcast to them."""
 
     _broadcasts = False
+
+    def follow_loads(self, lost_time: float, orders: Orders, profile_path: str | None) -> StepLoads:
+        """Lets each step without a schedule have one clock, which comes from its loads."""
+        job = self._joined
+        self._loads = join_loads(self.parallel_dims, lost_time, orders, profile_path, job, self._problem, self._link)
+        return self._loads
 
 
 class LoadClocks(InTraining):
@@ -60,17 +70,14 @@ class LoadClocks(InTraining):
         profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
         strict: Raise errors in place of a warning.
         options: Other arguments of `PFOFileOptimizer`, such as `device`, `clock_backend`.
-
-    Attributes:
-        optimizer: The `PFOFileOptimizer`, which has joined the job.
     """
 
     def _start_as_nothing(self, strict: bool = False) -> None:
         """Makes all methods do nothing, until the job is joined."""
         self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
-        self._hooks: list[Any] = []
-        self._parameters: list[Any] = []  # of the model, until one of its forwards or of their gradients is seen
+        self._hooks: list[RemovableHandle] = []
+        self._parameters: list[Tensor] = []  # of the model, until one of its forwards or of their gradients is seen
         self._in_step = self._in_backward = self._closed = self._has_misread = False
         self._given_loads = self._backwards_left = self._unmarked = 0
         self._by_backward = False  # whether the model's last backward has ended the step's work
@@ -80,7 +87,7 @@ class LoadClocks(InTraining):
         self,
         shared_dir: str | bytes | os.PathLike[str],
         *,
-        model: Any = None,
+        model: Module | None = None,
         orders: Orders = (),
         lost_time: float = LOST_TIME,
         profile_path: str | os.PathLike[str] | None = None,
@@ -92,22 +99,21 @@ class LoadClocks(InTraining):
             # Nothing is planned from what instructions take, so one step shows that they are marked.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
             given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
-            self.optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
-            if not self.optimizer.follows:
+            self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
+            if not optimizer.follows:
                 return  # it has said why
             try:
                 path = None if profile_path is None else os.path.abspath(os.fspath(profile_path))
-                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time), orders, path)
-                self._loads = self.optimizer.follow_loads(join)
+                self._loads = optimizer.follow_loads(float(lost_time), orders, path)
                 if model is not None:
                     self._hooks.append(model.register_forward_hook(self._on_forward))
                     self._parameters = [tensor for tensor in model.parameters() if tensor.requires_grad]
             except BaseException as error:
                 if self._guard.strict or not isinstance(error, Exception):
-                    self.optimizer.close("crashed", str(error))
+                    optimizer.close("crashed", str(error))
                 raise
 
-    def step(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
+    def step(self, loads: Iterable[object] | None, ahead: Sequence[Iterable[object] | None] = ()) -> None:
         """Begins a step.
 
         Args:
@@ -152,7 +158,7 @@ class LoadClocks(InTraining):
             )
         self._end_step()
 
-    def _listed(self, values: Any) -> list[Any] | None:
+    def _listed(self, values: Iterable[object] | None) -> list[object] | None:
         """Returns the values as a list; None if they are none, or their reader raises an error."""
         try:
             return None if values is None else list(values)
@@ -185,7 +191,7 @@ class LoadClocks(InTraining):
             self.optimizer.on_instruction_end(_WORK)
             self.optimizer.on_step_end()
 
-    def _on_forward(self, module: Any, _inputs: Any, output: Any) -> None:
+    def _on_forward(self, module: Module, _inputs: object, output: object) -> None:
         """Has the end of the backward that belongs to this forward marked."""
         if _is_recorded():
             return
@@ -200,7 +206,7 @@ class LoadClocks(InTraining):
                     "a load for each micro-batch"
                 )
 
-    def _on_gradient(self, _gradient: Any, waits: bool = False) -> None:
+    def _on_gradient(self, _gradient: Tensor, waits: bool = False) -> None:
         """Marks the end of the backward that has just begun, once if it goes through several outputs of the model.
 
         The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the
@@ -282,13 +288,13 @@ def _is_recorded() -> bool:
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
-def _reduces_in_backward(module: Any) -> bool:
+def _reduces_in_backward(module: Module) -> bool:
     """Returns whether the next backward of a DistributedDataParallel or a DeepSpeed engine reduces gradients."""
     stage = getattr(module, "zero_optimization_stage", None)
     return bool(getattr(module, "require_backward_grad_sync", False)) or (callable(stage) and stage() >= 2)
 
 
-def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> bool:
+def _watch_backward(output: object, began: Callable[[Tensor], None] | None = None) -> bool:
     """Calls `began` when the backward of a model's output begins; returns whether it has one, unlike evaluations."""
     import torch
 
@@ -298,7 +304,7 @@ def _watch_backward(output: Any, began: Callable[[Any], None] | None = None) -> 
     return tensor is not None
 
 
-def _first_tensor(value: Any, kind: type) -> Any:
+def _first_tensor(value: object, kind: type[Tensor]) -> Tensor | None:
     if isinstance(value, kind):
         return value if getattr(value, "requires_grad", False) else None
     if isinstance(value, dict):

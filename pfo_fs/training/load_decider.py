@@ -68,11 +68,7 @@ class _Rank:
 
 
 class Decider:
-    """Serves the ranks.
-
-    Args:
-        training: Ends when rank 0's training ends.
-    """
+    """Serves the ranks."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from pfo_fs.device.simulated.gpu import SimulatedKernels
-    from pfo_fs.training.step_loads import JoinLoads, StepLoads
+    from pfo_fs.training.step_loads import StepLoads
 
 log = logging.getLogger("pfo_fs")
 
@@ -216,11 +216,6 @@ class PFOFileOptimizer(ZeusCallbacks):
         """The schedule in force; -1 before the first one."""
         return self._switcher.number
 
-    def follow_loads(self, join: JoinLoads) -> StepLoads:
-        """Lets each step without a schedule have one clock, which comes from its loads (`LoadClocks`)."""
-        self._loads = join(self._joined, self._problem, self._link)
-        return self._loads
-
     def on_step_begin(self) -> None:
         """Marks the beginning of an iteration; a schedule that is due comes into force here."""
         if self._closed and not self._only_exchanges:
@@ -239,7 +234,8 @@ class PFOFileOptimizer(ZeusCallbacks):
         if self._clocks.lost and self._warn.note("clock process lost"):  # `self._clocks` has logged it
             text = f"there is no clock process any more{self._clocks.how_it_ended}; no clock is set any more"
             self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
-            self._parts.switching.stop_marks()
+            if (marker := self._parts.switching.marker) is not None:
+                marker.stop()
         self._feed.step_begin(step, iter_time_s, self._link.poll())
         applied = self._switcher.step_begin(step)
         if applied is not None:
@@ -266,14 +262,8 @@ class PFOFileOptimizer(ZeusCallbacks):
             if order:
                 self._link.send_kept(messages.OrderSeen(instructions=order))
 
-    def on_instruction_begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Marks the beginning of an instruction and sets the clock that the schedule gives it.
-
-        Args:
-            name: `forward`, `backward`, or another name in the schedule.
-            stage: The stage of the instruction, where this rank holds several.
-            microbatch: Not used: instructions are matched by their order.
-        """
+    def on_instruction_begin(self, name: str, *, stage: int | None = None) -> None:
+        """Marks the beginning of an instruction and sets the clock that the schedule gives it."""
         # Bound to the tracker by `_follow`.
 
     def on_instruction_end(self, name: str) -> None:
@@ -324,7 +314,7 @@ class PFOFileOptimizer(ZeusCallbacks):
     @property
     def switching(self) -> str:
         """When clocks are switched: `device` or `launch`."""
-        return self._parts.switching.mode_now if self.follows else "launch"
+        return self._parts.switching.mode if self.follows else "launch"
 
     def simulated_kernels(self) -> SimulatedKernels | None:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""

@@ -59,10 +59,6 @@ def find_parallel_dims(
 ) -> ParallelDims:
     """Returns this process's place in the job.
 
-    Args:
-        mesh: Its dimensions are named; all that are neither `pp` nor `tp` count as `dp`.
-        place: `dp_rank`, `dp_degree`, and the same of `pp` and `tp`, as far as the user gave them.
-
     Raises:
         ConfigError: Something is missing, or the numbers contradict each other; the message says what to pass.
     """

@@ -33,9 +33,6 @@ class ScheduleBroadcaster:
     """Broadcasts packets from rank 0, in step with training.
 
     Making one is a collective call of all ranks. `step_begin` must be called by every rank at every step.
-
-    Attributes:
-        lost: Whether packets can no longer be broadcast.
     """
 
     def __init__(self, rank: int) -> None:

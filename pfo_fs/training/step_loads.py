@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
@@ -28,9 +28,6 @@ from pfo_fs.training.load_decider import LoadDecider, Orders
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_feed import ScheduleSwitcher
 
-JoinLoads: TypeAlias = "Callable[[JoinedJob, Callable[[str], None], HelperLink], StepLoads]"
-"""Makes the steps of a rank whose job is joined; called with a text, its second argument tells of a problem."""
-
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _TOLD_BYTES = 4096
 _MOST_GIVEN = RECENT_TURNS - 2
@@ -41,60 +38,33 @@ _TELL_EVERY_S = 2.0
 """The state of the loads is told to the helper this often: people read it."""
 
 
-class LoadLink:
-    """Tells this rank's clock process, which exchanges loads with the other ranks."""
-
-    def __init__(self, clocks: ClockProcess, join: ReachDecider) -> None:
-        self._fd, self._file = clocks.loads_fd, clocks.loads_file
-        self.works = True
-        self._send(join.packed())
-
-    def tell(self, begun: StepBegun) -> None:
-        """Sends what training tells; does not wait, and keeps the interpreter lock."""
-        self._send(begun.packed())
-
-    def _send(self, packet: bytes) -> None:
-        if not self._file.seems_open() or held_send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
-            self.works = False  # the exchange has ended, or does not read
-
-    @property
-    def told(self) -> str:
-        """What the clock process says of its search for the process that decides; empty if nothing is new."""
-        with suppress(OSError):
-            if self._file.is_open():
-                return os.read(self._fd, _TOLD_BYTES).decode("utf-8", "replace")
-        return ""
-
-    def close(self) -> None:
-        """Ends the exchange; does not wait."""
-        self._file.close()
-
-
 class StepLoads:
-    """One rank's steps.
+    """One rank's steps: what it tells its clock process, which exchanges loads with the other ranks.
 
     Args:
-        decider: On rank 0, the process that decides; None on others.
+        reach: How the clock process reaches the process that decides.
+        decider: On rank 0, that process; None on others.
         tell: On rank 0, called with what is known, from time to time.
         micro_batches: In a pipeline, how many a step has; 0 without one.
     """
 
     def __init__(
         self,
-        words: memoryview,
-        link: LoadLink,
+        clocks: ClockProcess,
+        reach: ReachDecider,
         decider: LoadDecider | None,
         warn: Callable[[str], object],
         tell: Callable[[LoadsKnown], object] = lambda state: None,
         micro_batches: int = 0,
     ) -> None:
-        self._words, self._link, self._decider = words, link, decider
+        self._words, self._fd, self._file, self._decider = clocks.words, clocks.loads_fd, clocks.loads_file, decider
         self.warn, self._tell, self._micro_batches = warn, tell, micro_batches
         self._given: Sequence[Sequence[Any] | None] = (None,)
         self._posted = -1
-        self._has_failed = self._has_missed = False
+        self._works, self._has_failed, self._has_missed = True, False, False
         self._said: set[str] = set()
         self._told_at_s = time.monotonic()
+        self._send(reach)
 
     @property
     def state(self) -> LoadsKnown | None:
@@ -102,7 +72,7 @@ class StepLoads:
         return None if self._decider is None else self._decider.state
 
     def give(self, loads: Sequence[Sequence[Any] | None]) -> None:
-        """Gives the loads of the step that begins next, or None, and of those after it; all ranks give as many."""
+        """Gives the loads of the step that begins next, or None, and of those after it."""
         self._given = loads[:_MOST_GIVEN]
 
     def begin(self, tracker: InstructionTracker, step: int, switcher: ScheduleSwitcher) -> None:
@@ -119,16 +89,21 @@ class StepLoads:
         given, self._given = self._given, (None,)
         last = step + len(given) - 1
         if self._posted >= last:
-            self._link.tell(StepBegun(-1, step, turn, mhz, now_s, (), ended))
+            self._send(StepBegun(-1, step, turn, mhz, now_s, (), ended))
         while self._posted < last:
             self._posted = max(self._posted + 1, step)
-            loads = given[self._posted - step]
-            load = self._load_of(loads)
-            self._link.tell(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
+            load = self._load_of(given[self._posted - step])
+            self._send(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
             ended = []
-        if now_s - self._told_at_s > _TELL_EVERY_S or not (self._link.works or self._has_failed):
+        if now_s - self._told_at_s > _TELL_EVERY_S or not (self._works or self._has_failed):
             self._told_at_s = now_s
             self._tell_people()
+
+    def _send(self, message: ReachDecider | StepBegun) -> None:
+        """Tells the clock process; does not wait, and keeps the interpreter lock."""
+        packet = message.packed()
+        if not self._file.seems_open() or held_send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
+            self._works = False  # the exchange has ended, or does not read
 
     def _load_of(self, loads: Sequence[Any] | None) -> tuple[float, ...]:
         """Returns the load of a step, or warns once why it has none, and returns an empty one."""
@@ -148,9 +123,10 @@ class StepLoads:
 
     def _tell_people(self) -> None:
         """Warns of what the processes have told, and tells the helper what is known."""
-        if told := self._link.told:
-            self.warn(f"clocks from loads: {told}; default clocks meanwhile")
-        if not self._link.works and not self._has_failed:
+        with suppress(OSError):
+            if self._file.is_open() and (told := os.read(self._fd, _TOLD_BYTES).decode("utf-8", "replace")):
+                self.warn(f"clocks from loads: {told}; default clocks meanwhile")
+        if not self._works and not self._has_failed:
             self._has_failed = True
             self.warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
         if self._decider is not None and (state := self._decider.state) is not None:
@@ -161,7 +137,7 @@ class StepLoads:
 
     def close(self) -> None:
         """Ends the processes."""
-        self._link.close()
+        self._file.close()
         if self._decider is not None:
             self._decider.close()
 
@@ -187,7 +163,7 @@ def join_loads(
     """
     clocks = job.clocks
     mine = clocks.message
-    if not mine and job.parts.switching.mode_now == "launch":
+    if not mine and job.parts.switching.mode == "launch":
         mine = f"clocks cannot follow the device here ({job.parts.switching.note or 'switching=launch'})"
     if not 0 <= lost_time < 1:
         mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"
@@ -237,9 +213,9 @@ def join_loads(
         if decider is not None:
             decider.close()
         raise
-    exchange = LoadLink(clocks, ReachDecider(dims.rank, sorted(offered), addresses, bytes.fromhex(token)))
+    reach = ReachDecider(dims.rank, sorted(offered), addresses, bytes.fromhex(token))
     micro_batches = len({micro_batch for order in orders for _, _, micro_batch in order})
-    return StepLoads(clocks.words, exchange, decider, problem, tell, micro_batches)
+    return StepLoads(clocks, reach, decider, problem, tell, micro_batches)
 
 
 def _learned(path: str, link: HelperLink, problem: Callable[[str], None]) -> dict[str, list[float]] | None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pfo_fs.training.job_request import JobRequest
     from pfo_fs.training.parallel_dims import ParallelDims
 
+log = logging.getLogger("pfo_fs")
+
 Switching = Literal["auto", "device", "launch"]
 MODES: tuple[Switching, ...] = get_args(Switching)
 
@@ -39,23 +41,16 @@ class ChosenSwitching:
     """How clocks are switched in this process.
 
     Attributes:
-        mode: `device`, with a marker, or `launch`.
         note: For people: how it works, or why it is not what was asked for.
     """
 
-    mode: str
-    marker: ProgressMarker | None
-    note: str
+    marker: ProgressMarker | None = None
+    note: str = ""
 
     @property
-    def mode_now(self) -> str:
-        """The mode, after marks may have failed."""
-        return self.mode if self.marker is None or self.marker.works else "launch"
-
-    def stop_marks(self) -> None:
-        """Marks nothing any more: there is no clock process that would read the marks."""
-        if self.marker is not None:
-            self.marker.stop()
+    def mode(self) -> str:
+        """`device`, or `launch`, also after marks have failed."""
+        return "device" if self.marker is not None and self.marker.works else "launch"
 
 
 def choose_switching(
@@ -75,44 +70,40 @@ def choose_switching(
         on_problem: Called with a text, once, if marks of the device's progress fail later.
     """
     if asked == "launch":
-        return ChosenSwitching("launch", None, "")
+        return ChosenSwitching()
     try:
         write, how = _device_marks(clocks, spec, kernels, device)
-        return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
+        return ChosenSwitching(ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
-        return ChosenSwitching("launch", None, f"not at device time: {error}")
+        return ChosenSwitching(None, f"not at device time: {error}")
 
 
 def _device_marks(
     clocks: ClockProcess, spec: str, kernels: SimulatedKernels | None, device: int | None
 ) -> tuple[Callable[[int], None], str]:
+    words = clocks.words
     if kernels is not None:
-        return _simulated_marks(clocks, kernels), "simulated stream"
-    torch: Any = sys.modules.get("torch")
-    if not spec.startswith("nvml:") or torch is None or not torch.cuda.is_available():
+        stream = kernels.stream
+
+        def write(point: int) -> None:
+            words[shared_page.PROGRESS] = point
+
+        return lambda point: stream.call(partial(write, point)), "simulated stream"
+    if (torch := _torch_of(spec)) is None:
         raise DeviceError("training does not use a CUDA device of torch")
     from pfo_fs.training.stream_marks import open_stream_marks
 
     # CUDA keeps the page registered until the process ends: giving it back would wait for the device.
-    _registered.append(clocks.words)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(clocks.words)) + 8 * shared_page.PROGRESS
+    _registered.append(words)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(words)) + 8 * shared_page.PROGRESS
     marks = open_stream_marks(address, torch.cuda.current_device() if device is None else device)
     return marks.write, marks.how
 
 
-def _simulated_marks(clocks: ClockProcess, kernels: SimulatedKernels) -> Callable[[int], None]:
-    words, stream = clocks.words, kernels.stream
-
-    def enqueue(point: int) -> None:
-        def write() -> None:
-            words[shared_page.PROGRESS] = point
-
-        stream.call(write)
-
-    return enqueue
-
-
-log = logging.getLogger("pfo_fs")
+def _torch_of(spec: str) -> Any:
+    """Returns torch if training uses it on a real GPU; else None."""
+    torch: Any = sys.modules.get("torch")
+    return torch if spec.startswith("nvml:") and torch is not None and torch.cuda.is_available() else None
 
 
 @dataclass(frozen=True)
@@ -137,8 +128,13 @@ class StepParts:
     ) -> StepParts:
         """Makes the parts; calls `on_problem` with a text if something does not work as asked."""
         asked, spec = request.switching, clocks.spec
-        kernels = _open_kernels(spec, dims.pp_degree)
-        chosen = ChosenSwitching("launch", None, "")
+        kernels: SimulatedKernels | None = None
+        kind, _, name = spec.partition(":")
+        if kind == "simulated":
+            from pfo_fs.device.simulated.gpu import SimulatedKernels
+
+            kernels = SimulatedKernels(name, stages=dims.pp_degree)
+        chosen = ChosenSwitching()
         if clocks.info.clocks_mhz:  # otherwise no clock is set, and marks would cost time for nothing
             chosen = choose_switching(asked, clocks, spec, kernels, device=request.device, on_problem=on_problem)
             if chosen.note:
@@ -162,22 +158,11 @@ class StepParts:
         return cls(kernels, chosen, tracker, StepMetrics([clocks.words]))
 
 
-def _open_kernels(spec: str, stages: int) -> SimulatedKernels | None:
-    kind, _, name = spec.partition(":")
-    if kind != "simulated":
-        return None
-    from pfo_fs.device.simulated.gpu import SimulatedKernels
-
-    return SimulatedKernels(name, stages=stages)
-
-
 def _event_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[[], Any] | None:
     """Returns what makes an event with timing on the device; None if the training thread's times are used."""
     if kernels is not None:
         from pfo_fs.device.simulated.stream import SimulatedEvent
 
         return partial(SimulatedEvent, kernels.stream)
-    torch = sys.modules.get("torch")
-    if not spec.startswith("nvml:") or torch is None or not torch.cuda.is_available():
-        return None
-    return partial(torch.cuda.Event, enable_timing=True)
+    torch = _torch_of(spec)
+    return None if torch is None else partial(torch.cuda.Event, enable_timing=True)

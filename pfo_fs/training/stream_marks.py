@@ -37,25 +37,6 @@ PAGE_BYTES = 4096
 
 _PORTABLE_AND_MAPPED = 0x01 | 0x02
 _NON_BLOCKING = 0x01
-_ALREADY_REGISTERED = 712
-
-_pointer = ctypes.c_void_p
-_out = ctypes.c_void_p
-_ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "cuInit": (ctypes.c_uint,),
-    "cuGetErrorName": (ctypes.c_int, _out),
-    "cuDeviceGet": (_out, ctypes.c_int),
-    "cuDevicePrimaryCtxRetain": (_out, ctypes.c_int),
-    "cuDevicePrimaryCtxRelease_v2": (ctypes.c_int,),
-    "cuCtxPushCurrent_v2": (_pointer,),
-    "cuCtxPopCurrent_v2": (_out,),
-    "cuCtxSynchronize": (),
-    "cuMemHostRegister_v2": (_pointer, ctypes.c_size_t, ctypes.c_uint),
-    "cuMemHostUnregister": (_pointer,),
-    "cuMemHostGetDevicePointer_v2": (_out, _pointer, ctypes.c_uint),
-    "cuStreamCreate": (_out, ctypes.c_uint),
-    "cuStreamDestroy_v2": (_pointer,),
-}
 
 
 class Driver:
@@ -68,13 +49,7 @@ class Driver:
             raise DeviceError(f"CUDA's driver cannot be loaded ({error}); is it installed here?") from None
 
     def function(self, name: str) -> Callable[..., int]:
-        """Returns the function that returns CUDA's error number."""
-        function = self.bare_function(name)
-        function.argtypes = _ARGUMENTS[name]  # type: ignore[attr-defined]
-        return function
-
-    def bare_function(self, name: str) -> Callable[..., int]:
-        """Returns the function, to which the caller passes ctypes objects: a call takes half as long."""
+        """Returns a function that returns CUDA's error number; callers pass ctypes objects, and small integers."""
         try:
             function = getattr(self._library, name)
         except AttributeError:
@@ -88,8 +63,7 @@ class Driver:
         Raises:
             DeviceError: It failed, or the driver does not have it.
         """
-        error = self.function(name)(*arguments)
-        if error:
+        if error := self.function(name)(*arguments):
             raise DeviceError(f"{name} failed with {self.error_name(error)}")
 
     def error_name(self, error: int) -> str:
@@ -105,7 +79,7 @@ class RegisteredPage:
 
     def __init__(self, address: int, device: int, driver: Driver) -> None:
         self._driver = driver
-        self._address = address
+        self._address = ctypes.c_void_p(address)
         self._device = ctypes.c_int()
         self._context = ctypes.c_void_p()
         self._registered = False
@@ -115,22 +89,14 @@ class RegisteredPage:
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         try:
             with self.context():
-                self._register()
-                driver.call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), address, 0)
+                size = ctypes.c_size_t(PAGE_BYTES)
+                driver.call("cuMemHostRegister_v2", self._address, size, _PORTABLE_AND_MAPPED)
+                self._registered = True
+                driver.call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), self._address, 0)
         except DeviceError:
             self.unregister()
             raise
         self.device_address = pointer.value
-
-    def _register(self) -> None:
-        error = self._driver.function("cuMemHostRegister_v2")(self._address, PAGE_BYTES, _PORTABLE_AND_MAPPED)
-        if error:
-            hint = "; close the stream marks that were opened on it before" if error == _ALREADY_REGISTERED else ""
-            raise DeviceError(
-                f"the shared page cannot be given to the device: cuMemHostRegister failed with "
-                f"{self._driver.error_name(error)}{hint}"
-            )
-        self._registered = True
 
     @contextmanager
     def context(self) -> Iterator[None]:
@@ -153,7 +119,10 @@ class RegisteredPage:
                 self._driver.call("cuStreamDestroy_v2", stream)  # the device still does what the stream holds
 
     def unregister(self) -> None:
-        """Takes the page from the device after its last write. Without that, keep the page mapped."""
+        """Takes the page from the device after its last write, for which it waits; may be called twice.
+
+        Without that, keep the page mapped.
+        """
         if self._registered:
             with self.context():
                 self._driver.call("cuCtxSynchronize")
@@ -194,7 +163,7 @@ class DriverMarks:
         self._handles: dict[int, ctypes.c_void_p] = {}
         self._capturing = ctypes.c_int()
         self._to_capturing = ctypes.byref(self._capturing)
-        self._is_capturing = hot.bare_function("cuStreamIsCapturing")
+        self._is_capturing = hot.function("cuStreamIsCapturing")
         target = ctypes.c_uint64(page.device_address + offset)
         self._put = _stream_write(hot, target) if how == "stream write" else _memset(hot, target)
 
@@ -230,24 +199,17 @@ class DriverMarks:
             raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
         raise DeviceError(f"the {self.how} into the stream failed with {self._driver.error_name(error)}")
 
-    def close(self) -> None:
-        """Waits until the device has done all its work, then gives the page back; to call before it is unmapped.
-
-        May be called twice.
-        """
-        self.page.unregister()
-
 
 _Put = Callable[[ctypes.c_void_p, int], int]
 
 
 def _stream_write(driver: Driver, target: ctypes.c_uint64) -> _Put:
-    write, flags = driver.bare_function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
+    write, flags = driver.function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
     return lambda handle, value: write(handle, target, value, flags)
 
 
 def _memset(driver: Driver, target: ctypes.c_uint64) -> _Put:
-    memset, words = driver.bare_function("cuMemsetD32Async"), ctypes.c_size_t(1)
+    memset, words = driver.function("cuMemsetD32Async"), ctypes.c_size_t(1)
     return lambda handle, value: memset(target, value, words, handle)
 
 

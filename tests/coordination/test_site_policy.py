@@ -12,8 +12,6 @@ from jobs import make_job, rank_infos, register
 
 from pfo_fs.coordination import Coordinator, SitePolicy, read_site_policy
 from pfo_fs.coordination.site_policy import parse_site_policy
-from pfo_fs.helper.job import CoordinationChoice
-from pfo_fs.helper.operations import ClaimForRank0, WhoSchedules
 from pfo_fs.schedule_yaml import ScheduleProblems
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, SharedDirectory, bodies
@@ -94,13 +92,6 @@ def test_no_content_raises_anything_but_the_one_problem(content: bytes) -> None:
         assert error.problems
 
 
-def test_rank_0_schedules_its_job_under_a_broken_file_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
-    choice = CoordinationChoice("auto", 0.0)
-    found = WhoSchedules(claimed=False, daemon=None, site=site(tmp_path, "coordination: !!int ''"))
-    assert isinstance(choice.learn(found, 0.0), ClaimForRank0)
-    assert "site.yaml is not valid: line 1" in choice.warning
-
-
 @pytest.mark.parametrize("asked_for", ["auto", "local"])
 def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
     tmp_path: Path, clock: Clock, asked_for: str
@@ -123,43 +114,3 @@ def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
     claim = folder.read(bodies.ClaimBody)
     assert claim is not None
     assert claim.kind == "daemon"
-
-
-@pytest.mark.parametrize("mode", ["auto", "local"])
-def test_under_daemon_only_rank_0_leaves_its_job_to_a_daemon_also_while_none_runs(mode: str) -> None:
-    choice = CoordinationChoice(mode, 0.0)  # type: ignore[arg-type]
-    assert choice.learn(WhoSchedules(claimed=False, daemon=None, site=DAEMON_ONLY), 0.0) is None
-    assert choice.chosen == "daemon"
-    assert "default clocks" in choice.warning
-
-
-def test_without_a_site_file_a_job_that_wants_to_schedules_itself() -> None:
-    choice = CoordinationChoice("local", 0.0)
-    assert isinstance(choice.learn(WhoSchedules(claimed=False, daemon=None), 0.0), ClaimForRank0)
-
-
-def heartbeat(counter: int, interval_s: float = 1.0) -> bodies.DaemonBody:
-    return bodies.DaemonBody(
-        generation=1, counter=counter, host="there", pid=1, version="1", scheduler="Manual", interval_s=interval_s
-    )
-
-
-def test_a_job_in_auto_does_not_schedule_itself_while_the_heartbeat_of_a_daemon_moves() -> None:
-    choice, now_s = CoordinationChoice("auto", 0.0), 0.0
-    while choice.chosen is None:
-        found = WhoSchedules(claimed=False, daemon=heartbeat(int(now_s / 2)))  # a busy one: every other second
-        assert not isinstance(choice.learn(found, now_s), ClaimForRank0)
-        now_s += 0.1
-    assert choice.chosen == "daemon"
-    assert now_s < 20
-
-
-@given(st.floats(min_value=1e-300, max_value=1e308))
-def test_a_heartbeat_that_stands_still_is_not_waited_for_whatever_interval_it_names(interval_s: float) -> None:
-    try:
-        daemon = heartbeat(1, interval_s)
-    except ValueError:
-        return  # the record itself is refused
-    choice = CoordinationChoice("auto", 0.0)
-    choice.learn(WhoSchedules(claimed=False, daemon=daemon), 0.0)
-    assert isinstance(choice.learn(WhoSchedules(claimed=False, daemon=daemon), 5.1), ClaimForRank0)

@@ -40,7 +40,7 @@ def marks(cuda: Any, page: SharedPage, request: pytest.FixtureRequest) -> Iterat
     address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
     opened = open_stream_marks(address, 0, ways=[request.param])
     yield opened
-    opened.close()
+    opened.page.unregister()
 
 
 def busy(torch: Any) -> Any:
@@ -124,11 +124,11 @@ def test_a_captured_stream_refuses_the_mark_and_the_capture_goes_on(
 
 
 def test_a_page_can_be_given_back_and_taken_again(marks: DriverMarks, page: SharedPage) -> None:
-    marks.close()
+    marks.page.unregister()
     address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
     again = open_stream_marks(address, 0)
     reason = self_test(again, lambda: page.words[PROGRESS])
-    again.close()
+    again.page.unregister()
     assert not reason
 
 

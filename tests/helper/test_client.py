@@ -121,12 +121,6 @@ def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
     assert max(later - earlier for earlier, later in pairwise(started_s)) <= 61
 
 
-def test_the_end_of_a_helper_is_known_to_the_process_that_started_it(make: Make, wait_for: WaitFor) -> None:
-    client = make(0)
-    die([client], wait_for)
-    assert client.how_it_ended() == " (without a word, as after SIGKILL)"
-
-
 def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_use(_: str) -> socket.socket:
         raise OSError(errno.EADDRINUSE, "in use")

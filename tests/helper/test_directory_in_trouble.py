@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from jobs import instead_of, rank_infos, results_by_rank
 from running import HANGS_AFTER_S
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.errors import CoordinationError, RecordError, StoreError
+from pfo_fs.errors import CoordinationError, StoreError
 from pfo_fs.ipc import messages, transport
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
 
@@ -87,42 +87,6 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
         wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
     finally:
         may_go_on.set()
-
-
-def test_a_registration_that_finds_a_damaged_record_is_refused_and_the_helper_goes_on(
-    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
-) -> None:
-    def damaged(_: JobFolder, ranks: Sequence[bodies.RankBody]) -> dict[int, str]:
-        raise RecordError("ranks/0.json: no complete record")
-
-    client, (info,) = host.client(0), rank_infos(1)
-    job = host.create(client)
-    with monkeypatch.context() as broken:
-        broken.setattr(JobFolder, "register_ranks", damaged)
-        with pytest.raises(CoordinationError, match="no complete record"):
-            host.join(client, job, info)
-    host.join(client, job, info)
-    client.send(measurement(0, 0))
-    wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
-
-
-def test_a_helper_that_takes_the_place_of_another_goes_on_under_its_name(tmp_path: Path, wait_for: Wait) -> None:
-    infos = rank_infos(3)
-    old = Host(tmp_path)
-    job = old.create(old.client(0), ranks=3)
-    names = [old.join(old.client(rank), job, infos[rank]).helper_name for rank in (1, 2)]
-    assert names == [0, 0], "rank 0 is on this host"
-    old.close()
-    new = Host(tmp_path)
-    client = new.client(2)
-    assert new.join(client, job, infos[2], name=0).helper_name == 0
-    client.send(messages.ProgressReport(step=3, number=0))
-    wait_for(
-        lambda: (record := new.folder(job).read(bodies.ProgressBody, name=0)) and record.ranks[-1].step == 3,
-        what="progress",
-    )
-    assert new.folder(job).numbers(bodies.ProgressBody) == [0]
-    new.close()
 
 
 @pytest.mark.parametrize("releases", [True, False])

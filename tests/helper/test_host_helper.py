@@ -19,7 +19,7 @@ from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.store import Files, SharedDirectory, bodies
+from pfo_fs.store import bodies
 
 Wait = Callable[..., Any]
 
@@ -30,18 +30,6 @@ def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
         stranger.request(messages.CreateJob(job={}, attempt="a"), messages.JobCreated, 1)
     assert stranger.lost
     assert host.create(good)["coordination"] == "daemon"
-
-
-def test_without_a_daemon_auto_means_rank_0(host: Host) -> None:
-    assert host.create(host.client(0), "auto")["coordination"] == "local"
-
-
-def test_a_daemon_that_only_left_its_record_is_not_waited_for_long(host: Host) -> None:
-    shared = SharedDirectory(Files(host.root))
-    shared.write(
-        bodies.DaemonBody(generation=1, counter=1, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2)
-    )
-    assert host.create(host.client(0), "auto")["coordination"] == "local"
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -198,16 +186,3 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     job = host.create(client)
     host.join(client, job, info)
     assert wait_for(lambda: list(results_by_rank(host.folder(job), 3))) == [0]
-
-
-def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, wait_for: Wait) -> None:
-    first, second = host.client(0), host.client(1)
-    infos = rank_infos(2)
-    job = host.create(first, ranks=2)
-    host.join(first, job, infos[0])
-    current = bodies.CurrentBody(generation=1, number=0, state="running", lease_s=60.0, heartbeat=1)
-    host.folder(job).write(current)
-    told = wait_for(first.poll, what="the word")
-    assert told.lease_s == pytest.approx(60 + 2 * 0.25), "it does not look all the time"
-    host.join(second, job, infos[1])
-    assert wait_for(second.poll, what="the same word") == told

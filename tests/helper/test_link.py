@@ -92,12 +92,6 @@ def test_training_that_ends_when_its_helper_has_died_tells_a_new_one_how(link: H
     assert client.closed
 
 
-def test_training_that_ends_tells_its_helper_once(link: HelperLink, client: FakeClient) -> None:
-    link.leave(GOODBYE)
-    assert client.sent == [GOODBYE]
-    assert client.closed
-
-
 def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: HelperLink, client: FakeClient) -> None:
     def refuse(joining: object) -> bool:
         raise BlockingIOError("too many processes")

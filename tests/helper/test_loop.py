@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from unittest.mock import Mock
 import pytest
 from running import HANGS_AFTER_S
 
-from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.loop import HelperLoop
@@ -98,41 +96,3 @@ def test_an_error_is_a_message_and_what_is_asked_for_is_answered(tmp_path: Path)
     assert read[-1] == m.ProfileRead(profile="unknown")
     save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
     assert [type(message) for message in carry_out(save)] == [m.LogLine, m.ProfileSaved]
-
-
-class WaitsForOneWrite:
-    """Training has ended when this state begins, and one operation is left."""
-
-    def __init__(self) -> None:
-        self.is_idle = False
-        self.times_woken = 0
-
-    def first_actions(self) -> list[e.Action]:
-        return [e.Run(op.ReadSwitch()), e.Stop()]
-
-    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        if isinstance(event, e.OperationDone):
-            self.is_idle = True
-        else:
-            self.times_woken += 1
-        return []
-
-    def next_wake_s(self) -> float:
-        return float("inf")
-
-
-def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path: Path, files: HangingFiles) -> None:
-    state: Any = WaitsForOneWrite()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.bind(str(tmp_path / "socket"))
-        server.listen()
-        loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
-        serving = threading.Thread(target=loop.serve, args=(server,), daemon=True)
-        serving.start()
-        serving.join(1.0)  # the write hangs for this time
-        woken_meanwhile, still_served = state.times_woken, serving.is_alive()
-        files.may_end.set()
-        serving.join(HANGS_AFTER_S)
-    assert still_served
-    assert not serving.is_alive()
-    assert woken_meanwhile <= 1  # by the clock alone it wakes after five seconds

@@ -51,13 +51,6 @@ def test_a_problem_of_training_stays_when_the_clock_process_has_none() -> None:
     assert record.ranks[0].error == "of training"
 
 
-def test_the_first_iterations_are_written_at_once() -> None:
-    log = IterationTimeLog(1.0)
-    assert not log.due(100.0)
-    log.add([(0, 0, 1.0)], "")
-    assert log.due(100.0)
-
-
 def test_iterations_that_take_the_same_are_written_seldom() -> None:
     log = IterationTimeLog(1.0)
     log.add([(0, 0, 1.0)], "")

@@ -82,13 +82,6 @@ def test_the_stop_of_a_clock_process_is_told_once_so_that_its_gpu_is_reset(host:
         host.look(3)
 
 
-def test_looks_are_seconds_apart(host: Host) -> None:
-    host.send(signal.SIGSTOP, "T")
-    for _ in range(1000):
-        host.stopped.look(5000.0)
-    assert host.resets == []
-
-
 @pytest.mark.parametrize("end", ["released", "gone"])
 def test_a_clock_process_that_has_reset_its_clocks_or_is_gone_is_not_looked_at(host: Host, end: str) -> None:
     if end == "gone":

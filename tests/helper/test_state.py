@@ -9,7 +9,6 @@ import pytest
 from helper_host import connected
 from jobs import rank_infos
 
-from pfo_fs.coordination import SitePolicy
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
@@ -149,10 +148,8 @@ def test_why_a_job_waits_for_a_daemon_is_logged(caplog: pytest.LogCaptureFixture
     state = connected()
     job = {"job_info": {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}, "coordination": "auto"}
     (create,) = operations(state.handle(e.MessageArrived(0, m.CreateJob(job=job, attempt="a")), 0.0))
-    asked = operations(state.handle(e.OperationDone(create, op.CreatedJob("job", "0123", False)), 0.0))
-    (ask,) = [operation for operation in asked if isinstance(operation, op.AskWhoSchedules)]
-    found = op.WhoSchedules(claimed=False, daemon=None, site=SitePolicy("daemon-only"))
-    state.handle(e.OperationDone(ask, found), 0.0)
+    created = op.CreatedJob("job", "0123", coordination="daemon", warning="no daemon yet: default clocks")
+    state.handle(e.OperationDone(create, created), 0.0)
     assert "default clocks" in caplog.text
 
 

@@ -130,14 +130,6 @@ def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Direc
     assert outage.error == "no space left"
 
 
-def test_a_directory_that_answers_now_and_then_answers(outage: DirectoryHealth, clock: Clock) -> None:
-    for _ in range(700):
-        outage.ended("read", FULL)
-        clock.now += 1
-        outage.ended("read", None)
-    assert not outage.is_lost
-
-
 def test_what_a_plan_saves_is_logged_when_it_stays_and_again_only_when_that_changes() -> None:
     watch = ScheduleWatch(1.0, random.Random(0), 0.0)
     tried = CurrentBody(generation=1, number=3, state="running", status_text="saves 9.0 ± 0.9 %")

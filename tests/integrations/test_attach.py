@@ -12,7 +12,7 @@ import pytest
 import pfo_fs
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.integrations import torch_pipelining
-from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.integrations.torch_pipelining import TorchPipeline
 
 
@@ -35,10 +35,11 @@ def fake_schedule(**changes: Any) -> Any:
 def test_each_framework_is_told_by_the_package_of_the_objects_class_or_of_one_that_it_inherits_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch_pipelining, "attach", lambda thing, *_, **options: (thing, options))
+    monkeypatch.setattr(torch_pipelining, "TorchPipeline", lambda thing, mesh: (thing, mesh))
+    monkeypatch.setattr(Attachment, "make", lambda find, _, options: (*find(), options))
     kind = type("ScheduleOfTheirs", (), {"__module__": "torch.distributed.pipelining.schedules"})
     own = type("ScheduleOfMine", (kind,), {})()
-    assert pfo_fs.attach(own, "/unused", profile_steps=3) == (own, {"profile_steps": 3})
+    assert pfo_fs.attach(own, "/unused", mesh="a mesh", profile_steps=3) == (own, "a mesh", {"profile_steps": 3})
 
 
 @pytest.mark.parametrize("thing", [object(), [], [object()], SimpleNamespace()])
@@ -53,11 +54,6 @@ def test_a_torch_that_works_in_another_way_is_named(missing: str) -> None:
     delattr(schedule, missing)
     with pytest.raises(ConfigError, match=rf"SimpleNamespace of torch [\d.+a-z]+ has no {missing}"):
         TorchPipeline(schedule)
-
-
-def test_a_schedule_without_a_loss_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has no loss_fn"):
-        TorchPipeline(fake_schedule(_loss_fn=None))
 
 
 def test_wraps_are_undone_down_to_what_was_there_but_not_those_of_others_on_top() -> None:
@@ -98,13 +94,6 @@ def test_the_order_is_that_of_the_actions_that_run_and_not_that_of_the_class() -
     that_run = {0: actions("0F0", "0S0", "0B0", "0F1", "0B1"), 1: actions("1F0", "1B0", "1F1", "1B1")}
     adapter = TorchPipeline(fake_schedule(pipeline_order=of_class, pipeline_order_with_comms=that_run))
     assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "backward", "forward", "backward"]
-
-
-def test_a_schedule_that_tells_no_order_is_followed_by_what_its_first_step_shows() -> None:
-    adapter = TorchPipeline(fake_schedule())
-    assert adapter.orders() == []
-    del adapter._schedule.pipeline_order
-    assert adapter.orders() == []
 
 
 def test_a_second_attachment_is_refused_until_the_first_is_closed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,57 +11,12 @@ from typing import Any
 import pytest
 from torchrun import torchrun
 
-from pfo_fs.integrations.huggingface_loads import HFLoadClocks
+from pfo_fs.integrations.huggingface import HFLoadClocks
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 torch: Any = pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_hf_packed.py"
-
-TRAINING = """
-import json, logging, random, sys, torch, transformers
-from pfo_fs.integrations.huggingface_loads import HFLoadClocks
-
-class Model(torch.nn.Module):
-    kernels = None
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-    def forward(self, input_ids, position_ids, labels):
-        if self.kernels is not None and self.training:
-            self.kernels.stream.launch("forward_backward", work=input_ids.numel() / 40)
-        return {"loss": (self.layer(input_ids.float()[..., None]) - labels[..., None]).square().mean() / 1e4}
-
-class Wait(transformers.TrainerCallback):
-    def on_pre_optimizer_step(self, *args, **kwargs):
-        if Model.kernels is not None:
-            Model.kernels.stream.synchronize()
-            torch.distributed.barrier()
-
-kept = []
-class Keep(logging.Handler):
-    def emit(self, record):
-        kept.append(record.getMessage())
-logging.getLogger("pfo_fs").addHandler(Keep(logging.WARNING))
-torch.manual_seed(0)
-drawn = random.Random(0)
-data = [{"input_ids": [1] * drawn.randrange(8, 40)} for _ in range(160)]
-arguments = transformers.TrainingArguments(
-    output_dir=sys.argv[1], num_train_epochs=1, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-    report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, logging_steps=10, dataloader_num_workers=1,
-    eval_strategy="steps", eval_steps=10)
-trainer = transformers.Trainer(
-    model=Model(), args=arguments, train_dataset=data, eval_dataset=data[:4], callbacks=[Wait()],
-    data_collator=transformers.DataCollatorWithFlattening())
-clocks = HFLoadClocks(sys.argv[2], strict=True).attach(trainer)
-Model.kernels = clocks.clocks.simulated_kernels()
-trainer.train()
-clocks.close()
-told = json.dumps({
-    "rank": torch.distributed.get_rank(), "status": clocks.clocks.status_text, "warnings": kept,
-    "steps": trainer.state.global_step, "logged": [one for one in trainer.state.log_history if "loss" in one][-1]})
-open(f"{sys.argv[2]}-{torch.distributed.get_rank()}.json", "w").write(told)
-"""
 
 
 @pytest.mark.slow
@@ -70,17 +24,6 @@ def test_the_example_learns_what_loads_make_of_a_step_and_lowers_clocks(tmp_path
     output = torchrun(tmp_path, 2, EXAMPLE, "--shared-dir", tmp_path / "pfo", "--steps", "45")
     assert "loads explain" in output.splitlines()[-1]
     assert "no clock could be lowered" not in output.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    torchrun(tmp_path, 2, tmp_path / "train.py", tmp_path / "out", tmp_path / "pfo")
-    said = [json.loads((tmp_path / f"pfo-{rank}.json").read_text()) for rank in range(2)]
-    assert [one["steps"] for one in said] == [20, 20]
-    assert not said[0]["warnings"] + said[1]["warnings"]
-    assert "loads explain" in said[0]["status"]
-    assert said[0]["logged"]["pfo_fs/loads_explain"] > 0.5
 
 
 class Told:

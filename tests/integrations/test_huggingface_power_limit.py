@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,22 +133,6 @@ def test_the_lines_of_the_page_follow_a_trainer(
     callback = trainer.callback_handler.callbacks[1]
     assert isinstance(callback, HFGlobalPowerLimitOptimizer)
     callback.close()
-
-
-@pytest.mark.slow
-def test_after_an_exception_that_ends_the_process_limits_are_back(
-    tmp_path: Path, sim_dir: Path, processes: Any, wait_for: WaitFor
-) -> None:
-    program = TRAINING + textwrap.dedent("""
-        monitor = EnergyMonitor(specs=["simulated:a"])
-        callback = HFGlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=3, pl_step=200)
-        make_trainer(sys.argv[1], callback, Work(monitor.simulated_kernels(time_scale=20), 9), 40).train()
-    """)
-    trainer = processes.python("-c", program, str(tmp_path))
-    output, _ = trainer.communicate()
-    assert trainer.returncode == 1
-    assert "training has failed" in output
-    wait_for(lambda: limits_set(sim_dir) == [500, 300, 500])
 
 
 @pytest.mark.slow

@@ -97,19 +97,6 @@ def test_a_trainer_finds_the_limit_though_it_validates_within_each_window(sim_di
 
 
 @pytest.mark.slow
-def test_a_window_goes_on_over_epochs_that_are_shorter(sim_dir: Path) -> None:
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    callback = LightningPowerLimitOptimizer(monitor=monitor, **OPTIONS)
-    module = Line()
-    module.kernels = monitor.simulated_kernels(time_scale=20)
-    fit(module, callback, batches=4, max_epochs=12, logger=False)
-    assert callback.optimizer is not None
-    assert [m.power_limit for m in callback.optimizer.measurements] == [500, 300, 100]
-    callback.close()
-    monitor.close()
-
-
-@pytest.mark.slow
 def test_after_an_exception_the_limit_is_back_at_once(sim_dir: Path) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
     callback = LightningPowerLimitOptimizer(monitor=monitor, **OPTIONS)

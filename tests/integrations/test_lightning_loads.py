@@ -13,7 +13,7 @@ import pytest
 from torchrun import clocks_mhz, torchrun
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.lightning_loads import LightningLoadClocks
+from pfo_fs.integrations.lightning import LightningLoadClocks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -28,7 +28,7 @@ import json, logging, os, random, sys, warnings
 warnings.simplefilter("ignore")
 import lightning, torch
 from lightning.pytorch.strategies import DDPStrategy
-from pfo_fs.integrations.lightning_loads import LightningLoadClocks
+from pfo_fs.integrations.lightning import LightningLoadClocks
 
 WORK = 1 / 40
 

@@ -57,12 +57,3 @@ def test_a_descriptor_that_is_still_ours_is_closed_once() -> None:
     assert is_open(again)
     os.close(again)
     theirs.close()
-
-
-def test_a_number_that_the_program_has_closed_is_nothing_to_close() -> None:
-    reading, writing = os.pipe()
-    own = OwnFile(reading)
-    os.close(reading)
-    own.close()
-    assert not own.is_open()
-    os.close(writing)

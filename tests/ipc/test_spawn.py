@@ -65,21 +65,6 @@ def answer_of(module: str, **arguments: Any) -> Any:
 # ---- what becomes of processes that are not waited for
 
 
-def test_a_process_may_be_dropped_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    program(tmp_path, monkeypatch, "exec sleep 30")
-    process = spawn.start_process("any", {})
-    pid = process.pid
-    del process
-    gc.collect()
-    kept = next(process for process in spawn._started if process.pid == pid)
-    assert kept.poll() is None
-    assert not recwarn.list
-    kept.kill()
-    kept.wait()
-
-
 def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
@@ -120,18 +105,6 @@ def test_a_path_may_be_longer_than_a_command_or_a_pipe_holds(
     path = [*sys.path, *(f"/nowhere/{number}/{'x' * 240}" for number in range(2000))]
     monkeypatch.setattr(sys, "path", path)
     assert answer_of(module)[0] == path
-
-
-def test_entries_that_are_relative_to_a_removed_folder_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
-) -> None:
-    module = child_module(TELLS_PATH)
-    (tmp_path / "removed").mkdir()
-    monkeypatch.chdir(tmp_path / "removed")
-    (tmp_path / "removed").rmdir()
-    before = list(sys.path)
-    monkeypatch.setattr(sys, "path", ["", *before])
-    assert answer_of(module)[0] == before
 
 
 def test_packages_with_names_of_standard_modules_do_not_reach_a_process_whose_training_runs_without_them(
@@ -378,14 +351,6 @@ def test_sigterm_waits_until_the_process_says_what_it_means(child_module: Callab
     assert answer_of(module) == [[], ["got it"]]
 
 
-def test_starting_a_process_leaves_the_signals_of_training_alone(child_module: Callable[[str], str]) -> None:
-    module = child_module("pass")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    child = spawn.start_process(module, {})
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
-    child.wait(HANGS_AFTER_S)
-
-
 # ---- descriptors
 
 
@@ -444,17 +409,6 @@ def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known
     assert child.how_it_ended() == " (without a word, as after SIGKILL)"
 
 
-def test_a_program_that_closes_all_its_files_still_knows_whether_a_process_that_outlives_it_runs(
-    child_module: Callable[[str], str], wait_for: WaitFor
-) -> None:
-    child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
-    wait_for(lambda: child.pid, what="its id")
-    os.close(child.output)
-    assert child.poll() is None
-    child.kill()
-    child.wait(20)
-
-
 def test_a_process_that_outlives_training_and_ends_before_it_begins_leaves_its_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,14 +433,6 @@ def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_no
         gc.collect()
         assert os.read(fd, 6) == b"secret"
         os.close(fd)
-
-
-def test_last_words_are_cut_and_made_safe_to_show(child_module: Callable[[str], str]) -> None:
-    child = spawn.start_process(child_module("os.write(2, b'first\\n\\x1b[31m\\xff' + 100_000 * b'y' + b'\\n\\n')"), {})
-    child.wait(HANGS_AFTER_S)
-    words = child.last_words()
-    assert words.isprintable()
-    assert len(words) <= 400
 
 
 def test_a_process_that_writes_without_end_keeps_little_and_its_last_words(child_module: Callable[[str], str]) -> None:

@@ -219,14 +219,6 @@ def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_fir
     assert max(info.dp_rank for info in kept) <= 4
 
 
-def test_results_are_kept_as_text_and_read_as_they_were(tmp_path: Path) -> None:
-    infos = rank_infos(2)
-    folder = make_job(tmp_path, 2)
-    ranks = registry_of(folder, infos)
-    folder.write_results(0, [bodies.ResultBody(result=windowed(rank)) for rank in (0, 1)])
-    assert list(results.Results(folder, ranks).read(0)) == [windowed(0), windowed(1)]
-
-
 def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(tmp_path: Path) -> None:
     infos = [*rank_infos(1, clocks=list(range(4096, 0, -1))), *rank_infos(1, clocks=[1410, 1397, 213])]
     infos[1] = infos[1].model_copy(update={"rank": 1, "pp_rank": 1})
@@ -237,11 +229,6 @@ def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(t
     assert clocks == sorted(clocks, reverse=True)
     assert max(high - low for high, low in pairwise(clocks)) <= 20
     assert {1410, 213} <= set(planned[1].available_frequencies)
-
-
-def test_usual_clocks_all_reach_the_policy(tmp_path: Path) -> None:
-    infos = rank_infos(2)
-    assert registry_of(make_job(tmp_path, 2), infos).planned_infos == infos
 
 
 def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refused(tmp_path: Path) -> None:

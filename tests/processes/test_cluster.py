@@ -82,16 +82,6 @@ class Started:
             assert numbers == sorted(numbers)
 
 
-def test_the_next_daemon_leads_when_the_leader_is_killed(started: Started, wait_for: Wait) -> None:
-    with told_on_failure(started.job):
-        assert started.leader_host() == "host2"
-        started.switch_to(1, 1200)
-        started.leader.kill()
-        wait_for(lambda: started.leader_host() == "host3", "the next leader")
-        started.switch_to(2, 1110)
-        started.ends_well()
-
-
 def test_a_leader_that_was_cut_off_takes_no_rank_back_when_its_link_is_healed(started: Started, wait_for: Wait) -> None:
     cut_off = started.cluster.hosts[2]
     with told_on_failure(started.job):

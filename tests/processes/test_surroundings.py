@@ -56,21 +56,6 @@ def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
     wait_for(lambda: leader_record(root), what="a leader")
 
 
-def test_a_daemon_starts_in_a_working_directory_that_was_removed(
-    tmp_path: Path, processes: Processes, wait_for: Wait
-) -> None:
-    gone, root = tmp_path / "gone", tmp_path / "pfo"
-    gone.mkdir()
-    code = (
-        f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); "
-        f"os.execv(sys.executable, [sys.executable, '-m', 'pfo_fs', 'daemon', {str(root)!r}, "
-        "'--scheduler', 'schedulers:ThreeSteps'])"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{Path(__file__).parents[1]}"}
-    processes.python("-c", code, env=environment)
-    wait_for(lambda: leader_record(root), what="a leader")
-
-
 def test_a_daemon_polls_where_file_system_events_cannot_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
 ) -> None:

@@ -104,28 +104,6 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
         assert len([line for line in log if line["action"] == "lock"]) > 2, "the clock goes down again and again"
 
 
-@pytest.mark.slow
-def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(step=3), "steps")
-        job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-    folder = job.folder
-    for line in job.having("pid"):
-        os.kill(line["pid"], signal.SIGKILL)
-
-    def given_back() -> bool:
-        return all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
-
-    wait_for(given_back, "the clocks")
-    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
-    assert end.reason == "crashed"
-
-
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
@@ -136,28 +114,6 @@ def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_n
     os.kill(job.having("pid")[0]["pid"], signal.SIGTERM)
     assert job.processes[0].wait(HANGS_AFTER_S) == -signal.SIGTERM
     assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "terminated"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
-def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
-) -> None:
-    if with_daemon:
-        processes.daemon(tmp_path / "pfo")
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(number=0, step=5), "steps")
-        for line in job.having("helper_pid"):
-            if line["helper_pid"]:
-                os.kill(line["helper_pid"], signal.SIGKILL)
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
-        assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
 @pytest.mark.slow
@@ -232,18 +188,6 @@ def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
 
 
 @pytest.mark.slow
-def test_strict_raises_where_the_schedule_is_not_followed(start_job: Callable[..., Job], tmp_path: Path) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text("[[('forward', 1200)]]")
-    given = {"mesh": {"pp": 1}, "strict": True, "steps": 5}
-    job = start_job(1, {**given, "scheduler": "PointSolution", "scheduler_args": {"solution_path": str(plan)}})
-    assert job.finish() != 0
-    assert any("InstructionMismatch" in line and "got 'backward'" in line for line in job.log) or any(
-        "training ran 'backward'" in line for line in job.log
-    )
-
-
-@pytest.mark.slow
 def test_a_rank_without_the_directory_does_not_hold_up_training(
     start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
 ) -> None:
@@ -255,27 +199,6 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(
     with told_on_failure(job):
         assert job.finish() == 0
         assert len(job.of(done=True)) == 2
-
-
-@pytest.mark.slow
-def test_a_directory_that_cannot_be_used_leaves_training_alone(start_job: Callable[..., Job], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    job = start_job(2, {"mesh": {"pp": 2}, "steps": 5, "shared_dir": str(tmp_path / "file/pfo")})
-    with told_on_failure(job):
-        assert job.finish() == 0
-        assert len(job.of(done=True)) == 2
-        assert {line["coordination"] for line in job.having("coordination")} == {"off"}
-        said = [line for line in job.log if "training goes on at default clocks" in line]
-        assert len(said) == 2, "once by each rank"
-        assert "Not a directory" in said[0]
-
-
-def test_degrees_that_do_not_match_the_world_size_are_an_error_if_strict(start_job: Callable[..., Job]) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}, "pp_degree": 3, "steps": 1, "strict": True})
-    job.finish()
-    errors = [line["error"] for line in job.having("error")]
-    assert len(errors) == 2
-    assert "world_size 2 is not pp_degree 3" in errors[0]
 
 
 @pytest.mark.slow

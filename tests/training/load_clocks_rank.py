@@ -5,7 +5,7 @@
 
 `OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
 have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends (in the first attempt), or
-closes; `none_at`: the step in which rank 1 gives no load; `skips_from`: that from which it does not call `step`;
+closes; `none_at`: the step in which rank 1 gives no load;
 `too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work;
 `compiled`: the watched module is compiled inside, and exported in the middle of a step; `reduces`: gradients
 are reduced in each backward.
@@ -75,8 +75,7 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
         if rank == 1 and step == options.get("closes_at") and clocks is not None:
             clocks.close()
         work = loads_of(step, rank, count)
-        skips = rank == 1 and step >= options.get("skips_from", options["steps"])
-        if clocks is not None and not skips:
+        if clocks is not None:
             told = [loads_of(k, rank + 100 if "lie" in options else rank, count) for k in range(step, step + ahead + 1)]
             nothing = rank == 1 and step == options.get("none_at")
             if "too_few" in options:

@@ -344,14 +344,6 @@ def follower() -> Follower:
     return Follower()
 
 
-@pytest.mark.parametrize("kind", ["helper_feed", "broadcast_feed"])
-def test_a_feed_that_hears_nothing_asks_for_nothing(follower: Follower, kind: str) -> None:
-    feed = getattr(follower, kind)()
-    assert {follower.step(feed, step) for step in range(20)} == {None}
-    assert not follower.switcher.is_suspended
-    feed.close()
-
-
 def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_step_and_back() -> None:
     medium, now_s = Medium(), [100.0]
     followers = [Follower(), Follower()]
@@ -443,10 +435,3 @@ def test_a_broadcast_schedule_has_as_many_steps_wherever_it_starts_and_a_persons
         assert runs[0] == runs[1] == [None] * 3 + [0] * 6 + expected
         assert [follower.switcher.number for follower in followers] == [1, 1]
         assert all(follower.switcher.measured_until == -1 for follower in followers), "it has ended"
-
-
-def test_a_job_of_one_rank_follows_a_persons_schedule_until_the_step_that_the_person_named(follower: Follower) -> None:
-    feed = follower.helper_feed(at_once=True)
-    assert follower.step(feed, 6, new_schedule(0)) == 0
-    assert follower.step(feed, 7, new_schedule(1, start_step=9, steps=3, after=0, by_hand=True)) == 1
-    assert [follower.step(feed, step) for step in range(8, 14)] == [1] * 4 + [0] * 2

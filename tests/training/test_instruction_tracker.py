@@ -110,14 +110,6 @@ def test_a_step_without_a_turn_has_the_same_marks_at_default_clocks(
     assert told == []
 
 
-def test_a_step_without_a_turn_that_runs_something_else_is_not_measured_and_said(
-    tracker: InstructionTracker, told: Told
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
-    run(tracker, F, F, until=9, turn=Turn(False))
-    assert [position for position, _, _ in told] == [1]
-
-
 def test_a_schedule_is_measured_until_its_last_step_in_turns(tracker: InstructionTracker, clocks: FakeClocks) -> None:
     tracker.set_schedule([(F, 900)], in_turns=True)
     measured = []
@@ -179,7 +171,7 @@ def test_a_wrong_stage_is_a_mismatch_only_where_both_sides_name_one(
     tracker.set_schedule([(F, 900), (F, 1200)], stages=[0, 2])
     tracker.step_begin(0, 0)
     tracker.begin(F)
-    tracker.begin(F, stage=2, microbatch=5)
+    tracker.begin(F, stage=2)
     tracker.step_end()
     assert told == []
     tracker.step_begin(1, 0)
@@ -247,14 +239,6 @@ def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(
     run(tracker, F, F, F, step=2, number=-1)
     assert tracker.observed_order == [(F, 1), ("optimizer", None)]
     assert (told, clocks.target) == ([], 0)
-
-
-def test_with_a_schedule_the_order_is_the_schedules_once_a_step_has_followed_it(tracker: InstructionTracker) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)], stages=[0, 1])
-    run(tracker, F)
-    assert tracker.observed_order is None
-    run(tracker, F, B)
-    assert tracker.observed_order == [(F, 0), (B, 1)]
 
 
 def test_instructions_are_marked_until_the_clock_process_has_its_result(

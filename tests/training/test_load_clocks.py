@@ -107,14 +107,6 @@ def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(tmp_path
 
 
 @pytest.mark.slow
-def test_a_rank_that_tells_no_steps_any_more_holds_nobody_up(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=40, skips_from=15)
-    assert job.codes == [0, 0]
-    assert max(job.said[0]["times_s"]) < 20
-    assert job.clocks_mhz(0)[-1] == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "said"), [("too_few", "after the backwards of 1 loads"), ("reduces", "use no_sync()")]
 )
@@ -141,13 +133,6 @@ def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_
     assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
 
 
-@pytest.mark.slow
-def test_the_clocks_of_all_ranks_are_the_default_after_one_was_killed(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=30, dies_at=18)
-    assert job.codes[1] == -9
-    assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
-
-
 def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sim_dir: Path
 ) -> None:
@@ -163,11 +148,6 @@ def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
 def run_example(program: str, folder: Path, *arguments: str) -> str:
     """Runs an example on four ranks; returns what it printed."""
     return torchrun(folder, 4, EXAMPLES / program, "--shared-dir", folder / "pfo", *arguments)
-
-
-@pytest.mark.slow
-def test_the_example_with_packed_sequences_saves_energy(tmp_path: Path) -> None:
-    assert "control steps" in run_example("train_packed.py", tmp_path).splitlines()[-1]
 
 
 @pytest.mark.slow

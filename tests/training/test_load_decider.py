@@ -135,11 +135,6 @@ def test_a_connection_without_the_jobs_secret_is_closed_and_the_job_goes_on(deci
     assert hear(ranks[0]) == (0, 0)
 
 
-def test_a_second_connection_of_a_rank_is_closed(decider: Running) -> None:
-    tell(decider.connect(0), 0)
-    assert decider.greet(0).recv(1) == b""
-
-
 def test_a_stranger_who_has_passed_on_the_greetings_can_forge_neither_rows_nor_clocks(decider: Running) -> None:
     ranks = [decider.connect(0), decider.connect(1)]
     for rank in ranks:

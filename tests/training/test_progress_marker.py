@@ -117,15 +117,6 @@ def test_each_step_has_another_turn_and_the_turns_wrap_around(marker: ProgressMa
     assert max(queue) < 1 << 32
 
 
-def test_the_clock_process_is_woken_for_a_mark_only_if_it_sleeps(marker: ProgressMarker, clocks: FakeClocks) -> None:
-    marker.set_plan([900], [0])
-    marker.begin_step()
-    assert clocks.rings == 0
-    clocks.words[SLEEPING] = 1
-    marker.begin(0)
-    assert clocks.rings == 1
-
-
 def test_the_last_point_that_was_launched_is_known_before_the_doorbell_rings(clocks: FakeClocks, queue: Queue) -> None:
     seen = []
     clocks.ring_doorbell = lambda: seen.append(clocks.words[LAUNCHED])  # type: ignore[method-assign]
@@ -172,16 +163,6 @@ def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
     run(tracker, F)
     got = [device.reach() for _ in range(len(queue))]
     assert got == [clock for mhz in (900, 1005, 1200) for clock in [mhz, mhz, mhz, 0] * 2]
-
-
-def test_a_schedule_that_is_replaced_while_the_device_runs_it_is_read_again_for_the_next_step(
-    tracker: InstructionTracker, device: Device
-) -> None:
-    for mhz in (900, 1005, 1200, 1410, 900, 1005, 1200, 1410):
-        tracker.set_schedule([(F, mhz)])
-        run(tracker, F)
-        assert device.reach(2) == mhz
-        assert device.catch_up() == 0
 
 
 def test_a_step_that_strays_gets_the_default_clock_from_there_on(

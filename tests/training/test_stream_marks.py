@@ -92,11 +92,6 @@ def test_memset_is_used_only_where_the_driver_refuses_stream_writes(
     assert (marks.how, page.words[PROGRESS], bool(driver.get("memsets"))) == (how, 7, how == "memset")
 
 
-def test_only_the_ways_that_the_caller_names_are_tried(page: SharedPage, driver: FakeDriver) -> None:
-    assert opened(page, driver, ways=["memset"]).how == "memset"
-    assert not driver.get("writes")
-
-
 def test_if_no_way_works_the_error_names_each_and_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
     driver.set("write_error", 801)
     driver.set("memset_error", 801)
@@ -136,13 +131,6 @@ def test_an_error_without_a_name_has_its_number(page: SharedPage, driver: FakeDr
         marks.write(1)
 
 
-def test_a_page_that_is_registered_already_says_what_to_do(page: SharedPage, driver: FakeDriver) -> None:
-    opened(page, driver)
-    with pytest.raises(DeviceError, match=r"ALREADY_REGISTERED.*close the stream marks"):
-        opened(page, driver)
-    assert driver.get("retained") == 1
-
-
 def test_a_captured_stream_gets_no_write(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
     marks.write(3)
@@ -161,10 +149,10 @@ def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(page: Shar
     assert driver.get("context_depth") == 0
 
 
-def test_close_waits_for_the_device_before_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
+def test_unregister_waits_for_the_device_before_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
-    marks.close()
-    marks.close()
+    marks.page.unregister()
+    marks.page.unregister()
     assert driver.get("synchronized") == 1
     assert not driver.get("registered")
     assert not driver.get("retained")

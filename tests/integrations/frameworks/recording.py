@@ -36,13 +36,13 @@ class RecordingOptimizer(optimizer.PFOFileOptimizer):
         self.running: str | None = None
         begin, end = self.on_instruction_begin, self.on_instruction_end
 
-        def record_begin(name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
+        def record_begin(name: str, *, stage: int | None = None) -> None:
             if not self.in_step or self.running is not None:
                 self.errors.append(f"{name} begins {f'inside {self.running}' if self.in_step else 'outside a step'}")
             else:
                 self.steps[-1].append((name, stage))
             self.running = name
-            begin(name, stage=stage, microbatch=microbatch)
+            begin(name, stage=stage)
 
         def record_end(name: str) -> None:
             if self.running != name:

@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from torchtitan.distributed import ParallelDims
 from torchtitan.trainer import Trainer
 
-from pfo_fs.integrations.torchtitan import attach
+from pfo_fs import attach
+from pfo_fs.integrations.torch_pipelining import TorchtitanPipeline
 
 
 class FollowedTrainer(Trainer):
@@ -36,7 +37,7 @@ def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, 
     if pp == 1:
         world = dist.get_world_size()
         dims = ParallelDims(dp_replicate=world, dp_shard=1, cp=1, tp=1, pp=1, ep=1, world_size=world)
-        attach(SimpleNamespace(parallel_dims=dims, pp_schedule=None), given()["shared_dir"], strict=True)
+        TorchtitanPipeline(SimpleNamespace(parallel_dims=dims, pp_schedule=None))
 
     def config() -> Any:
         folder = given()["shared_dir"] + "-dump"
