@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import InstructionOrder
@@ -44,8 +43,10 @@ class ScheduleProblems(PlanError):
         self.problems = ordered
         super().__init__("; ".join(map(str, ordered)), line=ordered[0].line if ordered else None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problems,)
+
+def one_problem(line: int, reason: str) -> ScheduleProblems:
+    """Returns the error for a document with one problem."""
+    return ScheduleProblems([Problem(line, reason)])
 
 
 class OrderUnknown(PlanError):
@@ -62,9 +63,6 @@ class OrderUnknown(PlanError):
             "instructions can be used",
             line=line,
         )
-
-    def __reduce__(self) -> tuple[type[OrderUnknown], tuple[list[int], int | None]]:
-        return type(self), (self.ranks, self.line)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -115,7 +113,7 @@ def order_problem(
         (
             i
             for i, (name, (expected, stage)) in enumerate(zip(names, order, strict=False))
-            if name != expected or _differ(stages[i] if stages else None, stage)
+            if name != expected or (stages and stage is not None and stages[i] not in (None, stage))
         ),
         min(len(names), len(order)),
     )
@@ -127,7 +125,3 @@ def order_problem(
     if position < len(names):
         got = f"got {describe(names[position], stages[position] if stages else None)}"
     return position, f"at position {position} (counted from 0) of {who}: {expected}, {got}{counts}"
-
-
-def _differ(ours: int | None, theirs: int | None) -> bool:
-    return ours is not None and theirs is not None and ours != theirs
