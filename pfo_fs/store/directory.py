@@ -124,6 +124,8 @@ class SharedDirectory(RecordFolder):
         for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF):
             if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
+        with suppress(StoreError):  # a file in the place of `off/`, for example, is a switch too
+            self.files.make_name(layout.off(layout.SPARE))
         if layout.DIRECTORY not in present:
             self.write(b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname()))
 

@@ -363,13 +363,7 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_where_no_file_can_be_made_another_one_tells_the_file_systems_time(tmp_path: Path) -> None:
+def test_where_no_file_can_be_made_the_folder_tells_the_file_systems_time(tmp_path: Path) -> None:
+    os.utime(tmp_path, (1e9, 1e9))
     files = Files(tmp_path, calls=Calls(open=refuses(errno.ENOSPC, os.open, creates)))
-    with pytest.raises(StoreError, match="full"):
-        files.now_s()
-    (tmp_path / "folder").mkdir()
-    old = tmp_path / "folder" / "old.json"
-    old.touch()
-    os.utime(old, (1e9, 1e9))
-    assert files.now_s() >= os.stat(tmp_path / "folder").st_mtime
-    assert old.stat().st_mtime == 1e9, "ages are those of the content"
+    assert files.now_s() > 1e9
