@@ -175,7 +175,7 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
     finally:
         left = folder.read(bodies.CheckBody)
         if left is not None and left.nonce == asked.nonce:
-            folder.remove_check()
+            folder.remove_file(layout.CHECK)
     is_known = found.saved_error < float("inf")
     saved, saved_error = (found.saved, found.saved_error) if is_known else (None, None)
     figures = {

@@ -258,7 +258,7 @@ class Reconciler:
         published = self._publish_if_new(Wanted(source, wanted.schedules, turns=turns, steps=asked.steps), now)
         if published:
             with suppress(StoreError):  # it is known by its nonce, so it is not done twice
-                self.folder.remove_check()
+                self.folder.remove_file(layout.CHECK)
         return published
 
     def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:

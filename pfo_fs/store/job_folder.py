@@ -181,13 +181,9 @@ class JobFolder(ScheduleFiles, RankFiles):
         """Replaces a file that is no record, in one step."""
         self.files.publish(self.below(name), content)
 
-    def remove_check(self) -> None:
-        """Removes what `pfo-fs check` has asked for, if it is there."""
-        self.files.remove(self.below(layout.CHECK))
-
-    def remove_yaml(self) -> None:
-        """Removes `schedule.yaml` if it is there: the scheduler's own schedule comes into force again."""
-        self.files.remove(self.below(layout.YAML))
+    def remove_file(self, name: str) -> None:
+        """Removes `check.json`, or `schedule.yaml`, if it is there."""
+        self.files.remove(self.below(name))
 
     def last_sign_s(self) -> float:
         """Returns when the job's processes have written something last, by the file system's own clock.

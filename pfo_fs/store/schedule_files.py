@@ -48,31 +48,16 @@ class ScheduleFiles(RecordFolder):
         call also makes the files of 64 ranks; `write_rank_files` makes the others.
         """
         self.files.make_folder(f"{self.path}/{layout.schedule(number)}")
+        until, after, turns = term[:3]
+        held = b.OfSchedule(number=number, start_step=start_step, until=until, after=after, turns=list(turns)).__dict__
         files: dict[str, str] = {}
         for group, ranks, schedule in _groups(schedules, rank_infos):
-            plan = b.PlanBody(
-                number=number,
-                start_step=start_step,
-                until=term.until,
-                after=term.after,
-                turns=list(term.turns),
-                ranks=ranks,
-                frequencies=schedule.frequencies,
-                stages=schedule.stages,
-            )
+            frequencies, stages = schedule.frequencies, schedule.stages
+            plan = b.PlanBody(ranks=ranks, frequencies=frequencies, stages=stages, **held)
             digest = hashlib.sha256(plan.model_dump_json(exclude={"ranks"}).encode()).hexdigest()[:12]
             files[group] = f"{group.replace(':', '-')}.{digest}.json"
             self.write(plan, name=files[group])
-        index = b.IndexBody(
-            number=number,
-            generation=generation,
-            start_step=start_step,
-            source=source,
-            until=term.until,
-            after=term.after,
-            turns=list(term.turns),
-            files=files,
-        )
+        index = b.IndexBody(generation=generation, source=source, files=files, **held)
         if not self.write(index):
             return False
         self._unnamed = (number, deque(_lots(index, rank_infos)))

@@ -151,8 +151,8 @@ def test_a_persons_schedule_is_written_whole_and_removed(tmp_path: Path) -> None
     folder = make_job(tmp_path, 1)
     folder.write_file(layout.YAML, b"all: 1200\n")
     assert (folder.location / layout.YAML).read_bytes() == folder.read_file(layout.YAML) == b"all: 1200\n"
-    folder.remove_yaml()
-    folder.remove_yaml()
+    folder.remove_file(layout.YAML)
+    folder.remove_file(layout.YAML)
     assert folder.read_file(layout.YAML) is None
 
 
