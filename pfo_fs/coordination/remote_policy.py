@@ -240,7 +240,6 @@ class RemotePolicy(FrequencyScheduler):
     def __init__(self, call: PolicyCall, limits: PolicyLimits) -> None:
         super().__init__(call.job_info, call.rank_infos, call.settings)
         cls = load_scheduler(call.name)
-        self.planning_takes_seconds = cls.planning_takes_seconds
         self.watches_iteration_times = cls.watches_iteration_times
         self._limits = limits
         self._given_orders: Mapping[int, InstructionOrder | None] | None = None

@@ -40,7 +40,7 @@ class Manual(FrequencyScheduler):
         yield []
 
 
-class PointSolution(FrequencyScheduler):
+class PointSolution(FixedSchedules):
     """Runs one fixed plan from the first step to the last.
 
     Args:
@@ -58,7 +58,7 @@ class PointSolution(FrequencyScheduler):
         pfo_settings: PFOSettings,
         solution_path: str | Path,
     ) -> None:
-        super().__init__(job_info, rank_infos, pfo_settings)
+        super().__init__(job_info, rank_infos, pfo_settings, [])
         self.solution_path = Path(solution_path)
         plan = _read(self.solution_path)
         self.schedules = self._from_yaml(plan) if isinstance(plan, ScheduleDocument) else self._from_lowtime(plan)
@@ -67,9 +67,6 @@ class PointSolution(FrequencyScheduler):
     def check_args(cls, **args: Any) -> None:
         """Reads the plan, so that a missing or malformed one is found before the first job."""
         _read(Path(args["solution_path"]))
-
-    def _run(self) -> ScheduleGenerator:
-        yield self.schedules
 
     def _from_lowtime(self, plan: Sequence[StagePlan]) -> list[FrequencySchedule]:
         if len(plan) != self.world_size:

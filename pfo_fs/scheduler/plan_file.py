@@ -69,13 +69,10 @@ def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> list[StagePlan]:
-    """Reads a plan file.
-
-    Returns:
-        For each stage (or rank) in order, its list of (instruction, MHz).
+    """Reads a plan file: for each stage (or rank) in order, its list of (instruction, MHz).
 
     Raises:
-        PlanError: The file cannot be read or is not a plan; the message names stage, position and value.
+        PlanError: The file cannot be read or is not a plan; the message names stage, position and what is expected.
     """
     return parse_plan(read_bounded(path, max_bytes), str(path))
 

@@ -145,7 +145,7 @@ def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: 
 
 
 def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
-    own_state = {"done", "planning_takes_seconds", "watches_iteration_times"}
+    own_state = {"done", "watches_iteration_times"}
     before_a_job = {"check_args"}
     made_of_others = {"next_schedule"}
     public = {name for name in vars(FrequencyScheduler) if not name.startswith("_")}
