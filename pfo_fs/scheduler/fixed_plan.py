@@ -12,7 +12,7 @@ from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblem
 from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
 from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
-from pfo_fs.scheduler.plan_file import StagePlan, plan_suffix, read_bounded, read_plan
+from pfo_fs.scheduler.plan_file import StagePlan, read_bounded, read_plan
 from pfo_fs.settings import PFOSettings
 
 
@@ -94,8 +94,10 @@ class PointSolution(FixedSchedules):
 
 
 def _read(path: Path) -> ScheduleDocument | list[StagePlan]:
-    if plan_suffix(path) == ".py":
+    if path.suffix.lower() == ".py":
         return read_plan(path)
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        raise PlanError(f"{path}: a plan file ends in .py (lowtime) or .yaml")
     try:
         return parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
     except ScheduleProblems as error:

@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -68,13 +67,13 @@ def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
     return data
 
 
-def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> list[StagePlan]:
+def read_plan(path: str | os.PathLike[str]) -> list[StagePlan]:
     """Reads a plan file: for each stage (or rank) in order, its list of (instruction, MHz).
 
     Raises:
         PlanError: The file cannot be read or is not a plan; the message names stage, position and what is expected.
     """
-    return parse_plan(read_bounded(path, max_bytes), str(path))
+    return parse_plan(read_bounded(path, MAX_PLAN_BYTES), str(path))
 
 
 def parse_plan(data: bytes, source: str) -> list[StagePlan]:
@@ -160,17 +159,3 @@ def format_lowtime_plan(schedules: Sequence[FrequencySchedule], comments: Sequen
     lines.append("]")
     lines.extend(f"# {line}" for comment in comments for line in comment.splitlines())
     return "\n".join(lines) + "\n"
-
-
-def plan_suffix(path: str | os.PathLike[str]) -> str:
-    """Returns `.py` or `.yaml`, the two kinds of plan files.
-
-    Raises:
-        PlanError: The name ends otherwise.
-    """
-    suffix = Path(path).suffix.lower()
-    if suffix == ".py":
-        return suffix
-    if suffix in (".yaml", ".yml"):
-        return ".yaml"
-    raise PlanError(f"{path}: a plan file ends in .py (lowtime) or .yaml")

@@ -14,6 +14,7 @@ from scheduler_jobs import PLANS
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import format_lowtime_plan, parse_plan, read_plan
+from pfo_fs.scheduler.plan_file import read_bounded
 
 
 def failure_of(text: str | bytes) -> str:
@@ -128,7 +129,7 @@ def test_what_is_no_readable_file_of_bounded_size_is_refused(tmp_path: Path, pat
     (tmp_path / "large.py").write_bytes(b" " * 101)
     os.mkfifo(tmp_path / "pipe.py")
     with pytest.raises(PlanError, match=message):
-        read_plan(tmp_path / path, max_bytes=100)
+        read_bounded(tmp_path / path, 100)
 
 
 def test_a_plan_with_a_gap_in_its_ranks_cannot_be_written() -> None:
