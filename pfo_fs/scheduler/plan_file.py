@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -89,12 +90,18 @@ def parse_plan(data: bytes, source: str) -> list[StagePlan]:
         raise PlanError(f"{source}, line {line}: is not UTF-8 text", line=line) from error
     if text.count(",") > 3 * MAX_JOB_INSTRUCTIONS:
         raise PlanError(f"{source}: has more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that a plan may have")
+    content = _as_json(text, source)
     try:
-        plan = msgspec.json.decode(_as_json(text, source), type=Annotated[list[_Stage], Meta(min_length=1)])
+        plan = msgspec.json.decode(content, type=Annotated[list[_Stage], Meta(min_length=1)])
     except msgspec.ValidationError as error:
         found = _PLACE.fullmatch(str(error))
         assert found is not None
-        where = "".join(f"{name} {at}, " for name, at in found.groupdict().items() if name != "reason" and at)
+        where = ""
+        with suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(content)
+            for name in filter(found.group, ("stage", "position")):
+                where, value = f"{where}{name} {found[name]}, ", value[int(found[name])]
+            where += f"{value!r:.40}: "
         raise PlanError(f"{source}: {where}{found['reason']}; a stage is a list of ('forward', 1200)") from error
     except msgspec.DecodeError as error:
         raise PlanError(f"{source}: is not one list of lists; code in plan files is never run") from error

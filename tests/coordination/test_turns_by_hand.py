@@ -137,7 +137,7 @@ def test_a_file_that_is_removed_after_its_end_changes_nothing(
     poll(coordinator, clock, 3)
     write_step(folder, 500, number=0)
     poll(coordinator, clock, 3)
-    folder.remove_yaml()
+    folder.remove_file("schedule.yaml")
     poll(coordinator, clock, 10)
     assert (newest(folder), status_of(folder)["state"]) == (2, "removed")
 
