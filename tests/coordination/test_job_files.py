@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from clock import Clock
 from jobs import make_job, plan_text, rank_infos, register, schedule_of
 
 from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.policy_start import PLAN_ARG
+from pfo_fs.scheduler import BUILTIN, load_scheduler
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory
 
@@ -134,3 +137,9 @@ def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_f
     arguments = {"scheduler": "PointSolution", "scheduler_args": {"solution_path": str(plan)}}
     assert serve(asked_by_operator, clock, **arguments).state == "running"
     assert serve(job_with(tmp_path, str(plan)), clock, kind="local").state == "running"
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_only_one_argument_of_built_in_schedulers_names_a_file(name: str) -> None:
+    parameters = inspect.signature(load_scheduler(name)).parameters.values()
+    assert {one.name for one in parameters if "path" in f"{one.name}{one.annotation}".lower()} <= {PLAN_ARG}
