@@ -159,14 +159,6 @@ def test_a_number_or_mapping_waits_for_the_order(text: str) -> None:
     assert "ranks 3, 4, 5, 6 and 1 more are not known" in str(error)
 
 
-def test_a_rank_that_a_list_covers_does_not_wait() -> None:
-    assert unknown_of("all: 1200\nranks: {0-6: [forward 885]}", JOB, INFOS).ranks == [7]
-
-
-def test_what_can_be_told_already_is_told_before_waiting() -> None:
-    assert misfits_of("all: 1200\nranks: {9: 3}", JOB, INFOS)[0][0] == 2
-
-
 def test_a_name_is_not_called_a_typo_while_a_rank_that_may_run_it_is_unknown() -> None:
     assert unknown_of("all: {recomputation: 1200}", JOB, INFOS, {0: ORDERS[0]}).ranks == list(range(1, 8))
 

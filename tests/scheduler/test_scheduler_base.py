@@ -9,7 +9,7 @@ import pytest
 from scheduler_jobs import make_job, result_of, schedule_of
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, PlanInputs
+from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 
@@ -141,14 +141,6 @@ def test_results_lead_to_a_new_schedule_number_if_the_policy_asks_for_one(
 @pytest.mark.parametrize("yielded", [AT_1200, ScheduleRequest(AT_1200, revision=7)])
 def test_a_plain_list_is_a_request_to_run_and_the_revision_is_not_the_policys(yielded: Any) -> None:
     assert make(Asking, yields=[yielded]).request() == ScheduleRequest(AT_1200, "run", "", False, revision=0)
-
-
-def test_a_policy_that_is_done_asks_for_no_more_windows() -> None:
-    scheduler = make(Asking, yields=[AT_1200])
-    scheduler.request()
-    scheduler.observe([result_of(0)])
-    scheduler.react(PlanInputs(remeasure_epoch=3))
-    assert (scheduler.done, scheduler.request().revision) == (True, 0)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e-30, 1e30])
