@@ -54,9 +54,7 @@ class Leaders:
         """Returns the newest generation that a daemon has claimed (0 before the first), and the next free number.
 
         Both come from one listing: a daemon that finds the newest leader dead must not claim a number above that of
-        another daemon that has replaced the leader meanwhile. The next free number is above all names that are there.
-
-        A call costs one listing, and up to 32 reads of records that were not checked before.
+        another daemon that has replaced the leader meanwhile. At most 32 records are read.
 
         Raises:
             StoreUnavailable: The file system gave no answer.
@@ -180,11 +178,7 @@ class SharedDirectory(RecordFolder):
         return [name for name in self.files.names(layout.JOBS) if name not in known and is_safe_job_id(name)]
 
     def newest_job_ids(self, known: Container[str] = ()) -> list[str]:
-        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last.
-
-        Reading a folder costs more than listing its name. A caller that reads only the first few does a bounded amount
-        of work, and finds real jobs first, whatever else is in `jobs/`.
-        """
+        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last."""
         tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d-%H-%M-%S")
         ids = self.job_ids(known)
         return sorted(ids, key=lambda name: (bool(_DATED.match(name)) and name <= tomorrow, name), reverse=True)

@@ -13,12 +13,12 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
-from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES, SystemCalls
+from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES
 
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
 _STALE_AFTER_S = 3600.0
@@ -28,17 +28,13 @@ _STALE_AFTER_S = 3600.0
 class Files(FileReader):
     """File primitives below one root folder; arguments and errors of the constructor as in `FileReader`."""
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        create: bool = False,
-        calls: SystemCalls | None = None,
-        users: Collection[int] | None = None,
-    ) -> None:
-        super().__init__(root, create=create, calls=calls, users=users)
-        self._file_mode = 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
-        self._folder_mode = 0o2770 if self.shared_with_group else 0o700
+    @property
+    def _file_mode(self) -> int:
+        return 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
+
+    @property
+    def _folder_mode(self) -> int:
+        return 0o2770 if self.shared_with_group else 0o700
 
     def publish(self, path: str, data: bytes) -> None:
         """Writes `data` to `path`, whole or not at all, replacing a file there; only the file's one writer may call it.
@@ -113,7 +109,8 @@ class Files(FileReader):
         completed if the owner dies before that.
         """
         box = f"{temp}.d"
-        self._make_folder(folder, box)
+        self.calls.mkdir(box, self._folder_mode, dir_fd=folder)
+        self._share_folder(folder, box)
         try:
             self.calls.rename(temp, f"{box}/content", src_dir_fd=folder, dst_dir_fd=folder)
             self.calls.rename(box, f"{_CLAIM_PREFIX}{name}", src_dir_fd=folder, dst_dir_fd=folder)
@@ -173,10 +170,11 @@ class Files(FileReader):
         def once() -> bool:
             with self._existing_parent(path) as (folder, name):
                 try:
-                    self._make_folder(folder, name)
+                    self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
                 except FileExistsError:
-                    self._share_folder(folder, name)
                     return False
+                finally:
+                    self._share_folder(folder, name)
             return True
 
         return self._retry(path, once)
@@ -279,8 +277,12 @@ class Files(FileReader):
                 view = memoryview(data)
                 while view:
                     view = view[self.calls.write(fd, view) :]
-                if self._file_mode != 0o600:
-                    self._set_mode(fd)
+                if self.shared_with_group:  # the umask may have removed its permission
+                    try:
+                        self.calls.fchmod(fd, self._file_mode)
+                    except OSError as error:
+                        if error.errno not in NO_MODES:
+                            raise
                 # Besides durability: clients that write later report "no space" only here or at close.
                 self.calls.fsync(fd)
             finally:
@@ -289,14 +291,6 @@ class Files(FileReader):
         except BaseException:
             self._drop(temp, folder)
             raise
-
-    def _set_mode(self, fd: int) -> None:
-        """Gives the group its permission, which the umask may have removed."""
-        try:
-            self.calls.fchmod(fd, self._file_mode)
-        except OSError as error:
-            if error.errno not in NO_MODES:
-                raise
 
     def _drop(self, temp: str, folder: int) -> None:
         with suppress(OSError):
@@ -307,10 +301,6 @@ class Files(FileReader):
             self.calls.unlink(f"{box}/content", dir_fd=folder)
         with suppress(OSError):
             self.calls.rmdir(box, dir_fd=folder)
-
-    def _make_folder(self, folder: int, name: str) -> None:
-        self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
-        self._share_folder(folder, name)
 
     def _share_folder(self, folder: int, name: str) -> None:
         """Gives the group its permissions for a folder of this user; `mkdir` obeys the umask, which may remove them."""

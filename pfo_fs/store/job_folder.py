@@ -21,8 +21,6 @@ class RankFiles(RecordFolder):
     With one file for each rank, a job of many ranks costs the file server several times as many operations.
     """
 
-    # ---- registrations
-
     def register_ranks(self, ranks: Sequence[b.RankBody]) -> dict[int, str]:
         """Registers ranks of one host, at most 32, in one file that has a name for each of them.
 
@@ -82,8 +80,6 @@ class RankFiles(RecordFolder):
                 if rank in names and rank not in seen and rank not in known:
                     seen.add(rank)
                     yield body
-
-    # ---- results
 
     def write_results(self, number: int, results: Sequence[b.ResultBody]) -> None:
         """Writes what ranks of one host measured under schedule `number`, once: in one file, if it is not too large.
@@ -174,7 +170,7 @@ class JobFolder(ScheduleFiles, RankFiles):
         return body if self.write(body) else self.read(b.ClaimBody) or body
 
     def read_file(self, name: str) -> bytes | None:
-        """Reads a file that is no record (`layout.FILES`); None if it is not there now."""
+        """Reads a file that is no record; None if it is not there now."""
         return self.files.read(self.below(name), layout.FILES[name])
 
     def write_file(self, name: str, content: bytes) -> None:

@@ -68,9 +68,8 @@ class ScheduleFiles(RecordFolder):
     def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
         """Makes the files `<rank>.json`, of `most` ranks or some more per call; returns True when all are there.
 
-        A coordinator calls this at each poll, for the schedule in force: jobs with many ranks get their files after
-        the commit, and so do jobs whose coordinator died between commit and files. Once all are there, a call costs
-        nothing.
+        Jobs with many ranks get their files after the commit, and so do jobs whose coordinator died between commit and
+        files. Once all are there, a call costs nothing.
 
         Raises:
             StoreError: A file cannot be written.

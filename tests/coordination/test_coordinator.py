@@ -101,28 +101,6 @@ def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clo
     assert "ranks 1, 3" in current.message
 
 
-def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = registered(tmp_path / "pfo", 2, dp=8)
-    poll(coordinate_by(folder, clock, **by_plan(tmp_path, 2, 3, 1200, "PointSolution3D")), clock, 2)
-    names = folder.files.names(f"{folder.path}/sched/0")
-    assert len(names) == 2 + 1 + len(infos), "a plan for each stage, the index, and a name for each rank"
-    assert all(schedule is not None for schedule in schedules_of(folder, infos).values())
-
-
-def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = registered(tmp_path, 2)
-    coordinator = coordinate(folder, clock, ThreeSteps)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, infos[:1])
-    poll(coordinator, clock, 2)
-    assert folder.schedule_numbers() == [0]
-    write_results(folder, 0, infos[1:], time_s=4.0)
-    poll(coordinator, clock, 2)
-    assert folder.schedule_numbers() == [0, 1]
-    schedule = schedule_of(folder, infos[0])
-    assert schedule.frequencies[0] == ("forward", 1410 - 4 * 15)
-
-
 def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, clock: Clock) -> None:
     folder, infos = registered(tmp_path, 2)
     coordinator = coordinate(folder, clock, ThreeSteps)
@@ -352,14 +330,6 @@ def test_after_the_yaml_is_removed_the_scheduler_decides_again(
     assert "state: removed" in status_of(folder)
 
 
-def test_a_yaml_in_force_survives_a_restart_without_a_gap(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
-    folder, coordinator = running
-    say_yaml(folder, "all: 1200\n")
-    poll(coordinator, clock, 3)
-    poll(coordinate(folder, clock, ThreeSteps), clock, 5)
-    assert folder.schedule_numbers() == [0, 1]
-
-
 def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock) -> None:
     folder, infos = registered(tmp_path, 1, dp=2)
     coordinator = coordinate_by(folder, clock)  # Manual: no scheduler knows the order
@@ -383,16 +353,6 @@ def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> N
     poll(coordinator, clock, 3)
     assert folder.read(bodies.CurrentBody) is None
     assert folder.schedule_numbers() == []
-
-
-def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, clock: Clock) -> None:
-    folder, _ = registered(tmp_path, 1)
-    coordinator = coordinate_by(folder, clock)
-    poll(coordinator, clock, 3)
-    folder.write(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
-    poll(coordinator, clock, 5)
-    current = current_of(folder)
-    assert (current.generation, current.number, current.state) == (1, 0, "running")
 
 
 def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first_step(

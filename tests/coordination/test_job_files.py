@@ -122,11 +122,6 @@ def test_a_path_that_is_not_a_path_is_refused(tmp_path: Path, clock: Clock, valu
     assert "must be the path of a file" in coordinator.message
 
 
-def test_a_missing_plan_is_an_error_that_names_where_it_was_searched(tmp_path: Path, clock: Clock) -> None:
-    coordinator = serve(job_with(tmp_path, "plan.py"), clock)
-    assert "'plan.py' is not in the job's folder or in" in coordinator.message
-
-
 def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_file(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -21,7 +21,7 @@ from running import HANGS_AFTER_S
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, bodies
-from pfo_fs.store.fs import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 SETTINGS = {
     "scheduler": "schedulers:ThreeSteps",
