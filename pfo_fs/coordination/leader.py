@@ -46,11 +46,7 @@ class Leadership:
         self._ended = True
 
     def holds(self) -> bool:
-        """Returns whether this daemon still leads in this generation.
-
-        Raises:
-            StoreError: The shared directory does not answer.
-        """
+        """Returns whether this daemon still leads in this generation."""
         return not self._ended and self.newest_generation() <= self.generation and not self._ended
 
 
@@ -87,11 +83,7 @@ class Leader:
         return self._beat_at + min(LONGEST_BEAT_S, self.lease_s / 3) if self.leadership is not None else -math.inf
 
     def poll(self) -> None:
-        """Does what is due: claims, writes the heartbeat, or steps down.
-
-        Raises:
-            StoreError: The shared directory does not answer. The next call tries again.
-        """
+        """Does what is due: claims, writes the heartbeat, or steps down."""
         now = self.monotonic()
         if now < self.next_look_at:
             return

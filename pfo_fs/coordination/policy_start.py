@@ -70,12 +70,7 @@ class PolicyCall(NamedTuple):
     copies: tuple[JobFolder, str] | None = None
 
     def make(self) -> FrequencyScheduler:
-        """Makes the policy, in this process.
-
-        Raises:
-            ConfigError: The arguments do not fit.
-            PlanError: The scheduler itself finds something wrong with its arguments.
-        """
+        """Makes the policy, in this process."""
         cls = load_scheduler(self.name)
         copied = nullcontext(self.args) if self.copies is None else _copy_of_plan(self.args, *self.copies)
         with copied as args:

@@ -215,9 +215,6 @@ class Publication(Committed):
         """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
         A rank without a schedule keeps its default clocks.
-
-        Raises:
-            StoreError: The schedule could not be written.
         """
         number = self.number + 1
         try:

@@ -52,9 +52,6 @@ def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> Si
 
     A file that cannot be read or is not valid changes nothing: what the process has read before stays in force.
     `problem` says what is wrong, and the mended file counts when it is read next.
-
-    Raises:
-        StoreUnavailable: The file system does not answer.
     """
     try:
         content = shared.read_site()

@@ -55,9 +55,6 @@ class Leaders:
 
         Both come from one listing: a daemon that finds the newest leader dead must not claim a number above that of
         another daemon that has replaced the leader meanwhile. At most 32 records are read.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer.
         """
         self._polls += 1
         most_bad_reads = _TRIES if self._polls % _AGAIN_EVERY else math.inf
@@ -133,12 +130,7 @@ class SharedDirectory(RecordFolder):
         return bool({layout.JOBS, layout.DAEMON} & set(self.files.names()))
 
     def directory_id(self) -> str:
-        """Returns the random id of this directory; empty while `directory.json` is not seen.
-
-        Raises:
-            RecordError: `directory.json` is damaged.
-            StoreError: It cannot be read.
-        """
+        """Returns the random id of this directory; empty while `directory.json` is not seen."""
         if layout.DIRECTORY not in self.files.names():  # by listing: an NFS client remembers that a name was missing
             return ""
         body = self.read(b.DirectoryBody)

@@ -138,9 +138,6 @@ class FileReader:
         """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
 
         Also None if the folder is not there now. Without `users`, files tell by their own owners.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer.
         """
 
         def once() -> int | None:
@@ -151,11 +148,7 @@ class FileReader:
         return self._retry(path, once) if self._names_users else None
 
     def names(self, path: str = "") -> list[str]:
-        """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer, or the root itself is not there.
-        """
+        """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty."""
         return self.names_if_there(path) or []
 
     def names_if_there(self, path: str) -> list[str] | None:

@@ -55,9 +55,6 @@ class Files(FileReader):
 
         The name appears with its whole content, by a hard link of a finished private file. After an error that leaves
         open whether the link exists, the name is read back.
-
-        Raises:
-            StoreError, StoreUnavailable: The same as for `publish`.
         """
 
         def once() -> bool:
@@ -127,11 +124,7 @@ class Files(FileReader):
         return content == data
 
     def make_name(self, path: str) -> None:
-        """Makes an empty file, if the name is free: a full file system may have room for that.
-
-        Raises:
-            StoreError, StoreUnavailable: The same as for `publish`.
-        """
+        """Makes an empty file, if the name is free: a full file system may have room for that."""
 
         def once() -> None:
             with self._existing_parent(path) as (folder, name), suppress(FileExistsError):
@@ -144,9 +137,6 @@ class Files(FileReader):
         """Returns a descriptor of a file that only serves as a lock, made if it is not there; the caller closes it.
 
         As everywhere, no link is followed on the way and none in its place, and what is there already stays as it is.
-
-        Raises:
-            StoreError, StoreUnavailable: The file cannot be opened, or is not a plain file.
         """
 
         def once() -> int:
@@ -229,11 +219,7 @@ class Files(FileReader):
         return self._retry(path, once)
 
     def now_s(self) -> float:
-        """Returns the time of the file system's own clock: that of a file, or a full one's folder, changed now.
-
-        Raises:
-            StoreError: The directory cannot be written, or gives no answer.
-        """
+        """Returns the time of the file system's own clock: that of a file, or a full one's folder, changed now."""
 
         def once() -> float:
             with self._existing_parent("x") as (folder, _):

@@ -137,7 +137,6 @@ class JobFolder(ScheduleFiles, RankFiles):
 
         Raises:
             FolderAway: The folder itself cannot be seen now; its files may still exist.
-            StoreError: The directory gives no answer.
         """
         found = self.files.names_if_there(self.path)
         if found is None:

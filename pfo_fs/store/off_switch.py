@@ -50,11 +50,7 @@ class OffSwitch:
     files: Files
 
     def read(self) -> SwitchedOff:
-        """Returns what is off now.
-
-        Raises:
-            StoreError: The directory gives no answer.
-        """
+        """Returns what is off now."""
         try:
             names = self.files.names_if_there(layout.OFF)
         except StoreError as error:
@@ -66,11 +62,7 @@ class OffSwitch:
         return SwitchedOff(frozenset(names or ()), names is not None)
 
     def turn_off(self, name: str, why: str = "") -> None:
-        """Turns a job, or all of them (`layout.EVERY_JOB`), off; a switch that is there already stays as it is.
-
-        Raises:
-            StoreError: The directory cannot be written.
-        """
+        """Turns a job, or all of them (`layout.EVERY_JOB`), off; a switch that is there already stays as it is."""
         switched = self.read()
         if name in switched.names:
             return

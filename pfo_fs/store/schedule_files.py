@@ -70,9 +70,6 @@ class ScheduleFiles(RecordFolder):
 
         Jobs with many ranks get their files after the commit, and so do jobs whose coordinator died between commit and
         files. Once all are there, a call costs nothing.
-
-        Raises:
-            StoreError: A file cannot be written.
         """
         if len(rank_infos) > _MOST_RANKS_WITH_FILES:
             return True
