@@ -103,7 +103,7 @@ class Leader:
             self._beat_at = now
 
     def _may_claim(self, newest: int, leader: bodies.DaemonBody | None, now: float) -> bool:
-        """Returns whether nobody leads: no daemon did, the last one has resigned, or it has been silent for the lease.
+        """Returns whether no daemon leads: none did before, the last one has resigned, or it was silent for the lease.
 
         Each gap between two polls counts at most a third of the lease, so that a standby that was itself suspended
         needs several polls before it considers the leader dead.
