@@ -12,12 +12,13 @@ from typing import NamedTuple
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import IterationTimeReader, Progress
 from pfo_fs.coordination.publication import Publication
-from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
+from pfo_fs.coordination.rank_registry import NAMED, RankRegistry
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
+from pfo_fs.schedule_yaml.problems import name_ranks
 from pfo_fs.scheduler import ScheduleRequest, check_schedules
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
 from pfo_fs.turns import ROUND, Term
@@ -291,7 +292,7 @@ class Reconciler:
         missing = runner.results.missing(publication.number)
         if not missing:
             return False
-        self.lost_results = f"{list_ranks(missing)} measured nothing under schedule {publication.number}"
+        self.lost_results = f"{name_ranks(missing, NAMED)} measured nothing under schedule {publication.number}"
         if self._repeats >= MOST_REPEATS:
             self.lost_results += ", nor when it was repeated. Is a clock process or a helper process dead there?"
             return False

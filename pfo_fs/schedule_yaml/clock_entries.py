@@ -42,7 +42,7 @@ class SameClock:
 
 @dataclass(frozen=True)
 class ClockByName:
-    """A clock for each (name, stage or None): (MHz, line)."""
+    """(MHz, line) for each (name, stage or None)."""
 
     clocks: dict[tuple[str, int | None], tuple[int, int]]
     line: int
@@ -50,13 +50,9 @@ class ClockByName:
 
 @dataclass(frozen=True)
 class InstructionList:
-    """Instruction by instruction, in the order of an iteration, and with repetitions.
+    """Name and clock, in MHz (0: leave alone), of each instruction of an iteration, in order, with repetitions.
 
-    Attributes:
-        frequencies: Name and clock, in MHz (0: leave alone), of each instruction.
-        stages: The stage of each instruction; None where they are not given.
-        lines: The line that each instruction is on.
-        line: The line on which the list begins.
+    `stages` are theirs, None where they are not given; `lines` those that they are on; the list begins on `line`.
     """
 
     frequencies: list[tuple[str, int]]

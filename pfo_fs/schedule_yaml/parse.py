@@ -167,11 +167,7 @@ class _DocumentReader:
 
 
 def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
-    """Returns the (first, last) pairs of a key such as `3`, `0-3` or `0,2,5-7`.
-
-    Raises:
-        BadValue: The key is none of these.
-    """
+    """Returns the (first, last) pairs of a key such as `3`, `0-3` or `0,2,5-7`; raises `BadValue` for others."""
     if not key:
         raise BadValue(f'expected the number of a {what} as key, such as 3, 0-3 or "0,2,5"')
     ranges = []

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import (
-    FrequencySchedule,
-    InstructionOrder,
-    InstructionOrders,
-    JobInfo,
-    RankInfo,
-    Straggler,
-    Target,
-)
+from pfo_fs.models import FrequencySchedule, InstructionOrder, InstructionOrders, JobInfo, RankInfo, Straggler, Target
 from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, InstructionList, SameClock, SelectedEntry
 from pfo_fs.schedule_yaml.problems import (
     OrderUnknown,
@@ -63,11 +55,7 @@ class ScheduleDocument:
         return self.for_all is not None or bool(self.stages or self.ranks)
 
     def check_straggler(self, pipelines: int) -> None:
-        """Checks that the job has the announced straggler.
-
-        Raises:
-            PlanError: The job has no such pipeline.
-        """
+        """Raises `PlanError` if the job has no such pipeline as the announced straggler."""
         at = self.straggler.pipeline if self.straggler else None
         if at is not None and at >= pipelines:
             have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
@@ -125,7 +113,6 @@ class _Resolver:
         self._new: list[tuple[int, str]] = []  # problems of the rank that is being resolved
 
     def run(self) -> list[FrequencySchedule]:
-        """Returns the schedules; raises as `ScheduleDocument.resolve`."""
         stage_entries = self._by_number(self._document.stages, "stage", self._stages())
         rank_entries = self._by_number(self._document.ranks, "rank", range(self._job.world_size))
         schedules: list[FrequencySchedule] = []
@@ -186,7 +173,6 @@ class _Resolver:
         rank_entry: ClockEntry | None,
         stage_entries: dict[int, ClockEntry],
     ) -> _Outcome:
-        """Resolves one rank."""
         here = {info.pp_rank} if not order else {_stage(stage, info) for _, stage in order}
         top = rank_entry
         if top is None and len(here) == 1:

@@ -189,11 +189,7 @@ class FrequencyScheduler(ABC):
         return self._done
 
     def next_schedule(self) -> list[FrequencySchedule]:
-        """Returns the schedules of the request in force: the same list until the request changes.
-
-        Raises:
-            PlanError: As for `request`.
-        """
+        """Returns the schedules of the request in force: the same list until the request changes."""
         return self.request().schedules
 
     @classmethod  # noqa: B027  most schedulers have nothing to check

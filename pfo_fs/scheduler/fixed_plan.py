@@ -46,9 +46,6 @@ class PointSolution(FixedSchedules):
     Args:
         solution_path: lowtime's `freqs_pipeline_*.py`, with one list per rank; or a plan in the form of
             `schedule.yaml`, whose entries are lists of instructions. The file is read once, here.
-
-    Raises:
-        PlanError: The file cannot be read, is not a plan, or is a plan for another number of ranks.
     """
 
     def __init__(

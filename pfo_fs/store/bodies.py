@@ -216,11 +216,7 @@ class PlanBody(OfSchedule):
     stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)
 
     def schedule(self, rank: int) -> FrequencySchedule:
-        """Returns the plan as the schedule of one of its ranks.
-
-        Raises:
-            ValueError: The plan is not a valid schedule.
-        """
+        """Returns the plan as the schedule of one of its ranks; raises `ValueError` where it is no valid one."""
         return FrequencySchedule(rank=rank, frequencies=self.frequencies, stages=self.stages)
 
 

@@ -101,11 +101,7 @@ class SharedDirectory(RecordFolder):
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], writer: str = "", *, create: bool = False) -> SharedDirectory:
-        """Opens the directory at `root`; `create`: for a daemon and the host of rank 0, never for a host that joins.
-
-        Raises:
-            StoreError: The directory is not there, cannot be made, or is open to all users.
-        """
+        """Opens the directory at `root`; `create`: for a daemon and the host of rank 0, never for a host that joins."""
         shared = cls(Files(root, create=create), writer)
         if create:
             shared.make_folders()
@@ -180,11 +176,7 @@ class SharedDirectory(RecordFolder):
         return [name for name in self.files.names(layout.ARCHIVE) if is_safe_job_id(name)]
 
     def job(self, job_id: str, *, archived: bool = False) -> JobFolder:
-        """Returns the folder of a job, which need not exist.
-
-        Raises:
-            StoreError: `job_id` is not a plain folder name.
-        """
+        """Returns the folder of a job, which need not exist; `job_id` must be a plain folder name."""
         if not is_safe_job_id(job_id):
             raise StoreError(errno.EINVAL, f"{job_id!r} is not a job id")
         return JobFolder(self.files, layout.job(job_id, archived=archived), self.writer, job_id=job_id)

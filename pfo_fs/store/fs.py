@@ -78,10 +78,7 @@ class Files(FileReader):
         """Claims several names in a folder for the same data; returns those that have another content.
 
         Where there are hard links, all names are names of one file: that costs one call for each name, where a file of
-        its own costs several, and the file is synced once.
-
-        Raises:
-            StoreError, StoreUnavailable: The same as for `publish`; some of the names may be claimed.
+        its own costs several, and the file is synced once. After an error, some of the names may be claimed.
         """
 
         def once() -> list[str]:

@@ -37,13 +37,8 @@ Body = TypeVar("Body", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Header:
-    """What a record says about itself.
-
-    Attributes:
-        kind: The kind of the body: `job`, `ranks`, `schedule`, ...
-        attempt: Random id of the training attempt of the record; empty outside jobs.
-        writer: The process that wrote the record, for messages: `rank-3@node17:4242`.
-    """
+    """What a record says about itself: the kind of its body, the random id of the training attempt (empty outside
+    jobs), and the process that wrote it, for messages: `rank-3@node17:4242`."""
 
     kind: str
     attempt: str
@@ -153,7 +148,7 @@ class RecordFolder:
 
     @property
     def location(self) -> Path:
-        """The folder's full path, for messages."""
+        """The folder's full path."""
         return self.files.root / self.path
 
     def read(self, model: type[Body], **place: int | str) -> Body | None:

@@ -98,11 +98,7 @@ class ScheduleFiles(RecordFolder):
         return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
 
     def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
-        """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone.
-
-        Raises:
-            RecordError: The plan file is missing or not valid.
-        """
+        """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone."""
         name = index.plan_file(rank_info)
         if name is None:
             return None
@@ -118,11 +114,7 @@ class ScheduleFiles(RecordFolder):
         return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
     def read_schedules(self, index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[FrequencySchedule]:
-        """Reads the schedules of all ranks that have one, each plan file once.
-
-        Raises:
-            RecordError: A plan file is missing or not valid, or they are very long.
-        """
+        """Reads the schedules of all ranks that have one, each plan file once, unless they are very long."""
         found: dict[str | None, FrequencySchedule | None] = {}
         instructions = 0
         for info in rank_infos:
@@ -162,12 +154,9 @@ def _groups(
         ranks = sorted(stages[stage])
         of_ranks = [by_rank.get(rank) for rank in ranks]
         first = of_ranks[0]
-        if first is not None and all(_same(first, other) for other in of_ranks):
+        plans = [own and (own.frequencies, own.stages) for own in of_ranks]
+        if first is not None and all(plan == plans[0] for plan in plans):
             groups.append((f"stage:{stage}", ranks, first))
         else:
             groups.extend((f"rank:{own.rank}", [own.rank], own) for own in of_ranks if own is not None)
     return groups
-
-
-def _same(first: FrequencySchedule, other: FrequencySchedule | None) -> bool:
-    return other is not None and first.frequencies == other.frequencies and first.stages == other.stages
