@@ -87,20 +87,6 @@ def test_an_end_that_is_over_before_ranks_can_follow_is_refused_with_its_line(
     assert current_of(folder).yaml_problem.startswith("line 3: until: ")
 
 
-def test_a_new_coordinator_ends_a_schedule_whose_end_training_has_passed_meanwhile(
-    coordinator: Coordinator, folder: JobFolder, clock: Clock
-) -> None:
-    say_yaml(folder, FILE)
-    poll(coordinator, clock, 3)
-    write_step(folder, 600, number=0)
-    after = coordinate(folder, clock)
-    write_step(folder, 601, number=0)
-    poll(after, clock, 15)
-    assert status_of(folder)["state"] == "ended at step 500"
-    assert index_of(folder, 2).source.kind == "scheduler"
-    assert newest(folder) == 2
-
-
 def test_a_new_coordinator_does_not_publish_a_file_again_whose_schedule_has_ended(
     coordinator: Coordinator, folder: JobFolder, clock: Clock
 ) -> None:
