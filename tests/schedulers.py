@@ -39,8 +39,6 @@ class LongSchedules(FrequencyScheduler):
 class Thoughtful(FrequencyScheduler):
     """Plans, for jobs that say so in their metadata, until a file is there."""
 
-    planning_takes_seconds = True
-
     def _run(self) -> ScheduleGenerator:
         if self.job_info.job_metadata == "think":
             while not os.path.exists(os.environ["THOUGHT_THROUGH"]):
@@ -72,7 +70,6 @@ class Broken(FrequencyScheduler):
 class SlowFirst(FrequencyScheduler):
     """The first one that is made plans until it is let go; all others answer at once."""
 
-    planning_takes_seconds = True
     made: list[SlowFirst] = []  # noqa: RUF012
     go_on = threading.Event()
 

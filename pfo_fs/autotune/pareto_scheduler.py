@@ -45,7 +45,6 @@ class ParetoScheduler(FrequencyScheduler):
         blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
     """
 
-    planning_takes_seconds: bool = True
     watches_iteration_times: bool = True
 
     def __init__(

@@ -175,7 +175,7 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
     finally:
         left = folder.read(bodies.CheckBody)
         if left is not None and left.nonce == asked.nonce:
-            folder.remove_check()
+            folder.remove_file(layout.CHECK)
     is_known = found.saved_error < float("inf")
     saved, saved_error = (found.saved, found.saved_error) if is_known else (None, None)
     figures = {
@@ -233,9 +233,10 @@ def _begun(folder: JobFolder, nonce: str, after: int, timeout_s: float, shown: P
 def _result(folder: JobFolder, index: bodies.IndexBody, steps: int, step_s: float, shown: Progress) -> Checked:
     """Waits for the results of all ranks, and returns what they tell."""
     from pfo_fs.autotune.trials import checked
-    from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
+    from pfo_fs.coordination.rank_registry import NAMED, RankRegistry
     from pfo_fs.coordination.results import Results
     from pfo_fs.reports.collect import read_state
+    from pfo_fs.schedule_yaml.problems import name_ranks
 
     state = read_state(folder, most_hosts=1)
     ranks = RankRegistry(folder)
@@ -256,7 +257,7 @@ def _result(folder: JobFolder, index: bodies.IndexBody, steps: int, step_s: floa
             _no_answer("another schedule came into force before all was measured; ask again")
         if time.monotonic() > until_s:
             _no_answer(
-                f"{list_ranks(missing)} measured nothing, or training stands: `pfo-fs status` shows their errors"
+                f"{name_ranks(missing, NAMED)} measured nothing, or training stands: `pfo-fs status` shows their errors"
             )
         time.sleep(_LOOK_S)
     schedules = folder.read_schedules(index, ranks.infos)

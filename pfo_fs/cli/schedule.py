@@ -255,6 +255,6 @@ def _write(folder: JobFolder, key: str, request: dict[str, object] | None, as_js
         text = yaml.safe_dump(requests, sort_keys=False, default_flow_style=None)
         folder.write_file(layout.YAML, (_HEAD + text).encode())
     else:
-        folder.remove_yaml()
+        folder.remove_file(layout.YAML)
     text = f"written; {folder.location / layout.YAML_STATUS} shows when it is applied" if requests else "removed"
     tell_written(folder, text, {"file": str(path), "requests": requests}, as_json)

@@ -135,11 +135,7 @@ class Coordinator:
     # ---- one poll
 
     def claim(self, names: set[str]) -> bool:
-        """Claims the job, if it is free and allowed; returns False if there is no job yet.
-
-        Raises:
-            StoreError, RecordError: Reading or claiming failed.
-        """
+        """Claims the job, if it is free and allowed; returns False if there is no job yet."""
         if self._job is None:
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             self._job = self.folder.read_job() if layout.JOB in names else None

@@ -166,12 +166,9 @@ class Daemon:
     def _follow(self, job_id: str, wanted: bool) -> None:
         if not self._watcher.uses_events or wanted == (job_id in self._followed):
             return
-        if wanted:
-            self._followed.add(job_id)
-            self._events.start(lambda: self._watcher.follow(job_id))
-        else:
-            self._followed.discard(job_id)
-            self._events.start(lambda: self._watcher.leave(job_id))
+        self._followed ^= {job_id}
+        call = self._watcher.follow if wanted else self._watcher.leave
+        self._events.start(lambda: call(job_id))
 
     def _read_site(self) -> SitePolicy:
         """Returns what the site allows; called by each turn, and in the thread that claims jobs."""

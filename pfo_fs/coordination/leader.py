@@ -1,4 +1,4 @@
-"""Which daemon leads: the rules (`LeaderLease`, without file-system calls), and what carries them out (`Leader`).
+"""Which daemon leads.
 
 A daemon becomes the leader by claiming the next generation, which only one can. Every `current.json` has the generation
 of its writer and ranks ignore older ones, so two daemons that both lead do no harm. The leader holds a lease: it counts
@@ -16,7 +16,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 import pfo_fs
 from pfo_fs.errors import StoreError
@@ -24,82 +23,6 @@ from pfo_fs.store import SharedDirectory, bodies
 
 LONGEST_BEAT_S = 1.0
 """The leader's record is written at least this often, so that `pfo-fs status` sees a dead daemon soon."""
-
-Step = Literal["wait", "claim", "beat", "step down"]
-
-
-class LeaderLease:
-    """One daemon's view of the leader, and what this daemon should do next.
-
-    Attributes:
-        generation: The generation in which this daemon leads; 0 while it stands by.
-        silent_s: Seconds without a change of the leader's record. Each gap between two polls counts at most a third of
-            the lease, so that a standby that was itself suspended needs several polls before it considers the leader
-            dead.
-    """
-
-    def __init__(self, lease_s: float, now: float) -> None:
-        self.generation = 0
-        self._lease_s = lease_s
-        self._seen: tuple[int, int, int] | None = None  # newest generation, and the leader's generation and counter
-        self._looked_at = now
-        self._beat_at = -math.inf
-        self.silent_s = 0.0
-
-    @property
-    def beat_interval_s(self) -> float:
-        """Seconds between two heartbeats of a leader."""
-        return min(LONGEST_BEAT_S, self._lease_s / 3)
-
-    @property
-    def next_look_at(self) -> float:
-        """When the next step is due, in monotonic s."""
-        if self.generation:
-            return self._beat_at + self.beat_interval_s
-        return -math.inf
-
-    def next_step(self, now: float, newest: int, leader: bodies.DaemonBody | None) -> Step:
-        """Returns what to do now.
-
-        Args:
-            newest: The newest generation that a daemon has claimed; 0 for none.
-            leader: The content of `daemon.json`; None if it is missing or damaged.
-
-        Returns:
-            `wait`: nothing. `claim`: claim the next generation. `beat`: write the heartbeat. `step down`: another
-            daemon leads.
-        """
-        if self.generation:
-            if newest > self.generation:
-                return "step down"
-            return "beat" if now - self._beat_at >= self.beat_interval_s else "wait"
-        seen = (newest, leader.generation if leader else -1, leader.counter if leader else -1)
-        gap_s, self._looked_at = now - self._looked_at, now
-        self.silent_s = self.silent_s + min(gap_s, self._lease_s / 3) if seen == self._seen else 0.0
-        self._seen = seen
-        resigned = leader is not None and leader.stopped and leader.generation == newest
-        if resigned or (newest == 0 and leader is None):
-            return "claim"
-        return "wait" if self.silent_s < self._lease_s else "claim"
-
-    def claimed(self, generation: int) -> None:
-        """Notes that this daemon leads in `generation` from now on. Its first heartbeat is due at once."""
-        self.generation = generation
-        self._beat_at = -math.inf
-
-    def beat(self, now: float) -> None:
-        """Notes that the heartbeat was written."""
-        self._beat_at = now
-
-    def stand_by(self, now: float) -> None:
-        """Notes that this daemon stands by; the leader gets a whole lease time for its next heartbeat."""
-        self.generation = 0
-        self.forget_silence(now)
-
-    def forget_silence(self, now: float) -> None:
-        """Restarts the timing of the leader's silence: during an outage of the file system no heartbeat is seen."""
-        self._seen, self._looked_at, self.silent_s = None, now, 0.0
-
 
 log = logging.getLogger(__name__)
 
@@ -123,11 +46,7 @@ class Leadership:
         self._ended = True
 
     def holds(self) -> bool:
-        """Returns whether this daemon still leads in this generation.
-
-        Raises:
-            StoreError: The shared directory does not answer.
-        """
+        """Returns whether this daemon still leads in this generation."""
         return not self._ended and self.newest_generation() <= self.generation and not self._ended
 
 
@@ -148,50 +67,67 @@ class Leader:
     def __post_init__(self) -> None:
         self.leadership: Leadership | None = None
         self._host = socket.gethostname()
-        self._lease = LeaderLease(self.lease_s, self.monotonic())
         self._counter = 0
         self._noted_leader = 0
+        self._beat_at = -math.inf
+        self.forget_silence()
+
+    def forget_silence(self) -> None:
+        """Restarts the timing of the leader's silence: during an outage of the file system no heartbeat is seen."""
+        self._seen: tuple[int, int, int] | None = None  # newest generation, and the leader's generation and counter
+        self._looked_at, self._silent_s = self.monotonic(), 0.0
 
     @property
     def next_look_at(self) -> float:
-        """When `look` is due again, in monotonic s; minus infinity while this daemon stands by."""
-        return self._lease.next_look_at
+        """When `poll` is due again, in monotonic s; minus infinity while this daemon stands by."""
+        return self._beat_at + min(LONGEST_BEAT_S, self.lease_s / 3) if self.leadership is not None else -math.inf
 
     def poll(self) -> None:
-        """Does what is due: claims, writes the heartbeat, or steps down.
-
-        Raises:
-            StoreError: The shared directory does not answer. The next call tries again.
-        """
+        """Does what is due: claims, writes the heartbeat, or steps down."""
         now = self.monotonic()
-        if now < self._lease.next_look_at:
+        if now < self.next_look_at:
             return
         newest, next_generation = self.shared.leaders.poll()
-        leader = self.shared.read_daemon() if self.leadership is None else None
-        step = self._lease.next_step(now, newest, leader)
         if self.leadership is None:
+            leader = self.shared.read_daemon()
+            may_claim = self._may_claim(newest, leader, now)
             self._note(leader)
-        if step == "claim":
-            self._claim(newest, next_generation, now)
-        elif step == "step down":
-            log.warning(
-                "generation %d leads now; this daemon (generation %d) stands by", newest, self._lease.generation
-            )
+            if may_claim:
+                self._claim(newest, next_generation)
+        elif newest > self.leadership.generation:
+            mine = self.leadership.generation
+            log.warning("generation %d leads now; this daemon (generation %d) stands by", newest, mine)
             self.step_down()
-        elif step == "beat":
-            self._write(stopped=False)
-            self._lease.beat(now)
+        else:
+            self._write(self.leadership.generation, stopped=False)
+            self._beat_at = now
 
-    def _claim(self, newest: int, generation: int, now: float) -> None:
-        silent_s = self._lease.silent_s
-        if silent_s >= self.lease_s:
-            log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
+    def _may_claim(self, newest: int, leader: bodies.DaemonBody | None, now: float) -> bool:
+        """Returns whether no daemon leads: none did before, the last one has resigned, or it was silent for the lease.
+
+        Each gap between two polls counts at most a third of the lease, so that a standby that was itself suspended
+        needs several polls before it considers the leader dead.
+
+        Args:
+            newest: The newest generation that a daemon has claimed; 0 for none.
+            leader: The content of `daemon.json`; None if it is missing or damaged.
+        """
+        seen = (newest, leader.generation if leader else -1, leader.counter if leader else -1)
+        gap_s, self._looked_at = now - self._looked_at, now
+        self._silent_s = self._silent_s + min(gap_s, self.lease_s / 3) if seen == self._seen else 0.0
+        self._seen = seen
+        resigned = leader is not None and leader.stopped and leader.generation == newest
+        return resigned or (newest == 0 and leader is None) or self._silent_s >= self.lease_s
+
+    def _claim(self, newest: int, generation: int) -> None:
+        if self._silent_s >= self.lease_s:
+            log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, self._silent_s)
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self.shared.leaders.claim(claim):
-            self._lease.forget_silence(now)  # another daemon was faster
+            self.forget_silence()  # another daemon was faster
             return
         # From here on this daemon leads, even if the next call fails: the claim is in the directory.
-        self._lease.claimed(generation)
+        self._beat_at = -math.inf
         self.leadership = Leadership(generation, lambda: self.shared.leaders.poll()[0])
         log.info("leading, generation %d", generation)
         with suppress(StoreError):
@@ -210,11 +146,11 @@ class Leader:
                 self.scheduler,
             )
 
-    def _write(self, *, stopped: bool) -> None:
+    def _write(self, generation: int, *, stopped: bool) -> None:
         self._counter += 1
         self.shared.write(
             bodies.DaemonBody(
-                generation=self._lease.generation,
+                generation=generation,
                 counter=self._counter,
                 host=self._host,
                 pid=os.getpid(),
@@ -225,16 +161,12 @@ class Leader:
             )
         )
 
-    def forget_silence(self) -> None:
-        """Restarts the timing of the leader's silence, after an outage of the file system."""
-        self._lease.forget_silence(self.monotonic())
-
     def step_down(self) -> None:
-        """Ends the leadership without notifying the standby daemons."""
+        """Ends the leadership without notifying the standby daemons; another leader has a whole lease to show life."""
         if self.leadership is not None:
             self.leadership.end()
         self.leadership = None
-        self._lease.stand_by(self.monotonic())
+        self.forget_silence()
 
     def resign(self) -> None:
         """Ends the leadership and notifies standby daemons, so that one of them takes over at once.
@@ -245,6 +177,6 @@ class Leader:
         try:
             if self.leadership is not None and self.leadership.holds():
                 self.leadership.end()
-                self._write(stopped=True)
+                self._write(self.leadership.generation, stopped=True)
         finally:
             self.step_down()

@@ -14,7 +14,7 @@ from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
 
@@ -117,7 +117,8 @@ class PolicyRunner:
         self.start_at = -math.inf
         self.longest_plan_s = 0.0
         self.observed = Observed()
-        self.policy = choose_policy(self.job, self.settings).policy
+        self._choice = choose_policy(self.job, self.settings)
+        self.policy = self._choice.policy
         self.results = Results(self.folder, self.ranks)
         self.dump_folder = self.settings.dump_dir / self.folder.job_id if self.settings.dump_data else None
         self._profile = ""  # as it was written last
@@ -136,7 +137,7 @@ class PolicyRunner:
 
     @property
     def watches_iteration_times(self) -> bool:
-        """Whether the scheduler uses the times of iterations."""
+        """As in the scheduler."""
         return self.scheduler is not None and self.scheduler.watches_iteration_times
 
     @property
@@ -152,10 +153,10 @@ class PolicyRunner:
                 it stays in force though this one would go on otherwise.
         """
         try:
-            choice = choose_policy(self.job, self.settings)
             with self._planning():
-                infos = self.ranks.planned_infos
-                scheduler = make_scheduler(choice, self.kind, self.folder, self.job, infos, self.settings, self.make)
+                scheduler = make_scheduler(
+                    self._choice, self.kind, self.folder, self.job, self.ranks.planned_infos, self.settings, self.make
+                )
                 scheduler.request()
                 replay(scheduler, made, self._hand_over, self._published)
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
@@ -250,11 +251,6 @@ class PolicyRunner:
         self.results.forget()
         return results
 
-    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Returns what the scheduler would plan for after these iterations."""
-        assert self.scheduler is not None
-        return self.scheduler.assess(iteration_times)
-
     def tell(self, plan_inputs: PlanInputs) -> None:
         """Gives the scheduler its plan inputs."""
         assert self.scheduler is not None
@@ -269,7 +265,7 @@ class PolicyRunner:
         return self.request
 
     def orders(self) -> dict[int, InstructionOrder | None]:
-        """Returns the instruction order of each rank, None where nothing is known yet."""
+        """Does the same as `RankRegistry.orders`, with the schedules that the scheduler has planned."""
         return self.ranks.orders(self.request.schedules if self.request is not None else [])
 
     @contextmanager

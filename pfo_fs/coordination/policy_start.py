@@ -7,7 +7,6 @@ built-in schedulers only, and reads only files in the shared directory, in the p
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import tempfile
@@ -26,6 +25,11 @@ from pfo_fs.store import JobFolder, bodies
 
 Kind = Literal["daemon", "local"]
 """Which process schedules a job: a daemon, or the job's own rank 0."""
+
+
+PLAN_ARG = "solution_path"
+"""The only argument of built-in schedulers that names a file."""
+_WHERE = f"scheduler_args: {PLAN_ARG}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class PolicyCall(NamedTuple):
     """What a policy is made of: its name for `load_scheduler`, and what its class is called with.
 
     Attributes:
-        copies: The job's folder, and an empty folder for copies of the files that the job's arguments name; None where
+        copies: The job's folder, and an empty folder for a copy of the plan that the job's arguments name; None where
             the arguments are trusted.
     """
 
@@ -66,15 +70,10 @@ class PolicyCall(NamedTuple):
     copies: tuple[JobFolder, str] | None = None
 
     def make(self) -> FrequencyScheduler:
-        """Makes the policy, in this process.
-
-        Raises:
-            ConfigError: The arguments do not fit.
-            PlanError: The scheduler itself finds something wrong with its arguments.
-        """
+        """Makes the policy, in this process."""
         cls = load_scheduler(self.name)
-        copies = nullcontext(self.args) if self.copies is None else _copies_of_files(cls, self.args, *self.copies)
-        with copies as args:
+        copied = nullcontext(self.args) if self.copies is None else _copy_of_plan(self.args, *self.copies)
+        with copied as args:
             check_scheduler_args(cls, args)
             return cls(self.job_info, self.rank_infos, self.settings, **args)
 
@@ -114,54 +113,39 @@ def make_scheduler(
 
 
 @contextmanager
-def _copies_of_files(
-    cls: type[FrequencyScheduler], args: Mapping[str, Any], folder: JobFolder, place: str
-) -> Iterator[Mapping[str, Any]]:
-    """Returns the arguments, with private copies in `place` of the files that they name.
+def _copy_of_plan(args: Mapping[str, Any], folder: JobFolder, place: str) -> Iterator[Mapping[str, Any]]:
+    """Returns the arguments, with the path of a private copy, in `place`, of the plan that they name.
 
-    The scheduler gets copies, because a file could be replaced between the check of its path and its opening.
+    The scheduler gets a copy, because a file could be replaced between the check of its path and its opening.
     """
-    parameters = inspect.signature(cls).parameters.values()
-    names = [
-        parameter.name
-        for parameter in parameters
-        if "path" in parameter.name.lower() or "Path" in str(parameter.annotation)
-    ]
-    copied, shown, foreign = dict(args), {}, False
-    for name in names:
-        if name in args:
-            content, is_own = _read_shared(name, args[name], folder)
-            foreign = foreign or not is_own
-            copy = Path(place) / name / Path(args[name]).name
-            copy.parent.mkdir()
-            copy.write_bytes(content)
-            copied[name], shown[str(copy)] = str(copy), args[name]
+    if PLAN_ARG not in args:
+        yield args
+        return
+    content, is_own = _read_shared(args[PLAN_ARG], folder)
+    copy = Path(place) / Path(args[PLAN_ARG]).name
+    copy.write_bytes(content)
     try:
-        yield copied
+        yield {**args, PLAN_ARG: str(copy)}
     except Exception as error:
-        line = getattr(error, "line", None)
-        if foreign:  # the message may quote the file, and the job's user may not be allowed to read that
-            files = ", ".join(map(repr, shown.values()))
-            raise PlanError(
-                f"{files}{f', line {line}' if line else ''}: is not a plan that fits this job. What is wrong is only "
-                f"shown for a file in the job's own folder ({folder.path})"
-            ) from None
-        if not isinstance(error, (PlanError, ConfigError)):
+        if is_own and not isinstance(error, (PlanError, ConfigError)):
             raise
-        text = str(error)
-        for path, name in shown.items():
-            text = text.replace(path, name)
+        text, line = str(error).replace(str(copy), args[PLAN_ARG]), getattr(error, "line", None)
+        if not is_own:  # the message may quote the file, and the job's user may not be allowed to read that
+            text = (
+                f"{args[PLAN_ARG]!r}{f', line {line}' if line else ''}: is not a plan that fits this job. What is "
+                f"wrong is only shown for a file in the job's own folder ({folder.path})"
+            )
         raise PlanError(text, line=line) from None
 
 
-def _read_shared(name: str, value: Any, folder: JobFolder) -> tuple[bytes, bool]:
+def _read_shared(value: object, folder: JobFolder) -> tuple[bytes, bool]:
     """Returns the content of a file of the shared directory, and whether it is in the job's own folder.
 
     A relative path is searched in the job's folder, then in the shared directory.
     """
     root = str(folder.files.root)
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigError(f"scheduler_args: {name} must be the path of a file, not {value!r}")
+        raise ConfigError(f"{_WHERE} must be the path of a file, not {value!r}")
     path = os.path.normpath(value)
     if os.path.isabs(path):
         tops = [f"{top}/" for top in (root, os.path.realpath(root)) if path.startswith(f"{top}/")]
@@ -171,7 +155,7 @@ def _read_shared(name: str, value: Any, folder: JobFolder) -> tuple[bytes, bool]
         places = [] if path.split("/")[0] == ".." else [f"{folder.path}/{path}", path]
     if not places:
         raise ConfigError(
-            f"scheduler_args: {name} is {value!r}, which lies outside of the shared directory {root}. When a job asks, "
+            f"{_WHERE} is {value!r}, which lies outside of the shared directory {root}. When a job asks, "
             "the daemon reads only files in there: copy the file into the shared directory and name that copy, or let "
             "the job schedule itself (coordination='local')"
         )
@@ -179,7 +163,7 @@ def _read_shared(name: str, value: Any, folder: JobFolder) -> tuple[bytes, bool]
         try:
             content = folder.files.read(place, MAX_PLAN_BYTES)
         except StoreError as error:
-            raise ConfigError(f"scheduler_args: {name}: {error.args[-1]}") from None
+            raise ConfigError(f"{_WHERE}: {error.args[-1]}") from None
         if content is not None:
             return content, place.startswith(f"{folder.path}/")
-    raise ConfigError(f"scheduler_args: {name}: {value!r} is not in the job's folder or in {root}")
+    raise ConfigError(f"{_WHERE}: {value!r} is not in the job's folder or in {root}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
 from pfo_fs.store import JobFolder, bodies
-from pfo_fs.turns import Term
+from pfo_fs.turns import FOR_EVER, Term
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,84 @@ class Announced(NamedTuple):
 
 
 @dataclass
-class Publication:
+class Committed:
+    """What coordinators of a job have committed.
+
+    Attributes:
+        number: The newest schedule's number; -1 for none.
+        source: The newest schedule's source; None before the first, and if it cannot be read any more. Of a check, that
+            of the schedule that it repeats.
+        start_step: The newest schedule's first step.
+        term: For how long the newest schedule holds, and who follows it meanwhile.
+        staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
+            for none.
+        checked: Number and nonce of the latest schedule that was published for a check; -1 for none.
+        made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
+            from them.
+        plan_inputs: What the newest schedule of any policy was made for.
+        by_hand: The hash of the `schedule.yaml` whose schedule was published last; empty if none was.
+    """
+
+    number: int = -1
+    source: bodies.Source | None = None
+    start_step: int = 0
+    term: Term = FOR_EVER
+    staying: int = -1
+    checked: tuple[int, str] = (-1, "")
+    made: dict[int, bodies.Source] = field(default_factory=dict)
+    plan_inputs: PlanInputs | None = None
+    by_hand: str = ""
+
+    def add(self, number: int, source: bodies.Source, start_step: int, term: Term, policy: str) -> None:
+        """Notes a newer schedule; `policy`: the scheduler and its arguments, as sources name them."""
+        self.number, self.start_step, self.term = number, start_step, term
+        self.staying = number if term.stays(number) else self.staying
+        if source.check:
+            self.checked = number, source.check
+            return
+        self.source = source
+        if source.kind != "scheduler":
+            self.by_hand = source.sha256
+            return
+        self.plan_inputs = source.plan_inputs
+        if source.policy != policy or source.revision == 0:
+            self.made.clear()  # revision 0: a scheduler started from nothing
+        if source.policy == policy:
+            self.made[number] = source
+
+
+def _read_committed(folder: JobFolder, policy: str, announced: int) -> tuple[Committed, list[str]]:
+    """Reads the committed schedules; returns also what is wrong with them.
+
+    The schedule with the number `announced` counts even if it is not listed.
+    """
+    read, problems, replayed = Committed(), [], 0
+    listed = folder.schedule_numbers()
+    after = listed[-1] + 1 if listed else 0
+    for number in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
+        try:
+            index = folder.read(bodies.IndexBody, number=number)
+        except RecordError as error:  # its number is used anyway; the next schedule replaces it
+            problems.append(f"schedule {number} cannot be read any more: {error}")
+            read.number, read.source = number, None
+            read.made.clear()
+            continue
+        if index is None:
+            continue
+        read.add(number, index.source, index.start_step, index.term, policy)
+        inputs = (index.source.plan_inputs, index.source.observed_with or PlanInputs())
+        replayed += number in read.made and 1 + sum(len(given.slow_pipelines) for given in inputs)
+        if replayed > _MOST_REPLAYED:
+            problems.append(f"more than {_MOST_REPLAYED} schedules: the scheduler starts afresh")
+            read.made.clear()
+            replayed = 0
+    if next((source.revision for source in read.made.values()), 0) > 0:
+        # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
+        read.made.clear()
+    return read, problems
+
+
+class Publication(Committed):
     """The newest schedule of one job.
 
     Args:
@@ -60,37 +137,15 @@ class Publication:
             coordination.
 
     Attributes:
-        number: The newest schedule's number; -1 for none.
-        source: The newest schedule's source; None before the first, and if it cannot be read any more. Of a check, that
-            of the schedule that it repeats.
-        checked: Number and nonce of the latest schedule that was published for a check; -1 for none.
-        start_step: The newest schedule's first step.
-        term: For how long the newest schedule holds, and who follows it meanwhile.
-        staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
-            for none.
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
-        made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
-            from them.
         kept: The newest schedule, if an earlier coordinator's policy had measured it and kept it; else -1.
-        plan_inputs: What the newest schedule of any policy was made for, as earlier coordinators have committed it.
-        by_hand: The hash of the `schedule.yaml` whose schedule was published last; empty if none was.
     """
 
-    folder: JobFolder
-    generation: int
-    pace: PollPace
-    on_publish: OnPublish | None = None
-
-    def __post_init__(self) -> None:
-        self.number = -1
-        self.source: bodies.Source | None = None
-        self.start_step, self.term, self.staying = 0, Term(), -1
-        self.checked = -1, ""
+    def __init__(self, folder: JobFolder, generation: int, pace: PollPace, on_publish: OnPublish | None = None) -> None:
+        super().__init__()
+        self.folder, self.generation, self.pace, self.on_publish = folder, generation, pace, on_publish
         self.in_force_step: int | None = None
-        self.made: dict[int, bodies.Source] = {}
         self.kept = -1
-        self.plan_inputs: PlanInputs | None = None
-        self.by_hand = ""
         self._announced_before: Announced | None = None
 
     def restore(self, policy: str) -> list[str]:
@@ -110,61 +165,13 @@ class Publication:
         except RecordError:
             problem = True
         announced = Announced(current.number, current.start_step, current.source) if current else Announced()
-        problems = self._read_committed(policy, announced.number)
+        read, problems = _read_committed(self.folder, policy, announced.number)
+        vars(self).update(vars(read))
         kept = current is not None and current.converged and current.number == self.number
         self.kept = self.newest_made if kept else -1
         self.in_force_step = None
         may_have_passed = not problem and announced.number < self.number and self.start_step > 0
         self._announced_before = announced if may_have_passed else None
-        return problems
-
-    def _read_committed(self, policy: str, announced: int) -> list[str]:
-        """Reads the committed schedules; if the directory gives no answer, all stays as it was.
-
-        The schedule with the number `announced` counts even if it is not listed.
-        """
-        problems: list[str] = []
-        number, source, start_step, term, staying = -1, None, 0, Term(), -1
-        checked = -1, ""
-        made: dict[int, bodies.Source] = {}
-        plan_inputs, replayed, by_hand = None, 0, ""
-        listed = self.folder.schedule_numbers()
-        after = listed[-1] + 1 if listed else 0
-        for committed in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
-            try:
-                index = self.folder.read(bodies.IndexBody, number=committed)
-            except RecordError as error:  # its number is used anyway; the next schedule replaces it
-                problems.append(f"schedule {committed} cannot be read any more: {error}")
-                number, source = committed, None
-                made.clear()
-                continue
-            if index is None:
-                continue
-            number, start_step, term = committed, index.start_step, index.term
-            staying = number if index.stays else staying
-            if index.source.check:
-                checked = number, index.source.check
-                continue
-            source = index.source
-            if source.kind != "scheduler":
-                by_hand = source.sha256
-                continue
-            plan_inputs = source.plan_inputs
-            if source.policy != policy or source.revision == 0:
-                made.clear()  # revision 0: a scheduler started from nothing
-            if source.policy == policy:
-                made[number] = source
-                inputs = (source.plan_inputs, source.observed_with or PlanInputs())
-                replayed += 1 + sum(len(given.slow_pipelines) for given in inputs)
-                if replayed > _MOST_REPLAYED:
-                    problems.append(f"more than {_MOST_REPLAYED} schedules: the scheduler starts afresh")
-                    made.clear()
-                    replayed = 0
-        if next((source.revision for source in made.values()), 0) > 0:
-            # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
-            made.clear()
-        self.number, self.source, self.start_step, self.term, self.staying = number, source, start_step, term, staying
-        self.made, self.plan_inputs, self.by_hand, self.checked = made, plan_inputs, by_hand, checked
         return problems
 
     @property
@@ -208,9 +215,6 @@ class Publication:
         """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
         A rank without a schedule keeps its default clocks.
-
-        Raises:
-            StoreError: The schedule could not be written.
         """
         number = self.number + 1
         try:
@@ -221,13 +225,8 @@ class Publication:
             raise
         if not ours:
             return False
-        self.number, self.source = number, self.source if source.check else source
-        self.checked = (number, source.check) if source.check else self.checked
-        self.start_step, self.term, self.in_force_step = start_step, term, None
-        self.staying = number if term.stays(number) else self.staying
-        self._announced_before = None
-        if source.kind == "scheduler" and not source.check:
-            self.made[number] = source
+        self.add(number, source, start_step, term, source.policy)
+        self.in_force_step, self._announced_before = None, None
         if self.on_publish is not None:
             self.on_publish(number, start_step, schedules, term)
         what = f"the scheduler's request {source.revision}" if source.kind == "scheduler" else "schedule.yaml"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, InstructionOrder, JobInfo, RankInfo
+from pfo_fs.schedule_yaml.problems import name_ranks
 from pfo_fs.store import JobFolder, bodies
 
 _MOST_CLOCKS = 256
@@ -20,7 +21,7 @@ _PAUSE_PER_READING = 2
 """After a reading that took t seconds there is a pause of 2 t: each listing has all the ranks that were read before."""
 _ORDERS_AGAIN_S, _ORDERS_SHARE = 10.0, 0.01
 """Known orders are read again every 10 s, and for 1 % of the time at most."""
-_NAMED = 16
+NAMED = 16
 """At most this many ranks are listed by number."""
 
 
@@ -114,7 +115,7 @@ class RankRegistry:
     def missing(self, job: JobInfo) -> str:
         """Names the ranks that have not registered; empty if all have."""
         missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
-        return list_ranks(missing) if missing else ""
+        return name_ranks(missing, NAMED) if missing else ""
 
     def order_changed(self) -> bool:
         """Returns whether ranks run another order than `orders` has told so far, from now on the new one.
@@ -145,9 +146,8 @@ class RankRegistry:
     def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
         """Returns the instruction order of each rank, None where nothing is known yet.
 
-        A rank that has not written its order is assumed to run that of another rank of its stage.
-
-        Where none of the stage has, that of its schedule in `planned` counts.
+        A rank that has not written its order is assumed to run that of another rank of its stage, or, where none of
+        the stage has, that of its schedule in `planned`.
 
         Raises:
             PlanError: The job has more different orders than it may have.
@@ -170,13 +170,6 @@ class RankRegistry:
         return {
             info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in infos
         }
-
-
-def list_ranks(ranks: Sequence[int]) -> str:
-    """Returns the ranks as text; if there are many, only the first ones and the number of the others."""
-    shown = ", ".join(map(str, ranks[:_NAMED]))
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 def _lists_of(schedule: FrequencySchedule) -> tuple[int, int]:

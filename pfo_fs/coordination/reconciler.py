@@ -12,13 +12,14 @@ from typing import NamedTuple
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import IterationTimeReader, Progress
 from pfo_fs.coordination.publication import Publication
-from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
+from pfo_fs.coordination.rank_registry import NAMED, RankRegistry
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
-from pfo_fs.scheduler import check_schedules
+from pfo_fs.schedule_yaml.problems import name_ranks
+from pfo_fs.scheduler import ScheduleRequest, check_schedules
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
 from pfo_fs.turns import ROUND, Term
 
@@ -33,18 +34,10 @@ MOST_REPEATS = 2
 
 
 class Wanted(NamedTuple):
-    """A schedule that should be in force.
-
-    Attributes:
-        measures: Whether it is only to measure.
-        turns, steps: As in `ScheduleRequest`.
-    """
+    """A request that should be in force, of the policy or of a person, and its source."""
 
     source: bodies.Source
-    schedules: list[FrequencySchedule]
-    measures: bool = False
-    turns: tuple[int, ...] = ()
-    steps: int = 0
+    request: ScheduleRequest
 
 
 @dataclass
@@ -163,8 +156,8 @@ class Reconciler:
                 if iteration.number == publication.number and iteration.step >= publication.checked_until
             ]
             source = publication.source
-            if in_force and source is not None and source.kind == "scheduler":
-                plan_inputs = runner.assess(in_force)
+            if in_force and source is not None and source.kind == "scheduler" and runner.scheduler is not None:
+                plan_inputs = runner.scheduler.assess(in_force)
         asked_for = {"target": self.override.target, "straggler": self.override.straggler}
         before = runner.ask().revision
         runner.tell(plan_inputs.model_copy(update=asked_for))
@@ -178,11 +171,11 @@ class Reconciler:
         if self.override.active:
             source = bodies.Source(kind="yaml", sha256=self.override.accepted_sha256)
             # After a restart, the schedules are None until the file that is in force has been read again.
-            return None if self.override.schedules is None else Wanted(source, self.override.schedules)
+            return None if self.override.schedules is None else Wanted(source, ScheduleRequest(self.override.schedules))
         if runner.failure:
             # The clocks that a failed scheduler has set go back to their default.
             source = bodies.Source(kind="scheduler", policy=runner.policy)
-            return Wanted(source, []) if self.publication.number >= 0 else None
+            return Wanted(source, ScheduleRequest([])) if self.publication.number >= 0 else None
         if runner.scheduler is None:
             return None
         request = runner.ask()
@@ -194,18 +187,18 @@ class Reconciler:
             observed=runner.observed.number,
             observed_with=runner.observed.plan_inputs,
         )
-        return Wanted(source, request.schedules, request.purpose == "measure", request.turns, request.steps)
+        return Wanted(source, request)
 
     # ---- what is published
 
     def _publish_if_new(self, wanted: Wanted, now: float) -> bool:
-        publication, progress = self.publication, self.progress
+        publication, progress, schedules = self.publication, self.progress, wanted.request.schedules
         repeat = not publication.differs(wanted.source)
         lost = repeat and self._look_for_lost_results(now)
         if repeat and publication.is_announced and not lost:
             return False
         infos = self.ranks.infos
-        check_schedules(wanted.schedules, self.job.job_info, infos, self.runner.orders())
+        check_schedules(schedules, self.job.job_info, infos, self.runner.orders())
         if not self.still_leads():
             return False
         waits = progress.step < 0 and now - self._waits_since < _PROGRESS_WITHIN_S
@@ -214,7 +207,7 @@ class Reconciler:
         self._waits_since = now
         start_step = progress.start_step(now)
         term = self._term(wanted, start_step, now)
-        if not publication.publish(wanted.source, wanted.schedules, infos, start_step=start_step, term=term):
+        if not publication.publish(wanted.source, schedules, infos, start_step=start_step, term=term):
             number = publication.number + 1
             log.warning("job %s: another coordinator wrote schedule %d; going on from it", self.folder.job_id, number)
             self.override = self._restore()
@@ -226,7 +219,7 @@ class Reconciler:
         if wanted.source.kind == "yaml":
             self.override.report_published(publication.number, start_step, in_force=False)
         if self.runner.dump_folder is not None:
-            save_dump(FrequencySchedule, wanted.schedules, self.runner.dump_folder, publication.number)
+            save_dump(FrequencySchedule, schedules, self.runner.dump_folder, publication.number)
         return True
 
     def _rests(self, wanted: Wanted) -> bool:
@@ -235,7 +228,7 @@ class Reconciler:
         by_policy = wanted.source.kind == "scheduler" and runner.learns
         always_in_turns = publication.term.turns and not publication.term.until  # as a person wants it
         return (
-            bool(wanted.schedules)
+            bool(wanted.request.schedules)
             and publication.staying == publication.number
             and not always_in_turns
             and publication.in_force_step is not None
@@ -255,10 +248,11 @@ class Reconciler:
             return False
         turns = tuple(turn for turn in ROUND for _ in range(asked.block))
         source = wanted.source.model_copy(update={"check": asked.nonce})
-        published = self._publish_if_new(Wanted(source, wanted.schedules, turns=turns, steps=asked.steps), now)
+        request = ScheduleRequest(wanted.request.schedules, turns=turns, steps=asked.steps)
+        published = self._publish_if_new(Wanted(source, request), now)
         if published:
             with suppress(StoreError):  # it is known by its nonce, so it is not done twice
-                self.folder.remove_check()
+                self.folder.remove_file(layout.CHECK)
         return published
 
     def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:
@@ -266,11 +260,12 @@ class Reconciler:
         publication = self.publication
         if wanted.source.kind == "yaml" and not wanted.source.check:
             return self.override.term._replace(after=publication.staying)
-        if wanted.turns:
-            after = publication.staying if wanted.measures else publication.number + 1
+        measures, turns = wanted.request.purpose == "measure", wanted.request.turns
+        if turns:
+            after = publication.staying if measures else publication.number + 1
             # Measuring leaves out the first step.
-            return Term(start_step + 1 + wanted.steps, after, wanted.turns)
-        if wanted.measures:
+            return Term(start_step + 1 + wanted.request.steps, after, turns)
+        if measures:
             steps = publication.steps_to_measure(self.job.profile_steps, self.progress.iteration_s, now)
             return Term(start_step + steps)
         return Term()
@@ -297,7 +292,7 @@ class Reconciler:
         missing = runner.results.missing(publication.number)
         if not missing:
             return False
-        self.lost_results = f"{list_ranks(missing)} measured nothing under schedule {publication.number}"
+        self.lost_results = f"{name_ranks(missing, NAMED)} measured nothing under schedule {publication.number}"
         if self._repeats >= MOST_REPEATS:
             self.lost_results += ", nor when it was repeated. Is a clock process or a helper process dead there?"
             return False

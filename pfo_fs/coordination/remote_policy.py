@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeAlias
 
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, plain_text
@@ -36,6 +36,8 @@ from pfo_fs.scheduler import (
 from pfo_fs.scheduler.base import ScheduleGenerator
 
 log = logging.getLogger(__name__)
+
+Orders: TypeAlias = Mapping[int, InstructionOrder | None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ _NICE = 5
 """A policy that plans for minutes leaves the processor to the daemon and to training."""
 
 
-def serve(connection: Connection, limits: PolicyLimits, log_level: int) -> None:
+def serve(connection: Connection, limits: PolicyLimits, log_level: int, call: PolicyCall) -> None:
     """Makes a scheduler and calls its methods, as `RemotePolicy` asks, until the daemon closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C means the daemon
     lines = _LogLines()
@@ -69,17 +71,16 @@ def serve(connection: Connection, limits: PolicyLimits, log_level: int) -> None:
     with suppress(OSError):
         os.nice(_NICE)
     threading.Thread(target=_end_with_daemon, daemon=True).start()
-    policy = _Policy()
+    policy = _Policy(call)
     _limit_memory(limits.memory_bytes)
     while True:
         try:
-            method, args = connection.recv()
+            method, args, orders = connection.recv()
         except (EOFError, OSError):
             return
         _limit_processor_time(limits.cpu_s)
         try:
-            reply = "done", getattr(policy, method)(*args), lines.taken()
-            data = pickle.dumps(reply)
+            data = pickle.dumps(("done", policy.do(method, args, orders), lines.taken()))
         except MemoryError:
             connection.send(("memory",))
             return
@@ -117,22 +118,19 @@ class _LogLines(logging.Handler):
 
 
 class _Policy:
-    """A scheduler, as `RemotePolicy` calls it. `asked` is the last request that was sent."""
+    """The scheduler, which the first method that is called makes. `asked` is the last request that was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: PolicyCall) -> None:
+        self._call = call
         self._scheduler: FrequencyScheduler | None = None
         self._asked: object = None
 
-    def make(self, call: PolicyCall) -> None:
-        self._scheduler = call.make()
-
-    def call(self, method: str, args: tuple[Any, ...], orders: Any) -> tuple[Any, dict[str, Any]]:
-        """Calls a method; returns its result, and what has changed of the scheduler's state."""
-        scheduler = self._scheduler
-        assert scheduler is not None
+    def do(self, method: str, args: tuple[Any, ...], orders: Orders | None) -> tuple[Any, dict[str, Any]]:
+        """Calls a method, or none; returns its result, and what has changed of the scheduler's state."""
+        scheduler = self._scheduler = self._scheduler or self._call.make()
         if orders is not None:
             scheduler.orders = orders
-        value = getattr(scheduler, method)(*args)
+        value = getattr(scheduler, method)(*args) if method else None
         state: dict[str, Any] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
         if method in ("request", "assess"):  # what is said of a request may change with the iterations
             asked = scheduler.request()
@@ -240,22 +238,21 @@ class RemotePolicy(FrequencyScheduler):
     def __init__(self, call: PolicyCall, limits: PolicyLimits) -> None:
         super().__init__(call.job_info, call.rank_infos, call.settings)
         cls = load_scheduler(call.name)
-        self.planning_takes_seconds = cls.planning_takes_seconds
         self.watches_iteration_times = cls.watches_iteration_times
         self._limits = limits
-        self._given_orders: Mapping[int, InstructionOrder | None] | None = None
+        self._given_orders: Orders | None = None
         self._is_old = True  # whether the answer may have changed
         self._process: BaseProcess | None = None
         try:
             self._connection, theirs = _processes.Pipe()
             with theirs, _starts:
-                given = theirs, limits, logging.getLogger().level
+                given = theirs, limits, logging.getLogger().level, call
                 self._process = _processes.Process(target=serve, args=given, daemon=True)
                 self._process.start()
         except (OSError, EOFError) as error:
             raise PolicyLost(f"no process for the scheduler: {error or 'it has ended'}; trying again") from error
         try:
-            self._exchange("make", (call,))
+            self._call("")
         except BaseException:
             self.close()
             raise
@@ -311,13 +308,13 @@ class RemotePolicy(FrequencyScheduler):
 
     def _call(self, method: str, *args: Any) -> Any:
         orders = self.orders if self.orders is not self._given_orders else None
-        value, state = self._exchange("call", (method, args, orders))
+        value, state = self._exchange(method, args, orders)
         self._given_orders = self.orders
         vars(self).update(state)
         return value
 
-    def _exchange(self, method: str, args: tuple[Any, ...]) -> Any:
-        """Returns what a method of the process returns.
+    def _exchange(self, *asked: object) -> tuple[Any, dict[str, Any]]:
+        """Returns the result of a method, and what has changed of the scheduler's state.
 
         Raises:
             PlanError: The scheduler has raised it.
@@ -325,7 +322,7 @@ class RemotePolicy(FrequencyScheduler):
             PolicyLost: The process has ended, but not by a limit.
         """
         try:
-            self._connection.send((method, args))
+            self._connection.send(asked)
             if not self._connection.poll(self._limits.wall_s):
                 self.close()
                 raise PolicyFailed(f"the scheduler has not answered for {self._limits.wall_s:.0f} s. {_TO_DO}")
@@ -340,7 +337,8 @@ class RemotePolicy(FrequencyScheduler):
         if kind in ("failed", "refused"):
             text, line = content[0]
             raise PlanError(text, line=line) if kind == "refused" else PolicyFailed(text)
-        return content[0]
+        value, state = content[0]
+        return value, state
 
     def _memory_text(self) -> str:
         return f"the scheduler needs more than {self._limits.memory_bytes >> 20} MiB of memory for this job. {_TO_DO}"

@@ -6,15 +6,17 @@ coordination: daemon-only   # a job never schedules itself; without a daemon it 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import yaml
 
 from pfo_fs.errors import StoreError, StoreUnavailable
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, pairs_of
 from pfo_fs.schedule_yaml.parse import unknown_key
-from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
+from pfo_fs.schedule_yaml.problems import ScheduleProblems, one_problem
 from pfo_fs.store import SharedDirectory
+
+Coordination: TypeAlias = Literal["auto", "daemon-only"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class SitePolicy:
         problem: What is wrong with the file, and in which line; empty if nothing is.
     """
 
-    coordination: Literal["auto", "daemon-only"] = "auto"
+    coordination: Coordination = "auto"
     problem: str = ""
 
     @property
@@ -42,8 +44,7 @@ class SitePolicy:
         return f"{self.problem}. {in_force}" if self.problem else ""
 
 
-_POLICIES = {policy.coordination: policy for policy in (SitePolicy("auto"), SitePolicy("daemon-only"))}
-_DEFAULT = _POLICIES["auto"]
+_DEFAULT = SitePolicy()
 
 
 def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> SitePolicy:
@@ -51,9 +52,6 @@ def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> Si
 
     A file that cannot be read or is not valid changes nothing: what the process has read before stays in force.
     `problem` says what is wrong, and the mended file counts when it is read next.
-
-    Raises:
-        StoreUnavailable: The file system does not answer.
     """
     try:
         content = shared.read_site()
@@ -73,23 +71,19 @@ def parse_site_policy(content: bytes) -> SitePolicy:
     Raises:
         ScheduleProblems: The content is not valid. No other exception is raised, whatever `content` is.
     """
-    policies: dict[str, SitePolicy] = {}
     root = compose(content)
+    policy: SitePolicy | None = None
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return _DEFAULT
     if not isinstance(root, yaml.MappingNode):
-        raise _problem(1, f"expected `coordination: daemon-only`, got {describe_node(root)}")
+        raise one_problem(1, f"expected `coordination: daemon-only`, got {describe_node(root)}")
     for key, line, value in pairs_of(root):
         if key != "coordination":
-            raise _problem(line, unknown_key(key, ["coordination"]))
-        if key in policies:
-            raise _problem(line, f"the key {key!r} is given twice")
-        policy = _POLICIES.get(value.value) if isinstance(value, yaml.ScalarNode) else None
-        if policy is None:
-            raise _problem(line, f"coordination is {describe_node(value)}; it can be {' or '.join(_POLICIES)}")
-        policies[key] = policy
-    return policies.get("coordination", _DEFAULT)
-
-
-def _problem(line: int, reason: str) -> ScheduleProblems:
-    return ScheduleProblems([Problem(line, reason)])
+            raise one_problem(line, unknown_key(key, ["coordination"]))
+        if policy is not None:
+            raise one_problem(line, f"the key {key!r} is given twice")
+        if not isinstance(value, yaml.ScalarNode) or value.value not in get_args(Coordination):
+            choices = " or ".join(get_args(Coordination))
+            raise one_problem(line, f"coordination is {describe_node(value)}; it can be {choices}")
+        policy = SitePolicy(value.value)
+    return policy or _DEFAULT

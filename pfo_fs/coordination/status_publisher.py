@@ -80,11 +80,7 @@ class StatusPublisher:
         self.state, self.message = state, message
 
     def publish(self, body: bodies.CurrentBody, *, force: bool = False) -> None:
-        """Writes `current.json` if it differs from what was written last, or if another coordinator has replaced it.
-
-        Raises:
-            StoreError: The file cannot be written.
-        """
+        """Writes `current.json` if it differs from what was written last, or if another coordinator has replaced it."""
         if (body == self._published and not force and self._still_there()) or not self.still_leads():
             return
         if body.status_text != self._status_text:

@@ -30,7 +30,6 @@ GONE_AFTER_S = 3.0
 
 Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
 Problem: TypeAlias = tuple[int | None, str]
-"""The line, or None, and the reason."""
 
 
 class SettledFile:
@@ -124,25 +123,23 @@ class YamlOverride:
             resolve: Turns a well-formed document into schedules for this job's ranks, or raises `PlanError`.
             first_step: The first step that can follow a schedule that is published now.
         """
-        content: bytes | None = None
-        if present:
-            try:
-                content = self.folder.read_file(layout.YAML)
-            except StoreError as error:
-                if error.errno in _REFUSED:
-                    self._is_refused = True
-                    self.problem = str(error.args[-1])
-                    if error.errno == errno.EACCES:
-                        self.problem += "; let the daemon's user read it (chmod a+r schedule.yaml)"
-                    self._write_status("rejected", "", [(None, self.problem)])
-                return
-            if content is None:
-                return  # listed, but not there: an editor is replacing it
-        if content is None:
+        if not present:
             has_effect = self.active or self.target is not None or self.straggler is not None or bool(self.problem)
             if (has_effect or self._file.content is not None) and self._file.absent(now):
                 self._remove()
             return
+        try:
+            content = self.folder.read_file(layout.YAML)
+        except StoreError as error:
+            if error.errno in _REFUSED:
+                self._is_refused = True
+                self.problem = str(error.args[-1])
+                if error.errno == errno.EACCES:
+                    self.problem += "; let the daemon's user read it (chmod a+r schedule.yaml)"
+                self._write_status("rejected", "", [(None, self.problem)])
+            return
+        if content is None:
+            return  # listed, but not there: an editor is replacing it
         if self._is_refused:  # it can be read again: the same content is decided anew, which ends the problem
             self._is_refused, self._decided = False, ""
         if self._file.seen(content, now) and self._decided != self._file.sha256:
@@ -184,7 +181,9 @@ class YamlOverride:
 
     def _reject(self, problems: list[Problem]) -> None:
         self._decided = self._file.sha256
-        self.problem = _first(problems)
+        line, reason = problems[0]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        self.problem = (f"line {line}: {reason}" if line else reason) + more
         for line, reason in problems:
             log.warning("job %s: schedule.yaml%s: %s", self.folder.job_id, f" line {line}" if line else "", reason)
         self._write_status("rejected", self._file.sha256, problems)
@@ -238,9 +237,3 @@ class YamlOverride:
             self._written = text
         except StoreError as error:
             log.warning("job %s: schedule.status.yaml cannot be written: %s", self.folder.job_id, error.args[-1])
-
-
-def _first(problems: list[Problem]) -> str:
-    line, reason = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return (f"line {line}: {reason}" if line else reason) + more

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,24 +33,6 @@ _REPEAT = re.compile(r"[xX×](?P<count>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class ListedInstruction:
-    """One instruction: its name, its stage where it is given, and its clock in MHz (0: leave alone)."""
-
-    name: str
-    stage: int | None
-    mhz: int
-
-
-@dataclass(frozen=True)
-class RepeatedLine:
-    """Instructions of one line, which run one after another, `repeat` times."""
-
-    instructions: tuple[ListedInstruction, ...]
-    repeat: int
-    line: int
-
-
-@dataclass(frozen=True)
 class SameClock:
     """The same clock, in MHz, for every instruction."""
 
@@ -61,7 +42,7 @@ class SameClock:
 
 @dataclass(frozen=True)
 class ClockByName:
-    """A clock for each (name, stage or None): (MHz, line)."""
+    """(MHz, line) for each (name, stage or None)."""
 
     clocks: dict[tuple[str, int | None], tuple[int, int]]
     line: int
@@ -69,17 +50,15 @@ class ClockByName:
 
 @dataclass(frozen=True)
 class InstructionList:
-    """Instruction by instruction."""
+    """Name and clock, in MHz (0: leave alone), of each instruction of an iteration, in order, with repetitions.
 
-    lines: tuple[RepeatedLine, ...]
-    line: int
+    `stages` are theirs, None where they are not given; `lines` those that they are on; the list begins on `line`.
+    """
 
-    def instructions(self) -> Iterator[tuple[ListedInstruction, int]]:
-        """Yields each instruction, in order and with repetitions, and the line it is on."""
-        for repeated in self.lines:
-            for _ in range(repeated.repeat):
-                for instruction in repeated.instructions:
-                    yield instruction, repeated.line
+    frequencies: list[tuple[str, int]]
+    stages: list[int] | None
+    lines: list[int]
+    line: int = 0
 
 
 ClockEntry: TypeAlias = SameClock | ClockByName | InstructionList
@@ -160,34 +139,39 @@ class ClockEntryReader:
         return ClockByName(clocks, line_of(node))
 
     def _listing(self, node: yaml.Node, who: str) -> InstructionList | None:
-        lines: list[RepeatedLine] = []
-        count = 0
+        frequencies: list[tuple[str, int]] = []
+        stages: list[int | None] = []
+        lines: list[int] = []
         for item in node.value:
             try:
-                lines.append(repeated := _read_line(item))
+                instructions, repeat = _read_line(item)
             except BadValue as error:
                 self._add_problem(line_of(item), who, error)
                 continue
-            count += repeated.repeat * len(repeated.instructions)
-            if count > MAX_INSTRUCTIONS:
+            count = repeat * len(instructions)
+            if len(lines) + count > MAX_INSTRUCTIONS:
                 reason = f"more than {MAX_INSTRUCTIONS:,} instructions in one iteration"
-                self._add_problem(repeated.line, who, reason)
+                self._add_problem(line_of(item), who, reason)
                 return None
-        self._written += count
-        if self._written > MAX_JOB_INSTRUCTIONS:
-            self._written = 0
-            raise BadValue(f"up to this line, the document has more than {MAX_JOB_INSTRUCTIONS:,} instructions")
-        if len({instruction.stage is not None for repeated in lines for instruction in repeated.instructions}) > 1:
+            self._written += count
+            if self._written > MAX_JOB_INSTRUCTIONS:
+                raise BadValue(f"up to this line, the document has more than {MAX_JOB_INSTRUCTIONS:,} instructions")
+            frequencies += [(name, mhz) for name, _, mhz in instructions] * repeat
+            stages += [stage for _, stage, _ in instructions] * repeat
+            lines += [line_of(item)] * count
+        given = [stage for stage in stages if stage is not None]
+        if len(given) not in (0, len(stages)):
             raise BadValue("give `name@stage` for all instructions of the list or for none")
-        return InstructionList(tuple(lines), line_of(node))
+        return InstructionList(frequencies, given or None, lines, line_of(node))
 
 
-def _read_line(item: yaml.Node) -> RepeatedLine:
+def _read_line(item: yaml.Node) -> tuple[list[tuple[str, int | None, int]], int]:
+    """Returns the instructions of a line, as (name, stage or None, MHz), and how often they run one after another."""
     if not isinstance(item, yaml.ScalarNode):
         hint = "; no colon between name and clock" if isinstance(item, yaml.MappingNode) else ""
         raise BadValue(f"expected e.g. `forward 885 x7`, got {describe_node(item)}{hint}")
     text = str(item.value)
-    instructions: list[ListedInstruction] = []
+    instructions: list[tuple[str, int | None, int]] = []
     repeat, at = 1, 0
     if len(text) > _MAX_LINE:
         raise BadValue(f"the line has {len(text):,} characters; write several, of at most {_MAX_LINE:,}")
@@ -199,14 +183,13 @@ def _read_line(item: yaml.Node) -> RepeatedLine:
             )
         at = match.end()
         name, stage = _read_name(match)
-        mhz = read_number(match["mhz"], f"the clock of {shorten(name)} in MHz", _MAX_MHZ)
-        instructions.append(ListedInstruction(name, stage, mhz))
+        instructions.append((name, stage, read_number(match["mhz"], f"the clock of {shorten(name)} in MHz", _MAX_MHZ)))
         rest = (match["rest"] or "").strip()
         if rest:
             repeat = _read_repeat(rest, at == len(text) and not text.endswith(","))
     if not instructions or text.rstrip().endswith(","):
         raise BadValue(f"an instruction is missing in {shorten(text)}")
-    return RepeatedLine(tuple(instructions), repeat, line_of(item))
+    return instructions, repeat
 
 
 def _read_repeat(text: str, is_last: bool) -> int:

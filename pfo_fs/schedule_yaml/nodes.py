@@ -11,17 +11,13 @@ from collections.abc import Iterator
 
 import yaml
 
-from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
+from pfo_fs.schedule_yaml.problems import ScheduleProblems, one_problem
 
 MAX_YAML_BYTES = 256 * 1024
 MAX_DEPTH = 8
 """`stages: 0: - [...]` is 4 deep."""
 MAX_NODES = 50_000
 """A clock for each of two instructions of 4,096 ranks are 24,000 nodes. The loader makes some 40,000 in a second."""
-
-
-def _refusal(line: int, reason: str) -> ScheduleProblems:
-    return ScheduleProblems([Problem(line, reason)])
 
 
 class _Loader(yaml.SafeLoader):
@@ -33,18 +29,18 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise _refusal(line, f"aliases (*{event.anchor}) are not used here; write the value itself")
+            raise one_problem(line, f"aliases (*{event.anchor}) are not used here; write the value itself")
         if event.anchor is not None:
-            raise _refusal(line, f"anchors (&{event.anchor}) are not used here; use a range of stages such as `0-3`")
+            raise one_problem(line, f"anchors (&{event.anchor}) are not used here; use a range of stages such as `0-3`")
         if event.tag is not None:
-            raise _refusal(line, f"tags ({event.tag[:60]!r}) are not used here")
+            raise one_problem(line, f"tags ({event.tag[:60]!r}) are not used here")
         if isinstance(event, yaml.ScalarEvent) and any("\ud800" <= character <= "\udfff" for character in event.value):
-            raise _refusal(line, "an escape such as \\ud800 is only half of a character")
+            raise one_problem(line, "an escape such as \\ud800 is only half of a character")
         if self.depth >= MAX_DEPTH:
-            raise _refusal(line, f"nested more than {MAX_DEPTH} levels deep; half of that is enough")
+            raise one_problem(line, f"nested more than {MAX_DEPTH} levels deep; half of that is enough")
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise _refusal(line, f"more than {MAX_NODES:,} keys and values; write ranges such as `0-3`, or `x7`")
+            raise one_problem(line, f"more than {MAX_NODES:,} keys and values; write ranges such as `0-3`, or `x7`")
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -71,32 +67,31 @@ def compose(text: bytes | str) -> yaml.Node | None:
         raise
     except yaml.reader.ReaderError as error:
         at = decoded.count("\n", 0, error.position) + 1
-        raise _refusal(at, f"a character that YAML does not allow (#x{error.character:04x})") from None
+        raise one_problem(at, f"a character that YAML does not allow (#x{error.character:04x})") from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_problem(error) from None
     except yaml.YAMLError as error:
-        raise _refusal(line, f"is not YAML: {error}") from None
-    except (ValueError, OverflowError):  # PyYAML passes the number to chr() unchecked
-        reason = "is not YAML: an escape such as \\UFFFFFFFF is not the code of a character"
-        raise _refusal(line, reason) from None
-    except Exception as error:  # a fault of PyYAML itself
-        raise _refusal(line, f"is not YAML: {type(error).__name__}") from error
+        raise one_problem(line, f"is not YAML: {error}") from None
+    except Exception as error:  # a fault of PyYAML itself, as where it passes a number to chr() unchecked
+        is_escape = isinstance(error, (ValueError, OverflowError))
+        what = "an escape such as \\UFFFFFFFF is not the code of a character" if is_escape else type(error).__name__
+        raise one_problem(line, f"is not YAML: {what}") from error
 
 
 def _decode(text: bytes | str) -> str:
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_YAML_BYTES:
-        raise _refusal(1, f"the file has {size:,} bytes; at most {MAX_YAML_BYTES:,} are allowed")
+        raise one_problem(1, f"the file has {size:,} bytes; at most {MAX_YAML_BYTES:,} are allowed")
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             wrong = error.object[error.start]
-            raise _refusal(line, f"byte 0x{wrong:02x} is not UTF-8; save the file as UTF-8") from None
+            raise one_problem(line, f"byte 0x{wrong:02x} is not UTF-8; save the file as UTF-8") from None
     at = text.find("\0")
     if at >= 0:
-        raise _refusal(text.count("\n", 0, at) + 1, "a NUL byte: the file is binary or damaged")
+        raise one_problem(text.count("\n", 0, at) + 1, "a NUL byte: the file is binary or damaged")
     return text
 
 
@@ -104,14 +99,14 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> ScheduleProblems:
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     if error.problem and "another document" in error.problem:
-        return _refusal(line, "a second document begins here (`---`); the file is one document")
+        return one_problem(line, "a second document begins here (`---`); the file is one document")
     reason = f"is not YAML: {error.problem or error}"
     if error.context:
         start = f" that begins in line {error.context_mark.line + 1}" if error.context_mark else ""
         reason += f" ({error.context}{start})"
     if error.problem and "'\\t'" in error.problem:
         reason += "; indent with spaces, not tabs"
-    return _refusal(line, reason)
+    return one_problem(line, reason)
 
 
 def line_of(node: yaml.Node) -> int:

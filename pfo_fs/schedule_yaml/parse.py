@@ -33,17 +33,10 @@ import yaml
 from pydantic import ValidationError
 
 from pfo_fs.errors import first_problem
-from pfo_fs.models import (
-    MAX_WORLD_SIZE,
-    MOST_SLOWDOWN,
-    MOST_STRAGGLING,
-    Straggler,
-    Target,
-    implausible,
-)
+from pfo_fs.models import MAX_WORLD_SIZE, MOST_SLOWDOWN, MOST_STRAGGLING, Straggler, Target, implausible
 from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntryReader, SelectedEntry, read_number
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
-from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems, closest
+from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems, closest, one_problem
 from pfo_fs.schedule_yaml.resolve import ScheduleDocument
 from pfo_fs.turns import ALL, MOST_TURNS
 
@@ -62,10 +55,10 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
     """
     root = compose(text)
     if root is None or not root.value:
-        raise ScheduleProblems([Problem(1 if root is None else line_of(root), _EMPTY)])
+        raise one_problem(1 if root is None else line_of(root), _EMPTY)
     if not isinstance(root, yaml.MappingNode):
         keys = ", ".join(_TOP_LEVEL)
-        raise ScheduleProblems([Problem(line_of(root), f"expected the keys {keys}, got {describe_node(root)}")])
+        raise one_problem(line_of(root), f"expected the keys {keys}, got {describe_node(root)}")
     reader = _DocumentReader()
     document = reader.read(root)
     if reader.problems:
@@ -174,11 +167,7 @@ class _DocumentReader:
 
 
 def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
-    """Returns the (first, last) pairs of a key such as `3`, `0-3` or `0,2,5-7`.
-
-    Raises:
-        BadValue: The key is none of these.
-    """
+    """Returns the (first, last) pairs of a key such as `3`, `0-3` or `0,2,5-7`; raises `BadValue` for others."""
     if not key:
         raise BadValue(f'expected the number of a {what} as key, such as 3, 0-3 or "0,2,5"')
     ranges = []

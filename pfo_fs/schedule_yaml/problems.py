@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import InstructionOrder
@@ -15,12 +14,7 @@ MAX_PROBLEMS = 50
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a YAML file.
-
-    Attributes:
-        line: The line's number, from 1.
-        reason: What is wrong there and what would be right.
-    """
+    """What is wrong in a line of a YAML file, counted from 1, and what would be right."""
 
     line: int
     reason: str
@@ -44,16 +38,14 @@ class ScheduleProblems(PlanError):
         self.problems = ordered
         super().__init__("; ".join(map(str, ordered)), line=ordered[0].line if ordered else None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problems,)
+
+def one_problem(line: int, reason: str) -> ScheduleProblems:
+    """Returns the error for a document with one problem."""
+    return ScheduleProblems([Problem(line, reason)])
 
 
 class OrderUnknown(PlanError):
-    """A clock is given for all instructions of a rank, or by name, and the rank's instructions are not known yet.
-
-    Attributes:
-        ranks: The ranks whose order is not known.
-    """
+    """A clock is given for all instructions of `ranks`, or by name, and their instructions are not known yet."""
 
     def __init__(self, ranks: Sequence[int], line: int | None = None) -> None:
         self.ranks = list(ranks)
@@ -63,13 +55,10 @@ class OrderUnknown(PlanError):
             line=line,
         )
 
-    def __reduce__(self) -> tuple[type[OrderUnknown], tuple[list[int], int | None]]:
-        return type(self), (self.ranks, self.line)
 
-
-def name_ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int], most: int = 4) -> str:
     """Returns `rank 3`, or `ranks 0, 1, 2, 3 and 4 more`."""
-    shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
+    shown = ", ".join(map(str, ranks[:most])) + (f" and {len(ranks) - most} more" if len(ranks) > most else "")
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"
 
 
@@ -77,11 +66,6 @@ def closest(name: str, known: Sequence[str], what: str) -> str:
     """Returns what to write in place of an unknown name: the closest known one, or, after `what`, some of them."""
     close = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"{what} {', '.join(known[:10])}"
-
-
-def nearest_clocks(mhz: int, available: Collection[int]) -> list[int]:
-    """Returns the two offered clocks nearest to `mhz` (fewer if fewer are offered), ascending."""
-    return sorted(sorted(set(available), key=lambda clock: (abs(clock - mhz), clock))[:2])
 
 
 def clock_problem(mhz: int, available: Collection[int], who: str) -> str:
@@ -92,8 +76,8 @@ def clock_problem(mhz: int, available: Collection[int], who: str) -> str:
     """
     if mhz == 0 or not available or mhz in available:
         return ""
-    nearest = " and ".join(map(str, nearest_clocks(mhz, available)))
-    return f"the GPU of {who} does not offer {mhz} MHz; nearest: {nearest}"
+    nearest = sorted(sorted(set(available), key=lambda clock: (abs(clock - mhz), clock))[:2])
+    return f"the GPU of {who} does not offer {mhz} MHz; nearest: {' and '.join(map(str, nearest))}"
 
 
 def describe(name: str, stage: int | None) -> str:
@@ -106,16 +90,14 @@ def order_problem(
 ) -> tuple[int, str] | None:
     """Compares the instructions of a schedule with those that a rank runs.
 
-    Stages are compared where both sides give them.
-
-    Returns:
-        The 0-based position of the first difference and what differs, or None if the two agree.
+    Stages are compared where both sides give them. Returns the 0-based position of the first difference and what
+    differs, or None if the two agree.
     """
     position = next(
         (
             i
             for i, (name, (expected, stage)) in enumerate(zip(names, order, strict=False))
-            if name != expected or _differ(stages[i] if stages else None, stage)
+            if name != expected or (stages and stage is not None and stages[i] not in (None, stage))
         ),
         min(len(names), len(order)),
     )
@@ -127,7 +109,3 @@ def order_problem(
     if position < len(names):
         got = f"got {describe(names[position], stages[position] if stages else None)}"
     return position, f"at position {position} (counted from 0) of {who}: {expected}, {got}{counts}"
-
-
-def _differ(ours: int | None, theirs: int | None) -> bool:
-    return ours is not None and theirs is not None and ours != theirs

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import (
-    FrequencySchedule,
-    InstructionOrder,
-    InstructionOrders,
-    JobInfo,
-    RankInfo,
-    Straggler,
-    Target,
-)
+from pfo_fs.models import FrequencySchedule, InstructionOrder, InstructionOrders, JobInfo, RankInfo, Straggler, Target
 from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, InstructionList, SameClock, SelectedEntry
 from pfo_fs.schedule_yaml.problems import (
     OrderUnknown,
@@ -24,6 +16,7 @@ from pfo_fs.schedule_yaml.problems import (
     closest,
     describe,
     name_ranks,
+    one_problem,
     order_problem,
 )
 
@@ -62,11 +55,7 @@ class ScheduleDocument:
         return self.for_all is not None or bool(self.stages or self.ranks)
 
     def check_straggler(self, pipelines: int) -> None:
-        """Checks that the job has the announced straggler.
-
-        Raises:
-            PlanError: The job has no such pipeline.
-        """
+        """Raises `PlanError` if the job has no such pipeline as the announced straggler."""
         at = self.straggler.pipeline if self.straggler else None
         if at is not None and at >= pipelines:
             have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
@@ -76,7 +65,7 @@ class ScheduleDocument:
         """Raises `ScheduleProblems` if the document ends before `first_step`, the first one that can follow it."""
         if self.until is not None and self.until <= first_step:
             reason = f"until: ranks can follow this file from step {first_step} on only; name a step after that"
-            raise ScheduleProblems([Problem(self.until_line, reason)])
+            raise one_problem(self.until_line, reason)
 
     def resolve(
         self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: InstructionOrders
@@ -89,22 +78,14 @@ class ScheduleDocument:
 
         Args:
             rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
-            orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
+            orders: The instructions of each rank, in order, as (name, stage or None); None while not known. Ranks with
+                the same order share one list.
 
         Raises:
             ScheduleProblems: Something does not fit the job; the exception holds all problems, with their lines.
             OrderUnknown: A number or a mapping is given for ranks whose order is not known yet.
         """
         return _Resolver(self, job_info, rank_infos, orders).run()
-
-
-@dataclass(frozen=True)
-class _RankInstructions:
-    """The instructions of one rank: (name, MHz), their stages if they are given, and the line of each."""
-
-    frequencies: list[tuple[str, int]]
-    stages: list[int] | None
-    lines: list[int]
 
 
 @dataclass(frozen=True)
@@ -129,26 +110,19 @@ class _Resolver:
         self._problems: dict[tuple[int, str], list[int]] = {}
         self._used: set[tuple[int, tuple[str, int | None]]] = set()  # (id of a ClockByName, its key)
         self._consulted: dict[int, tuple[ClockByName, list[int]]] = {}
-        self._listed: dict[int, _RankInstructions] = {}  # id of an InstructionList -> the same for all its ranks
         self._new: list[tuple[int, str]] = []  # problems of the rank that is being resolved
 
     def run(self) -> list[FrequencySchedule]:
-        """Returns the schedules; raises as `ScheduleDocument.resolve`."""
         stage_entries = self._by_number(self._document.stages, "stage", self._stages())
         rank_entries = self._by_number(self._document.ranks, "rank", range(self._job.world_size))
         schedules: list[FrequencySchedule] = []
         unknown: dict[int, int] = {}  # rank -> line
         outcomes: dict[object, _Outcome] = {}
-        seen: dict[int, int] = {}  # id of an order -> that of the first equal one
         resolved = 0
-        equal: dict[tuple[tuple[str, int | None], ...], int] = {}
         for info in self._infos:
             order = self._orders.get(info.rank)
-            if order is not None and id(order) not in seen:
-                seen[id(order)] = equal.setdefault(tuple((name, stage) for name, stage in order), id(order))
             # Ranks of a stage usually share all of this, so 16,384 ranks take little longer than 8.
-            first = None if order is None else seen[id(order)]
-            key = (id(rank_entries.get(info.rank)), info.pp_rank, first, tuple(info.available_frequencies))
+            key = (id(rank_entries.get(info.rank)), info.pp_rank, id(order), tuple(info.available_frequencies))
             if key not in outcomes:
                 resolved += len(order or ())
                 if resolved > _MOST_RESOLVED:
@@ -199,7 +173,6 @@ class _Resolver:
         rank_entry: ClockEntry | None,
         stage_entries: dict[int, ClockEntry],
     ) -> _Outcome:
-        """Resolves one rank."""
         here = {info.pp_rank} if not order else {_stage(stage, info) for _, stage in order}
         top = rank_entry
         if top is None and len(here) == 1:
@@ -212,7 +185,7 @@ class _Resolver:
             return _Outcome()
         self._new = []
         if isinstance(top, InstructionList):
-            instructions = self._as_typed(order, top)
+            instructions = top if order is None or self._fits(order, top) else None
         elif order is None:
             return _Outcome(unknown_line=top.line if top else 0)
         else:
@@ -221,25 +194,16 @@ class _Resolver:
         schedule = None if instructions is None else self._schedule(info, instructions)
         return _Outcome(schedule, tuple(dict.fromkeys(self._new)))
 
-    def _as_typed(self, order: InstructionOrder | None, listing: InstructionList) -> _RankInstructions | None:
-        instructions = self._listed.get(id(listing))
-        if instructions is None:
-            typed = list(listing.instructions())
-            stages = [instruction.stage for instruction, _ in typed if instruction.stage is not None]
-            frequencies = [(instruction.name, instruction.mhz) for instruction, _ in typed]
-            instructions = _RankInstructions(frequencies, stages or None, [line for _, line in typed])
-            self._listed[id(listing)] = instructions
-        if order is not None:
-            difference = order_problem([name for name, _ in instructions.frequencies], instructions.stages, order, _WHO)
-            if difference is not None:
-                lines = instructions.lines or [listing.line]
-                self._new.append((lines[min(difference[0], len(lines) - 1)], difference[1]))
-                return None
-        return instructions
+    def _fits(self, order: InstructionOrder, listing: InstructionList) -> bool:
+        difference = order_problem([name for name, _ in listing.frequencies], listing.stages, order, _WHO)
+        if difference is not None:
+            lines = listing.lines or [listing.line]
+            self._new.append((lines[min(difference[0], len(lines) - 1)], difference[1]))
+        return difference is None
 
     def _in_order(
         self, info: RankInfo, order: InstructionOrder, layers: Sequence[tuple[ClockEntry | None, int | None]]
-    ) -> _RankInstructions | None:
+    ) -> InstructionList | None:
         """Gives each instruction the clock of the first entry that has one; an entry may be for one stage only."""
         clocks: list[tuple[int, int] | None] = [None] * len(order)  # MHz, line
         for entry, part in layers:
@@ -248,12 +212,10 @@ class _Resolver:
             if entry is None or not without:
                 continue
             if isinstance(entry, InstructionList):
-                typed = self._as_typed([order[i] for i in places], entry)
-                if typed is None:
+                if not self._fits([order[i] for i in places], entry):
                     return None
-                listed = dict(
-                    zip(places, zip((mhz for _, mhz in typed.frequencies), typed.lines, strict=True), strict=True)
-                )
+                of_entry = zip((mhz for _, mhz in entry.frequencies), entry.lines, strict=True)
+                listed = dict(zip(places, of_entry, strict=True))
                 for i in without:
                     clocks[i] = listed[i]
             elif isinstance(entry, SameClock):
@@ -266,7 +228,7 @@ class _Resolver:
             return None
         given = [clock or (0, 0) for clock in clocks]
         stages = [stage for _, stage in order if stage is not None]
-        return _RankInstructions(
+        return InstructionList(
             [(name, mhz) for (name, _), (mhz, _) in zip(order, given, strict=True)],
             stages if len(stages) == len(order) else None,
             [line for _, line in given],
@@ -295,7 +257,7 @@ class _Resolver:
                 reason = f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"
                 self._problems[entry.clocks[key][1], reason] = ranks
 
-    def _schedule(self, info: RankInfo, instructions: _RankInstructions) -> FrequencySchedule | None:
+    def _schedule(self, info: RankInfo, instructions: InstructionList) -> FrequencySchedule | None:
         available = frozenset(info.available_frequencies)
         before = len(self._new)
         for line, mhz in dict.fromkeys(

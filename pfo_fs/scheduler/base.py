@@ -75,15 +75,12 @@ class FrequencyScheduler(ABC):
     that change, use randomness without a seed, or iterate over unordered sets.
 
     Attributes:
-        planning_takes_seconds: Whether methods of the class may take seconds; the daemon then calls them in a thread of
-            their own.
         watches_iteration_times: Whether the class needs `assess` to be called with iteration times.
         orders: Instructions of each rank in the order of an iteration, as soon as they are known; the coordinator sets
             it before it calls `observe`.
         plan_inputs: What schedules depend on besides results: target and stragglers.
     """
 
-    planning_takes_seconds: bool = False
     watches_iteration_times: bool = False
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
@@ -192,11 +189,7 @@ class FrequencyScheduler(ABC):
         return self._done
 
     def next_schedule(self) -> list[FrequencySchedule]:
-        """Returns the schedules of the request in force: the same list until the request changes.
-
-        Raises:
-            PlanError: As for `request`.
-        """
+        """Returns the schedules of the request in force: the same list until the request changes."""
         return self.request().schedules
 
     @classmethod  # noqa: B027  most schedulers have nothing to check
@@ -282,19 +275,15 @@ class FrequencyScheduler(ABC):
 
     def _take_request(self, yielded: Any) -> ScheduleRequest:
         """Checks what the generator yielded and keeps it as the request in force."""
-        wants_window = not isinstance(yielded, ScheduleRequest) or yielded.purpose == "measure"
         schedules = yielded.schedules if isinstance(yielded, ScheduleRequest) else yielded
-        expected = "it must yield a list of FrequencySchedule, or a ScheduleRequest with one"
-        if not isinstance(schedules, (list, tuple)):
-            raise PlanError(f"{type(self).__name__}._run yielded {type(schedules).__name__}; {expected}")
-        for item in schedules:
-            if not isinstance(item, FrequencySchedule):
+        is_list = isinstance(schedules, (list, tuple))
+        for item in schedules if is_list else [schedules]:
+            if not is_list or not isinstance(item, FrequencySchedule):
+                what = f"a list with {type(item).__name__} in it" if is_list else type(item).__name__
                 raise PlanError(
-                    f"{type(self).__name__}._run yielded a list with {type(item).__name__} in it; {expected}"
+                    f"{type(self).__name__}._run yielded {what}; it must yield a list of FrequencySchedule, or a "
+                    "ScheduleRequest with one"
                 )
-        if isinstance(yielded, ScheduleRequest):
-            self._yielded = yielded
-        else:
-            self._yielded = ScheduleRequest(list(schedules))
-        self._windows_wanted += wants_window
+        self._windows_wanted += not isinstance(yielded, ScheduleRequest) or yielded.purpose == "measure"
+        self._yielded = yielded if isinstance(yielded, ScheduleRequest) else ScheduleRequest(list(schedules))
         return self._yielded

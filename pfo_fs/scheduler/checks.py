@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
@@ -83,8 +83,9 @@ def _is_plausible(result: ProfilingResult) -> bool:
 
     A time of 0 s is plausible: a timer with coarse ticks measures it.
     """
-    times = chain(result.iter_time, result.iter_span, _values(result.time_breakdown.values()))
-    energies = chain(result.iter_energy, _values(result.energy_breakdown.values()))
+    flat = chain.from_iterable
+    times = chain(result.iter_time, result.iter_span, flat(flat(result.time_breakdown.values())))
+    energies = chain(result.iter_energy, flat(flat(result.energy_breakdown.values())))
     return (
         all(value == 0 or _SHORTEST_S <= value <= _LONGEST_S for value in times)
         and all(abs(value) <= _MOST_J for value in energies)
@@ -93,10 +94,6 @@ def _is_plausible(result: ProfilingResult) -> bool:
             for power in result.powers
         )
     )
-
-
-def _values(breakdowns: Iterable[list[list[float]]]) -> Iterable[float]:
-    return chain.from_iterable(chain.from_iterable(breakdowns))
 
 
 def check_schedules(

@@ -12,7 +12,7 @@ from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblem
 from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
 from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
-from pfo_fs.scheduler.plan_file import StagePlan, plan_suffix, read_bounded, read_plan
+from pfo_fs.scheduler.plan_file import StagePlan, read_bounded, read_plan
 from pfo_fs.settings import PFOSettings
 
 
@@ -40,15 +40,12 @@ class Manual(FrequencyScheduler):
         yield []
 
 
-class PointSolution(FrequencyScheduler):
+class PointSolution(FixedSchedules):
     """Runs one fixed plan from the first step to the last.
 
     Args:
         solution_path: lowtime's `freqs_pipeline_*.py`, with one list per rank; or a plan in the form of
             `schedule.yaml`, whose entries are lists of instructions. The file is read once, here.
-
-    Raises:
-        PlanError: The file cannot be read, is not a plan, or is a plan for another number of ranks.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class PointSolution(FrequencyScheduler):
         pfo_settings: PFOSettings,
         solution_path: str | Path,
     ) -> None:
-        super().__init__(job_info, rank_infos, pfo_settings)
+        super().__init__(job_info, rank_infos, pfo_settings, [])
         self.solution_path = Path(solution_path)
         plan = _read(self.solution_path)
         self.schedules = self._from_yaml(plan) if isinstance(plan, ScheduleDocument) else self._from_lowtime(plan)
@@ -67,9 +64,6 @@ class PointSolution(FrequencyScheduler):
     def check_args(cls, **args: Any) -> None:
         """Reads the plan, so that a missing or malformed one is found before the first job."""
         _read(Path(args["solution_path"]))
-
-    def _run(self) -> ScheduleGenerator:
-        yield self.schedules
 
     def _from_lowtime(self, plan: Sequence[StagePlan]) -> list[FrequencySchedule]:
         if len(plan) != self.world_size:
@@ -97,8 +91,10 @@ class PointSolution(FrequencyScheduler):
 
 
 def _read(path: Path) -> ScheduleDocument | list[StagePlan]:
-    if plan_suffix(path) == ".py":
+    if path.suffix.lower() == ".py":
         return read_plan(path)
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        raise PlanError(f"{path}: a plan file ends in .py (lowtime) or .yaml")
     try:
         return parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
     except ScheduleProblems as error:

@@ -44,7 +44,6 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
     """
 
     class Adapter(StageAdapter):
-        planning_takes_seconds = cls.planning_takes_seconds
         watches_iteration_times = cls.watches_iteration_times
         stage_policy = cls
 
@@ -83,12 +82,10 @@ class StageAdapter(FrequencyScheduler):
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
-        """Checks the arguments as the wrapped class does."""
         cls.stage_policy.check_args(**args)
 
     @property
     def done(self) -> bool:
-        """Whether the wrapped policy is done."""
         return self.inner.done
 
     def request(self) -> ScheduleRequest:
@@ -109,16 +106,13 @@ class StageAdapter(FrequencyScheduler):
         self._for_stages = None
 
     def close(self) -> None:
-        """Closes the wrapped policy."""
         self.inner.close()
 
     def continue_from(self, revision: int) -> None:
-        """After a replay: gives the present request this revision."""
         self.inner.continue_from(revision)
         self.request()
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        """Gives the wrapped policy one result per stage."""
         self._share_orders()
         results = plausible_results(profiling_results, self._stage_of)
         self.inner.observe(stage_results(results, self._stage_of, self.job_info.pp_degree))
@@ -130,11 +124,9 @@ class StageAdapter(FrequencyScheduler):
         self.inner.react(_for_one_pipeline(plan_inputs))
 
     def export_profile(self) -> str:
-        """Returns the profile of the wrapped policy."""
         return self.inner.export_profile()
 
     def model(self) -> dict[str, float]:
-        """Returns the figures of the wrapped policy."""
         return self.inner.model()
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
@@ -216,17 +208,16 @@ def stage_results(
     without any result is left out.
 
     Args:
-        results: Results of the job's ranks, in any order, one per rank.
+        results: Results of the job's ranks, one per rank.
     """
-    by_stage: list[dict[int, ProfilingResult]] = [{} for _ in range(pp_degree)]
+    by_stage: list[list[ProfilingResult]] = [[] for _ in range(pp_degree)]
     for result in results:
-        by_stage[stage_of[result.rank]][result.rank] = result
+        by_stage[stage_of[result.rank]].append(result)
     merged = []
-    for stage, members in enumerate(by_stage):
-        if not members:
+    for stage, group in enumerate(by_stage):
+        if not group:
             log.warning("no rank of stage %d has a profiling result", stage)
             continue
-        group = [members[rank] for rank in sorted(members)]
         figures: dict[str, Any] = {
             name: combine([getattr(result, name) for result in group], together)
             for combine, fields in ((_combine, PER_ITERATION), (_combine_breakdowns, PER_INSTRUCTION))
@@ -277,14 +268,10 @@ def _combine_breakdowns(
 def _for_all_ranks(
     schedules: Sequence[FrequencySchedule], stage_of: Mapping[int, int], who: str
 ) -> list[FrequencySchedule]:
-    by_stage: dict[int, FrequencySchedule] = {}
-    stages = set(stage_of.values())
-    for schedule in schedules:
-        if schedule.rank not in stages:
-            raise PlanError(f"{who} made a schedule for stage {schedule.rank}; the job has {len(stages)} stages")
-        if schedule.rank in by_stage:
-            raise PlanError(f"{who} made two schedules for stage {schedule.rank}")
-        by_stage[schedule.rank] = schedule
+    by_stage = {schedule.rank: schedule for schedule in schedules}
+    if len(by_stage) < len(schedules) or not by_stage.keys() <= set(stage_of.values()):
+        made, stages = sorted(schedule.rank for schedule in schedules), len(set(stage_of.values()))
+        raise PlanError(f"{who} made schedules for the stages {made}; the job has {stages} stages, with one each")
     # Shallow copies: the ranks of a stage share one list; otherwise 10,000 ranks would hold 10,000 equal ones.
     return [
         by_stage[stage].model_copy(update={"rank": rank})

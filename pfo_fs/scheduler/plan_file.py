@@ -1,18 +1,22 @@
 """lowtime's plan files, `freqs_pipeline_%05d.py`: a list per stage of (instruction, MHz), then comments.
 
-Such a file looks like Python but is data, and nothing in it ever runs. It is read in one pass, token by token:
-brackets, commas, strings and numbers. Time and memory grow with the file's size, which is bounded, whatever is in it.
+Such a file looks like Python but is data, and nothing in it ever runs: its tokens (brackets, commas, strings and whole
+numbers) become JSON. Time and memory grow with the file's size, which is bounded, whatever is in it.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import stat
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import MAX_INSTRUCTIONS, MAX_JOB_INSTRUCTIONS, FrequencySchedule
@@ -26,13 +30,20 @@ MAX_PLAN_BYTES = 16 * 2**20
 _ESCAPE = r"""\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"""
 _TOKEN = re.compile(
     rf"""(?P<gap>\s+|\#[^\n]*)"""
-    rf"""|(?P<mark>[\[\](),])"""
+    rf"""|(?P<open>[\[(])|(?P<close>[\])])|(?P<comma>,)"""
     rf"""|(?P<text>'(?:[^'\\\n]|{_ESCAPE}){{0,999}}'|"(?:[^"\\\n]|{_ESCAPE}){{0,999}}")"""
-    rf"""|(?P<number>[+-]?(?:0|[1-9][0-9]{{0,8}})(?:\.[0-9]{{0,20}})?(?![\w.]))"""
+    rf"""|(?P<number>-?(?:0|[1-9][0-9]{{0,8}})(?![\w.]))"""
+    rf"""|(?P<wrong>.)""",
+    re.DOTALL,
 )
 """No token can be read in two ways, so that a text that is none is refused in time that grows with its length."""
-_MOST_BRACKETS = 8
-"""Open at the same time; three are enough."""
+_DEPTH = 3
+"""Brackets that are open at the same time, at most."""
+_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+_Stage: TypeAlias = Annotated[
+    list[tuple[_Name, Annotated[int, Meta(ge=0, le=60_000)]]], Meta(max_length=MAX_INSTRUCTIONS)
+]
+_PLACE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?:\[(?P<stage>\d+)\])?(?:\[(?P<position>\d+)\])?.*)?", re.DOTALL)
 
 
 def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
@@ -57,16 +68,13 @@ def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
     return data
 
 
-def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> list[StagePlan]:
-    """Reads a plan file.
-
-    Returns:
-        For each stage (or rank) in order, its list of (instruction, MHz).
+def read_plan(path: str | os.PathLike[str]) -> list[StagePlan]:
+    """Reads a plan file: for each stage (or rank) in order, its list of (instruction, MHz).
 
     Raises:
-        PlanError: The file cannot be read or is not a plan; the message names stage, position and value.
+        PlanError: The file cannot be read or is not a plan; the message names stage, position and what is expected.
     """
-    return parse_plan(read_bounded(path, max_bytes), str(path))
+    return parse_plan(read_bounded(path, MAX_PLAN_BYTES), str(path))
 
 
 def parse_plan(data: bytes, source: str) -> list[StagePlan]:
@@ -82,53 +90,53 @@ def parse_plan(data: bytes, source: str) -> list[StagePlan]:
         raise PlanError(f"{source}, line {line}: is not UTF-8 text", line=line) from error
     if text.count(",") > 3 * MAX_JOB_INSTRUCTIONS:
         raise PlanError(f"{source}: has more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that a plan may have")
-    return _checked(_value(text, source), source)
+    content = _as_json(text, source)
+    try:
+        plan = msgspec.json.decode(content, type=Annotated[list[_Stage], Meta(min_length=1)])
+    except msgspec.ValidationError as error:
+        found = _PLACE.fullmatch(str(error))
+        assert found is not None
+        where = ""
+        with suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(content)
+            for name in filter(found.group, ("stage", "position")):
+                where, value = f"{where}{name} {found[name]}, ", value[int(found[name])]
+            where += f"{value!r:.40}: "
+        raise PlanError(f"{source}: {where}{found['reason']}; a stage is a list of ('forward', 1200)") from error
+    except msgspec.DecodeError as error:
+        raise PlanError(f"{source}: is not one list of lists; code in plan files is never run") from error
+    known: dict[tuple[str, int], tuple[str, int]] = {}
+    plan = [[known.setdefault(instruction, instruction) for instruction in stage] for stage in plan]
+    for name, _ in known:
+        if not name.isprintable():
+            raise PlanError(f"{source}: {name!r} is not the name of an instruction, which has printable characters")
+    return plan
 
 
-def _value(text: str, source: str) -> object:
-    """Returns the lists, tuples, strings and numbers of a text, which may hold nothing else."""
-    opened: list[tuple[str, list[Any]]] = [("", [])]  # each bracket that is open, and the values in it so far
-    known: dict[str, Any] = {}
-    before, at = "", 0  # the token before: a mark, or "value"
-    while at < len(text):
-        token = _TOKEN.match(text, at)
-        kind, word = (token.lastgroup, token.group()) if token is not None else ("", "")
-        bracket, values = opened[-1]
-        fits = bool(kind)
-        if kind in ("text", "number") or word in ("[", "("):
-            fits = before != "value" and len(opened) <= _MOST_BRACKETS
-        elif word == ",":
-            fits = before == "value" and bool(bracket)
-        elif kind == "mark":
-            fits = bracket + word in ("[]", "()")
-        if token is None or not fits:
-            raise _not_in_a_plan(text, at, source)
-        at = token.end()
+def _as_json(text: str, source: str) -> str:
+    """Returns a text of brackets, commas, strings and numbers as JSON; nothing else may be in it."""
+    pieces: list[str] = []
+    known = {"(": "[", ")": "]"}
+    opened = 0
+    for token in _TOKEN.finditer(text):
+        kind, word = token.lastgroup, token.group()
         if kind == "gap":
             continue
-        if word in ("[", "("):
-            opened.append((word, []))
-        elif word in ("]", ")"):
-            opened.pop()
-            in_brackets = word == ")" and len(values) == 1 and before == "value"  # as in (1200): no tuple
-            opened[-1][1].append(values if word == "]" else values[0] if in_brackets else tuple(values))
-        elif kind != "mark":
-            if word not in known:
-                known[word] = _scalar(word, text, token.start(), source)
-            values.append(known[word])
-        before = word if word in ("[", "(", ",") else "value"
-    if len(opened) > 1 or not opened[0][1]:
-        raise PlanError(f"{source}: is not a list of lists: {'a bracket stays open' if opened[1:] else 'it is empty'}")
-    return opened[0][1][0]
-
-
-def _scalar(word: str, text: str, at: int, source: str) -> str | int | float:
-    if word[0] not in "'\"":
-        return float(word) if "." in word else int(word)
-    try:
-        return str(ast.literal_eval(word)) if "\\" in word else word[1:-1]
-    except SyntaxError:  # \U with a number that is no character
-        raise _not_in_a_plan(text, at, source) from None
+        if kind == "close":
+            opened -= 1
+            if pieces[-1:] == [","]:
+                pieces.pop()
+        elif kind == "open":
+            opened += 1
+        if kind == "wrong" or not (kind == "close" or 0 < opened <= _DEPTH):
+            raise _not_in_a_plan(text, token.start(), source)
+        if word not in known:
+            try:
+                known[word] = json.dumps(ast.literal_eval(word)) if kind == "text" else word
+            except SyntaxError:  # \U with a number that is no character
+                raise _not_in_a_plan(text, token.start(), source) from None
+        pieces.append(known[word])
+    return " ".join(pieces)
 
 
 def _not_in_a_plan(text: str, at: int, source: str) -> PlanError:
@@ -139,49 +147,6 @@ def _not_in_a_plan(text: str, at: int, source: str) -> PlanError:
         "and nothing else; code in plan files is never run",
         line=line,
     )
-
-
-def _checked(value: object, source: str) -> list[StagePlan]:
-    if not isinstance(value, (list, tuple)):
-        raise PlanError(f"{source}: is {_found(value)}, not a list with one list per stage")
-    if not value:
-        raise PlanError(f"{source}: has no stages")
-    known: dict[tuple[str, int], tuple[str, int]] = {}
-    plan: list[StagePlan] = []
-    for stage, row in enumerate(value):
-        if not isinstance(row, (list, tuple)):
-            raise PlanError(f"{source}: stage {stage} is {_found(row)}, not a list of ('forward', 1200)")
-        if len(row) > MAX_INSTRUCTIONS:
-            raise PlanError(
-                f"{source}: stage {stage} has {len(row):,} instructions; at most {MAX_INSTRUCTIONS:,} are allowed"
-            )
-        instructions = []
-        for position, pair in enumerate(row):
-            problem = _pair_problem(pair)
-            if problem:
-                raise PlanError(f"{source}: stage {stage}, position {position}: {problem}")
-            instruction = (str(pair[0]), int(pair[1]))
-            instructions.append(known.setdefault(instruction, instruction))
-        plan.append(instructions)
-    return plan
-
-
-def _pair_problem(pair: object) -> str:
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-        return f"found {_found(pair)} where ('forward', 1200) was expected"
-    name, mhz = pair
-    if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
-        return f"found {_found(name)} where an instruction's name of 1 to 64 printable characters was expected"
-    if not isinstance(mhz, int) or isinstance(mhz, bool) or not 0 <= mhz <= 60_000:
-        return f"found {_found(mhz)} where a clock in MHz was expected (0 leaves the clock alone)"
-    return ""
-
-
-def _found(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {len(value)}"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
 
 
 def format_lowtime_plan(schedules: Sequence[FrequencySchedule], comments: Sequence[str] = ()) -> str:
@@ -201,17 +166,3 @@ def format_lowtime_plan(schedules: Sequence[FrequencySchedule], comments: Sequen
     lines.append("]")
     lines.extend(f"# {line}" for comment in comments for line in comment.splitlines())
     return "\n".join(lines) + "\n"
-
-
-def plan_suffix(path: str | os.PathLike[str]) -> str:
-    """Returns `.py` or `.yaml`, the two kinds of plan files.
-
-    Raises:
-        PlanError: The name ends otherwise.
-    """
-    suffix = Path(path).suffix.lower()
-    if suffix == ".py":
-        return suffix
-    if suffix in (".yaml", ".yml"):
-        return ".yaml"
-    raise PlanError(f"{path}: a plan file ends in .py (lowtime) or .yaml")

@@ -78,16 +78,6 @@ def load_scheduler(name: str) -> type[FrequencyScheduler]:
     return found
 
 
-class _Verbatim:
-    """An annotation as it was typed: inspect shows those of `from __future__ import annotations` in quotes."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
 def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any]) -> None:
     """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
 
@@ -103,24 +93,17 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
     else:
         cls.check_args(**args)
         return
-    all_of_them = list(signature.parameters.values())
-    ours = next((i for i, p in enumerate(all_of_them[:3]) if p.kind is not p.POSITIONAL_OR_KEYWORD), 3)
-    own = all_of_them[ours:]
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [parameter.name for parameter in own if parameter.kind in by_name]
-    missing = [p.name for p in own if p.kind in by_name and p.default is p.empty and p.name not in args]
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own)
-    unexpected = [] if takes_any else [name for name in args if name not in known]
-    parts = []
-    if missing:
-        parts.append(f"missing {', '.join(missing)}")
-    for name in unexpected:
-        close = difflib.get_close_matches(name, known, n=1)
-        parts.append(f"unexpected {name}" + (f" (did you mean {close[0]}?)" if close else ""))
-    shown = ", ".join(
-        str(p.replace(annotation=_Verbatim(p.annotation)) if isinstance(p.annotation, str) else p) for p in own
-    )
+    own = list(signature.parameters.values())
+    while own and own[0].kind in by_name[:1] and len(signature.parameters) - len(own) < 3:
+        del own[0]  # the job, its ranks and the settings
+    known = [p.name for p in own if p.kind in by_name]
+    parts = [f"missing {p.name}" for p in own if p.name in known and p.default is p.empty and p.name not in args]
+    for name in args if inspect.Parameter.VAR_KEYWORD not in [p.kind for p in own] else ():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            parts.append(f"unexpected {name}" + (f" (did you mean {close[0]}?)" if close else ""))
     raise ConfigError(
         f"arguments of the scheduler {cls.__name__}: {'; '.join(parts) or reason}. "
-        f"It takes {cls.__name__}({shown}), given as scheduler_args"
+        f"It takes {cls.__name__}({', '.join(map(str, own))}), given as scheduler_args"
     )

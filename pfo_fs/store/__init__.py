@@ -1,4 +1,8 @@
-"""The shared directory. See `layout.py` for its paths and `fs.py` for the only calls that are made on it."""
+"""The shared directory. See `layout.py` for its paths and `fs.py` for the only calls that are made on it.
+
+Every call on it may raise `StoreError` where the directory refuses, `StoreUnavailable` where it gives no answer, and
+`RecordError` where a record is not valid. Docstrings name other errors, and what these mean or leave behind.
+"""
 
 from pfo_fs.store import layout
 from pfo_fs.store.directory import SharedDirectory

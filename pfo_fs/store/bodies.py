@@ -165,21 +165,26 @@ class Source(_Body):
     check: RandomId = ""
 
 
-class IndexBody(_Body):
-    """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
-
-    `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
-    else of one rank (`"rank:17"`). `until`, `after` and `turns` are those of a `Term`: a schedule for measuring ends by
-    itself, also when the coordinator that measures dies.
-    """
+class OfSchedule(_Body):
+    """In force from step `start_step` on; `until`, `after` and `turns` are those of a `Term`."""
 
     number: ScheduleNumber
-    generation: ScheduleNumber
     start_step: StepNumber
-    source: Source
     until: StepNumber = 0
     after: ScheduleNumberOrNone = -1
     turns: list[WhoFollows] = Field(default=[], max_length=MOST_TURNS)
+
+
+class IndexBody(OfSchedule):
+    """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
+
+    `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
+    else of one rank (`"rank:17"`). A schedule for measuring ends by itself, also when the coordinator that measures
+    dies.
+    """
+
+    generation: ScheduleNumber
+    source: Source
     files: dict[RankGroup, PlanFileName] = Field(max_length=100_000)
 
     def plan_file(self, rank_info: RankInfo) -> str | None:
@@ -199,29 +204,19 @@ class IndexBody(_Body):
         return self.term.stays(self.number)
 
 
-class PlanBody(_Body):
-    """`sched/<number>/<plan>.json`: what ranks do in an iteration; `sched/<number>/<rank>.json` is the same file.
+class PlanBody(OfSchedule):
+    """`sched/<number>/<plan>.json`: what `ranks` do in an iteration; `sched/<number>/<rank>.json` is the same file.
 
-    `ranks` follow the plan from step `start_step` on; `until`, `after` and `turns` are those of the index.
     `frequencies` and `stages` are those of `FrequencySchedule`: (instruction, MHz) in order, 0 MHz leaves the clock
     alone. `index.json` is the commit: a plan that it does not name is not in force.
     """
 
-    number: ScheduleNumber
-    start_step: StepNumber
-    until: StepNumber = 0
-    after: ScheduleNumberOrNone = -1
-    turns: list[WhoFollows] = Field(default=[], max_length=MOST_TURNS)
     ranks: Many[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
     frequencies: Many[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
     stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)
 
     def schedule(self, rank: int) -> FrequencySchedule:
-        """Returns the plan as the schedule of one of its ranks.
-
-        Raises:
-            ValueError: The plan is not a valid schedule.
-        """
+        """Returns the plan as the schedule of one of its ranks; raises `ValueError` where it is no valid one."""
         return FrequencySchedule(rank=rank, frequencies=self.frequencies, stages=self.stages)
 
 

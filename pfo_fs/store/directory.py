@@ -54,12 +54,7 @@ class Leaders:
         """Returns the newest generation that a daemon has claimed (0 before the first), and the next free number.
 
         Both come from one listing: a daemon that finds the newest leader dead must not claim a number above that of
-        another daemon that has replaced the leader meanwhile. The next free number is above all names that are there.
-
-        A call costs one listing, and up to 32 reads of records that were not checked before.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer.
+        another daemon that has replaced the leader meanwhile. At most 32 records are read.
         """
         self._polls += 1
         most_bad_reads = _TRIES if self._polls % _AGAIN_EVERY else math.inf
@@ -106,11 +101,7 @@ class SharedDirectory(RecordFolder):
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], writer: str = "", *, create: bool = False) -> SharedDirectory:
-        """Opens the directory at `root`; `create`: for a daemon and the host of rank 0, never for a host that joins.
-
-        Raises:
-            StoreError: The directory is not there, cannot be made, or is open to all users.
-        """
+        """Opens the directory at `root`; `create`: for a daemon and the host of rank 0, never for a host that joins."""
         shared = cls(Files(root, create=create), writer)
         if create:
             shared.make_folders()
@@ -124,6 +115,8 @@ class SharedDirectory(RecordFolder):
         for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF):
             if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
+        with suppress(StoreError):  # a file in the place of `off/`, for example, is a switch too
+            self.files.make_name(layout.off(layout.SPARE))
         if layout.DIRECTORY not in present:
             self.write(b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname()))
 
@@ -133,12 +126,7 @@ class SharedDirectory(RecordFolder):
         return bool({layout.JOBS, layout.DAEMON} & set(self.files.names()))
 
     def directory_id(self) -> str:
-        """Returns the random id of this directory; empty while `directory.json` is not seen.
-
-        Raises:
-            RecordError: `directory.json` is damaged.
-            StoreError: It cannot be read.
-        """
+        """Returns the random id of this directory; empty while `directory.json` is not seen."""
         if layout.DIRECTORY not in self.files.names():  # by listing: an NFS client remembers that a name was missing
             return ""
         body = self.read(b.DirectoryBody)
@@ -178,11 +166,7 @@ class SharedDirectory(RecordFolder):
         return [name for name in self.files.names(layout.JOBS) if name not in known and is_safe_job_id(name)]
 
     def newest_job_ids(self, known: Container[str] = ()) -> list[str]:
-        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last.
-
-        Reading a folder costs more than listing its name. A caller that reads only the first few does a bounded amount
-        of work, and finds real jobs first, whatever else is in `jobs/`.
-        """
+        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last."""
         tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d-%H-%M-%S")
         ids = self.job_ids(known)
         return sorted(ids, key=lambda name: (bool(_DATED.match(name)) and name <= tomorrow, name), reverse=True)
@@ -192,11 +176,7 @@ class SharedDirectory(RecordFolder):
         return [name for name in self.files.names(layout.ARCHIVE) if is_safe_job_id(name)]
 
     def job(self, job_id: str, *, archived: bool = False) -> JobFolder:
-        """Returns the folder of a job, which need not exist.
-
-        Raises:
-            StoreError: `job_id` is not a plain folder name.
-        """
+        """Returns the folder of a job, which need not exist; `job_id` must be a plain folder name."""
         if not is_safe_job_id(job_id):
             raise StoreError(errno.EINVAL, f"{job_id!r} is not a job id")
         return JobFolder(self.files, layout.job(job_id, archived=archived), self.writer, job_id=job_id)

@@ -61,9 +61,8 @@ class FileReader:
             try:
                 self.root.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError as error:
-                text = (
-                    f"{self.root} is not made, because {self.root.parent} is not there: is the path right, and mounted?"
-                )
+                above = self.root.parent
+                text = f"{self.root} is not made, because {above} is not there: is the path right, and mounted?"
                 raise StoreError(error.errno, text) from error
             except OSError as error:
                 raise StoreError(error.errno, f"{self.root}: cannot be made: {error.strerror}") from error
@@ -76,10 +75,8 @@ class FileReader:
         if status.st_mode & stat.S_IWOTH:
             others = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX  # /tmp: it must stay as it is
             advice = f"`mkdir -m 700 {self.root / 'pfo-fs'}` and use that" if others else f"`chmod o-w {self.root}`"
-            text = (
-                f"{self.root}: all users of the host may write there, so any of them could plant a schedule; {advice}"
-            )
-            raise StoreError(errno.EPERM, f"{text} (mode 2770 to share it with a group)")
+            text = f"{self.root}: all users of the host may write there, so any of them could plant a schedule"
+            raise StoreError(errno.EPERM, f"{text}; {advice} (mode 2770 to share it with a group)")
         self.shared_with_group = bool(status.st_mode & stat.S_IWGRP)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), status.st_uid, 0, *(users or ())}
@@ -141,9 +138,6 @@ class FileReader:
         """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
 
         Also None if the folder is not there now. Without `users`, files tell by their own owners.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer.
         """
 
         def once() -> int | None:
@@ -154,12 +148,7 @@ class FileReader:
         return self._retry(path, once) if self._names_users else None
 
     def names(self, path: str = "") -> list[str]:
-        """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer, or the root itself is not there.
-        """
-
+        """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty."""
         return self.names_if_there(path) or []
 
     def names_if_there(self, path: str) -> list[str] | None:

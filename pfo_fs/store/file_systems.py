@@ -26,7 +26,7 @@ OPERATOR = {
 }
 """Errors that only an operator can fix, and what they mean."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No room for content, or for another file; a name, of an empty file or a hard link, may still be made."""
+"""No room for content, or for another file; a file may still be renamed."""
 NO_MODES = frozenset((errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
 """Errors of `chmod` where a file system refuses it (GPFS with ACLs only, SMB, FUSE): files have the rights it gives."""
 NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
@@ -54,6 +54,7 @@ class SystemCalls:
     mkdir = staticmethod(os.mkdir)
     rmdir = staticmethod(os.rmdir)
     stat = staticmethod(os.stat)
+    utime = staticmethod(os.utime)
 
     @staticmethod
     def listdir(fd: int) -> list[str]:

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import socket
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
-from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES, SystemCalls
+from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES
 
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
-_MOST_FILES_TRIED, _MOST_OF_A_FOLDER = 1000, 20
-_RANK_LOCK = re.compile(r"\.\d+\.lock")
 _STALE_AFTER_S = 3600.0
 """A temporary file this old belongs to a process that has died: none is written for longer than some seconds."""
 
@@ -31,17 +28,13 @@ _STALE_AFTER_S = 3600.0
 class Files(FileReader):
     """File primitives below one root folder; arguments and errors of the constructor as in `FileReader`."""
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        create: bool = False,
-        calls: SystemCalls | None = None,
-        users: Collection[int] | None = None,
-    ) -> None:
-        super().__init__(root, create=create, calls=calls, users=users)
-        self._file_mode = 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
-        self._folder_mode = 0o2770 if self.shared_with_group else 0o700
+    @property
+    def _file_mode(self) -> int:
+        return 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
+
+    @property
+    def _folder_mode(self) -> int:
+        return 0o2770 if self.shared_with_group else 0o700
 
     def publish(self, path: str, data: bytes) -> None:
         """Writes `data` to `path`, whole or not at all, replacing a file there; only the file's one writer may call it.
@@ -62,9 +55,6 @@ class Files(FileReader):
 
         The name appears with its whole content, by a hard link of a finished private file. After an error that leaves
         open whether the link exists, the name is read back.
-
-        Raises:
-            StoreError, StoreUnavailable: The same as for `publish`.
         """
 
         def once() -> bool:
@@ -88,10 +78,7 @@ class Files(FileReader):
         """Claims several names in a folder for the same data; returns those that have another content.
 
         Where there are hard links, all names are names of one file: that costs one call for each name, where a file of
-        its own costs several, and the file is synced once.
-
-        Raises:
-            StoreError, StoreUnavailable: The same as for `publish`; some of the names may be claimed.
+        its own costs several, and the file is synced once. After an error, some of the names may be claimed.
         """
 
         def once() -> list[str]:
@@ -116,7 +103,8 @@ class Files(FileReader):
         completed if the owner dies before that.
         """
         box = f"{temp}.d"
-        self._make_folder(folder, box)
+        self.calls.mkdir(box, self._folder_mode, dir_fd=folder)
+        self._share_folder(folder, box)
         try:
             self.calls.rename(temp, f"{box}/content", src_dir_fd=folder, dst_dir_fd=folder)
             self.calls.rename(box, f"{_CLAIM_PREFIX}{name}", src_dir_fd=folder, dst_dir_fd=folder)
@@ -132,70 +120,20 @@ class Files(FileReader):
             self.calls.replace(finished, name, src_dir_fd=folder, dst_dir_fd=folder)
         return content == data
 
-    def claim_name(self, path: str, data: bytes) -> None:
-        """Creates `path` with `data`; on a full file system with any content, since its name is what counts.
+    def make_name(self, path: str) -> None:
+        """Makes an empty file, if the name is free: a full file system may have room for that."""
 
-        Raises:
-            StoreError, StoreUnavailable: The same as for `publish`.
-        """
-        try:
-            self.claim(path, data)
-        except StoreError as error:
-            if error.errno not in FULL:
-                raise
-            self._retry(path, lambda: self._make_name(path))
-
-    def _make_name(self, path: str) -> None:
-        """Makes a name, if it is not there: of an empty file, or of another file if there can be no more files."""
-        with self._existing_parent(path) as (folder, name):
-            try:
+        def once() -> None:
+            with self._existing_parent(path) as (folder, name), suppress(FileExistsError):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self.calls.close(self.calls.open(name, flags, self._file_mode, dir_fd=folder))
-            except FileExistsError:
-                return
-            except OSError as error:
-                if error.errno not in FULL or not self._name_another(name, folder):
-                    raise
 
-    def _name_another(self, new_name: str, folder: int) -> bool:
-        """Makes a name of some file in this directory; returns whether there is a file with which that works.
-
-        The file keeps its own name too, unless it is only a lock, which is made again when it is needed: some file
-        systems (tmpfs) count names as files.
-        """
-        for source, name in self._files_below():
-            with suppress(OSError):
-                try:
-                    self.calls.link(name, new_name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
-                except OSError:
-                    if not _RANK_LOCK.fullmatch(name):
-                        raise
-                    self.calls.rename(name, new_name, src_dir_fd=source, dst_dir_fd=folder)
-                return True
-        return False
-
-    def _files_below(self) -> Iterator[tuple[int, str]]:
-        """Yields some files, and folders, as the descriptor of their folder and their name, for use when all is full.
-
-        Most hosts let users link only their own files, and all let them change only those: many are tried.
-        """
-        waiting = self.names()
-        for _ in range(_MOST_FILES_TRIED):
-            if not waiting:
-                return
-            path = waiting.pop()
-            with suppress(OSError):
-                with self._existing_parent(path) as place:
-                    yield place
-                waiting += [f"{path}/{name}" for name in self.names(path)[-_MOST_OF_A_FOLDER:]]
+        self._retry(path, once)
 
     def open_lock(self, path: str) -> int:
         """Returns a descriptor of a file that only serves as a lock, made if it is not there; the caller closes it.
 
         As everywhere, no link is followed on the way and none in its place, and what is there already stays as it is.
-
-        Raises:
-            StoreError, StoreUnavailable: The file cannot be opened, or is not a plain file.
         """
 
         def once() -> int:
@@ -219,10 +157,11 @@ class Files(FileReader):
         def once() -> bool:
             with self._existing_parent(path) as (folder, name):
                 try:
-                    self._make_folder(folder, name)
+                    self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
                 except FileExistsError:
-                    self._share_folder(folder, name)
                     return False
+                finally:
+                    self._share_folder(folder, name)
             return True
 
         return self._retry(path, once)
@@ -239,7 +178,7 @@ class Files(FileReader):
         self._retry(path, once)
 
     def move(self, path: str, target: str) -> None:
-        """Renames a folder to a name that must be free.
+        """Renames a folder to a name that must be free, or a file, which replaces another file.
 
         Raises:
             AlreadyClaimed: `target` exists.
@@ -277,11 +216,7 @@ class Files(FileReader):
         return self._retry(path, once)
 
     def now_s(self) -> float:
-        """Returns the time of the file system's own clock: that of a file that is made or changed now.
-
-        Raises:
-            StoreError: The directory cannot be written, or gives no answer.
-        """
+        """Returns the time of the file system's own clock: that of a file, or a full one's folder, changed now."""
 
         def once() -> float:
             with self._existing_parent("x") as (folder, _):
@@ -294,23 +229,12 @@ class Files(FileReader):
             with self._complete_file(folder, b"") as probe:
                 now_s = self.calls.stat(probe, dir_fd=folder, follow_symlinks=False).st_mtime
         except OSError as error:
-            changed_s = next(filter(None, map(self._touch, self._files_below())), None) if error.errno in FULL else None
-            if changed_s is None:
+            if error.errno not in FULL:
                 raise
-            return changed_s
+            self.calls.utime(".", dir_fd=folder)
+            return self.calls.stat(".", dir_fd=folder, follow_symlinks=False).st_mtime
         self._drop(probe, folder)
         return now_s
-
-    def _touch(self, place: tuple[int, str]) -> float | None:
-        """Gives a file the mode that it has, and returns the time of that change; None if that does not work."""
-        with suppress(OSError):
-            fd = self.calls.open(place[1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=place[0])
-            try:
-                self.calls.fchmod(fd, stat.S_IMODE(self.calls.fstat(fd).st_mode))
-                return self.calls.fstat(fd).st_ctime
-            finally:
-                self.calls.close(fd)
-        return None
 
     def _drop_if_older(self, name: str, folder: int, than_s: float) -> bool:
         try:
@@ -336,8 +260,12 @@ class Files(FileReader):
                 view = memoryview(data)
                 while view:
                     view = view[self.calls.write(fd, view) :]
-                if self._file_mode != 0o600:
-                    self._set_mode(fd)
+                if self.shared_with_group:  # the umask may have removed its permission
+                    try:
+                        self.calls.fchmod(fd, self._file_mode)
+                    except OSError as error:
+                        if error.errno not in NO_MODES:
+                            raise
                 # Besides durability: clients that write later report "no space" only here or at close.
                 self.calls.fsync(fd)
             finally:
@@ -346,14 +274,6 @@ class Files(FileReader):
         except BaseException:
             self._drop(temp, folder)
             raise
-
-    def _set_mode(self, fd: int) -> None:
-        """Gives the group its permission, which the umask may have removed."""
-        try:
-            self.calls.fchmod(fd, self._file_mode)
-        except OSError as error:
-            if error.errno not in NO_MODES:
-                raise
 
     def _drop(self, temp: str, folder: int) -> None:
         with suppress(OSError):
@@ -364,10 +284,6 @@ class Files(FileReader):
             self.calls.unlink(f"{box}/content", dir_fd=folder)
         with suppress(OSError):
             self.calls.rmdir(box, dir_fd=folder)
-
-    def _make_folder(self, folder: int, name: str) -> None:
-        self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
-        self._share_folder(folder, name)
 
     def _share_folder(self, folder: int, name: str) -> None:
         """Gives the group its permissions for a folder of this user; `mkdir` obeys the umask, which may remove them."""

@@ -21,8 +21,6 @@ class RankFiles(RecordFolder):
     With one file for each rank, a job of many ranks costs the file server several times as many operations.
     """
 
-    # ---- registrations
-
     def register_ranks(self, ranks: Sequence[b.RankBody]) -> dict[int, str]:
         """Registers ranks of one host, at most 32, in one file that has a name for each of them.
 
@@ -83,8 +81,6 @@ class RankFiles(RecordFolder):
                     seen.add(rank)
                     yield body
 
-    # ---- results
-
     def write_results(self, number: int, results: Sequence[b.ResultBody]) -> None:
         """Writes what ranks of one host measured under schedule `number`, once: in one file, if it is not too large.
 
@@ -141,7 +137,6 @@ class JobFolder(ScheduleFiles, RankFiles):
 
         Raises:
             FolderAway: The folder itself cannot be seen now; its files may still exist.
-            StoreError: The directory gives no answer.
         """
         found = self.files.names_if_there(self.path)
         if found is None:
@@ -174,20 +169,16 @@ class JobFolder(ScheduleFiles, RankFiles):
         return body if self.write(body) else self.read(b.ClaimBody) or body
 
     def read_file(self, name: str) -> bytes | None:
-        """Reads a file that is no record (`layout.FILES`); None if it is not there now."""
+        """Reads a file that is no record; None if it is not there now."""
         return self.files.read(self.below(name), layout.FILES[name])
 
     def write_file(self, name: str, content: bytes) -> None:
         """Replaces a file that is no record, in one step."""
         self.files.publish(self.below(name), content)
 
-    def remove_check(self) -> None:
-        """Removes what `pfo-fs check` has asked for, if it is there."""
-        self.files.remove(self.below(layout.CHECK))
-
-    def remove_yaml(self) -> None:
-        """Removes `schedule.yaml` if it is there: the scheduler's own schedule comes into force again."""
-        self.files.remove(self.below(layout.YAML))
+    def remove_file(self, name: str) -> None:
+        """Removes `check.json`, or `schedule.yaml`, if it is there."""
+        self.files.remove(self.below(name))
 
     def last_sign_s(self) -> float:
         """Returns when the job's processes have written something last, by the file system's own clock.

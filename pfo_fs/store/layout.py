@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from pfo_fs.store import bodies as b
+from pfo_fs.store.file_reader import TEMP_PREFIX
 
 RECORD_LIMIT = 256 * 1024
 """Bytes of the largest small record that is read."""
@@ -63,6 +64,8 @@ ARCHIVE = "archive"
 DOCTOR = "doctor"
 OFF = "off"
 EVERY_JOB = "all"
+SPARE = f"{TEMP_PREFIX}spare"
+"""In `off/`: an empty file that becomes a switch where a full file system has no room for another one."""
 
 # Below a job's folder.
 JOB = "job.json"

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import StoreError
@@ -36,38 +36,42 @@ def courtesy_lock(files: Files, *paths: str, timeout_s: float = 2.0) -> Iterator
 
     All processes must name locks in the same order, so that no two of them wait for each other.
     """
-    got = _acquire(files, paths, timeout_s)
-    try:
-        yield bool(got)
-    finally:
-        if got:
-            _in_time(lambda: _release(got), ANSWERS_WITHIN_S)
+    answered, over = threading.Event(), threading.Event()
+    held: list[int] = []
 
-
-def _acquire(files: Files, paths: Sequence[str], timeout_s: float) -> list[int]:
-    """Returns the descriptors of the locks that were free in time, and answered."""
-    _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
-    if _hanging:
-        return []
-    got: list[int] = []
-    is_late = False
-    handing_over = threading.Lock()
-
-    def acquire() -> None:
+    def hold() -> None:
         deadline_s = time.monotonic() + timeout_s
-        held = [fd for path in paths if (fd := _acquired(files, path, deadline_s)) is not None]
-        with handing_over:
-            if not is_late:
-                got.extend(held)
-                return
+        try:
+            held.extend(fd for path in paths if (fd := _acquired(files, path, deadline_s)) is not None)
+        finally:
+            answered.set()
+        over.wait()
         _release(held)
 
-    answered = _in_time(acquire, timeout_s + ANSWERS_WITHIN_S)
-    with handing_over:
-        is_late = True
-    if not answered:
+    _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
+    thread = threading.Thread(target=hold, daemon=True, name="pfo-fs-lock")
+    if _hanging or not _starts(thread):
+        yield False
+        return
+    if not answered.wait(timeout_s + ANSWERS_WITHIN_S):
+        _hanging.append(thread)
         log.warning("the lock %s does not answer; going on without it", files.root / paths[0])
-    return got
+    try:
+        yield answered.is_set() and bool(held)
+    finally:
+        over.set()
+        if thread not in _hanging:
+            thread.join(ANSWERS_WITHIN_S)
+            if thread.is_alive():
+                _hanging.append(thread)
+
+
+def _starts(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:  # the limit of processes is reached
+        return False
+    return True
 
 
 def _acquired(files: Files, path: str, deadline_s: float) -> int | None:
@@ -100,30 +104,3 @@ def _release(held: list[int]) -> None:
             unlock_descriptor(fd)  # a forked child may hold the descriptor, too
         with suppress(OSError):
             os.close(fd)
-
-
-def _in_time(call: Callable[[], None], limit_s: float) -> bool:
-    """Returns whether `call`, in a thread, has ended within `limit_s`; False also if there can be no more threads.
-
-    What `call` raises in that time is raised here.
-    """
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 (the caller raises it)
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True, name="pfo-fs-lock")
-    try:
-        thread.start()
-    except RuntimeError:  # the limit of processes is reached
-        return False
-    thread.join(limit_s)
-    if thread.is_alive():
-        _hanging.append(thread)
-        return False
-    if errors:
-        raise errors[0]
-    return True

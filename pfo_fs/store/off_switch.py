@@ -11,11 +11,13 @@ from __future__ import annotations
 import errno
 import getpass
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pfo_fs.errors import StoreError, plain_text
 from pfo_fs.store import layout
+from pfo_fs.store.file_systems import FULL
 from pfo_fs.store.fs import Files
 
 _COUNTS_AS_OFF = (errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
@@ -48,11 +50,7 @@ class OffSwitch:
     files: Files
 
     def read(self) -> SwitchedOff:
-        """Returns what is off now.
-
-        Raises:
-            StoreError: The directory gives no answer.
-        """
+        """Returns what is off now."""
         try:
             names = self.files.names_if_there(layout.OFF)
         except StoreError as error:
@@ -64,11 +62,7 @@ class OffSwitch:
         return SwitchedOff(frozenset(names or ()), names is not None)
 
     def turn_off(self, name: str, why: str = "") -> None:
-        """Turns a job, or all of them (`layout.EVERY_JOB`), off; a switch that is there already stays as it is.
-
-        Raises:
-            StoreError: The directory cannot be written.
-        """
+        """Turns a job, or all of them (`layout.EVERY_JOB`), off; a switch that is there already stays as it is."""
         switched = self.read()
         if name in switched.names:
             return
@@ -76,7 +70,20 @@ class OffSwitch:
             self.files.make_folder(layout.OFF)
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         text = f"off since {stamp}, by {_user()} on {socket.gethostname()}{f': {why}' if why else ''}\n"
-        self.files.claim_name(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
+        path, data = layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace")
+        # A full file system may have room for an empty file, or at least for another name of the spare one.
+        ways: Sequence[Callable[[], object]] = (
+            lambda: self.files.claim(path, data),
+            lambda: self.files.make_name(path),
+            lambda: self.files.move(layout.off(layout.SPARE), path),
+        )
+        for way in ways:
+            try:
+                way()
+                return
+            except StoreError as error:
+                if error.errno not in FULL or way is ways[-1]:
+                    raise
 
     def turn_on(self, name: str) -> bool:
         """Removes a switch; returns whether there was one.
@@ -86,7 +93,10 @@ class OffSwitch:
         """
         if name not in self.read().names:
             return False
-        self.files.remove(layout.off(name))
+        if layout.SPARE in self.files.all_names(layout.OFF):
+            self.files.remove(layout.off(name))
+        else:
+            self.files.move(layout.off(name), layout.off(layout.SPARE))
         return True
 
     def about(self, name: str) -> str:
@@ -95,8 +105,7 @@ class OffSwitch:
             text = (self.files.read(layout.off(name), _MOST_BYTES) or b"").decode("utf-8", "replace")
         except StoreError:
             return ""
-        # Without room for a file of its own, the switch is another name of a record.
-        return "" if text.startswith("{") else plain_text(text.strip(), 300)
+        return plain_text(text.strip(), 300)
 
 
 def _user() -> str:

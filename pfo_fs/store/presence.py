@@ -79,7 +79,7 @@ class Presence:
                     return gone_content
                 return f"{self.files.root} was replaced" if is_mounted else ""
         except OSError:
-            pass
+            return ""
         return ""
 
     def _directory_id(self) -> str:

@@ -62,11 +62,7 @@ class Pruning:
         self.running = 0
 
     def find(self, *, older_than_s: float) -> Iterator[Left]:
-        """Yields what is over, and has not changed for this time; at least an hour counts.
-
-        Raises:
-            StoreError: The directory gives no answer, or cannot be written.
-        """
+        """Yields what is over, and has not changed for this time; at least an hour counts."""
         now_s = self._files.now_s()
         for path, kind in self._over():
             try:

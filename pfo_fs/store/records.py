@@ -37,13 +37,8 @@ Body = TypeVar("Body", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Header:
-    """What a record says about itself.
-
-    Attributes:
-        kind: The kind of the body: `job`, `ranks`, `schedule`, ...
-        attempt: Random id of the training attempt of the record; empty outside jobs.
-        writer: The process that wrote the record, for messages: `rank-3@node17:4242`.
-    """
+    """What a record says about itself: the kind of its body, the random id of the training attempt (empty outside
+    jobs), and the process that wrote it, for messages: `rank-3@node17:4242`."""
 
     kind: str
     attempt: str
@@ -51,21 +46,16 @@ class Header:
 
 
 class _HeaderOnDisk(BaseModel):
-    """The header as it is in the file, before it is verified."""
+    """The header as it is in the file, before it is verified. Only its first key is the same in every release."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    kind: ShortText
-    attempt: Annotated[str, Field(max_length=_MAX_HEADER_BYTES)]
-    writer: Text
-    length: Count
-    sha256: Annotated[str, Field(max_length=64)]
-
-
-class _Schema(BaseModel):
-    """The one key that a record of every release has."""
-
     schema_: ShortText = Field(alias="schema")
+    kind: ShortText = ""
+    attempt: Annotated[str, Field(max_length=_MAX_HEADER_BYTES)] = ""
+    writer: Text = ""
+    length: Count = 0
+    sha256: Annotated[str, Field(max_length=64)] = ""
 
 
 def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
@@ -104,15 +94,14 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
         raise RecordError("not a complete record: torn while written, or made by another program")
     payload = data[at + len(_BODY) : -2]
     try:
-        schema = _Schema.model_validate_json(data[:at] + b"}").schema_
-        if schema != SCHEMA:
-            raise RecordError(
-                f"the record has schema {schema[:40]!r}, and this release reads {SCHEMA!r}: another release of pfo-fs "
-                "wrote it. Give all hosts of a shared directory the same release"
-            )
         head = _HeaderOnDisk.model_validate_json(data[:at] + b"}")
     except ValidationError as error:
         raise RecordError(f"the record's header is not valid: {_first_problem(error)}") from None
+    if head.schema_ != SCHEMA:
+        raise RecordError(
+            f"the record has schema {head.schema_[:40]!r}, and this release reads {SCHEMA!r}: another release of "
+            "pfo-fs wrote it. Give all hosts of a shared directory the same release"
+        )
     if head.length != len(payload) or head.sha256 != hashlib.sha256(payload).hexdigest():
         raise RecordError("the record's length or checksum is wrong: torn, or edited by hand")
     if head.kind != kind:
@@ -159,7 +148,7 @@ class RecordFolder:
 
     @property
     def location(self) -> Path:
-        """The folder's full path, for messages."""
+        """The folder's full path."""
         return self.files.root / self.path
 
     def read(self, model: type[Body], **place: int | str) -> Body | None:

@@ -48,31 +48,16 @@ class ScheduleFiles(RecordFolder):
         call also makes the files of 64 ranks; `write_rank_files` makes the others.
         """
         self.files.make_folder(f"{self.path}/{layout.schedule(number)}")
+        until, after, turns = term[:3]
+        held = b.OfSchedule(number=number, start_step=start_step, until=until, after=after, turns=list(turns)).__dict__
         files: dict[str, str] = {}
         for group, ranks, schedule in _groups(schedules, rank_infos):
-            plan = b.PlanBody(
-                number=number,
-                start_step=start_step,
-                until=term.until,
-                after=term.after,
-                turns=list(term.turns),
-                ranks=ranks,
-                frequencies=schedule.frequencies,
-                stages=schedule.stages,
-            )
+            frequencies, stages = schedule.frequencies, schedule.stages
+            plan = b.PlanBody(ranks=ranks, frequencies=frequencies, stages=stages, **held)
             digest = hashlib.sha256(plan.model_dump_json(exclude={"ranks"}).encode()).hexdigest()[:12]
             files[group] = f"{group.replace(':', '-')}.{digest}.json"
             self.write(plan, name=files[group])
-        index = b.IndexBody(
-            number=number,
-            generation=generation,
-            start_step=start_step,
-            source=source,
-            until=term.until,
-            after=term.after,
-            turns=list(term.turns),
-            files=files,
-        )
+        index = b.IndexBody(generation=generation, source=source, files=files, **held)
         if not self.write(index):
             return False
         self._unnamed = (number, deque(_lots(index, rank_infos)))
@@ -83,12 +68,8 @@ class ScheduleFiles(RecordFolder):
     def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
         """Makes the files `<rank>.json`, of `most` ranks or some more per call; returns True when all are there.
 
-        A coordinator calls this at each poll, for the schedule in force: jobs with many ranks get their files after
-        the commit, and so do jobs whose coordinator died between commit and files. Once all are there, a call costs
-        nothing.
-
-        Raises:
-            StoreError: A file cannot be written.
+        Jobs with many ranks get their files after the commit, and so do jobs whose coordinator died between commit and
+        files. Once all are there, a call costs nothing.
         """
         if len(rank_infos) > _MOST_RANKS_WITH_FILES:
             return True
@@ -117,11 +98,7 @@ class ScheduleFiles(RecordFolder):
         return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
 
     def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
-        """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone.
-
-        Raises:
-            RecordError: The plan file is missing or not valid.
-        """
+        """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone."""
         name = index.plan_file(rank_info)
         if name is None:
             return None
@@ -137,11 +114,7 @@ class ScheduleFiles(RecordFolder):
         return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
     def read_schedules(self, index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[FrequencySchedule]:
-        """Reads the schedules of all ranks that have one, each plan file once.
-
-        Raises:
-            RecordError: A plan file is missing or not valid, or they are very long.
-        """
+        """Reads the schedules of all ranks that have one, each plan file once, unless they are very long."""
         found: dict[str | None, FrequencySchedule | None] = {}
         instructions = 0
         for info in rank_infos:
@@ -181,12 +154,9 @@ def _groups(
         ranks = sorted(stages[stage])
         of_ranks = [by_rank.get(rank) for rank in ranks]
         first = of_ranks[0]
-        if first is not None and all(_same(first, other) for other in of_ranks):
+        plans = [own and (own.frequencies, own.stages) for own in of_ranks]
+        if first is not None and all(plan == plans[0] for plan in plans):
             groups.append((f"stage:{stage}", ranks, first))
         else:
             groups.extend((f"rank:{own.rank}", [own.rank], own) for own in of_ranks if own is not None)
     return groups
-
-
-def _same(first: FrequencySchedule, other: FrequencySchedule | None) -> bool:
-    return other is not None and first.frequencies == other.frequencies and first.stages == other.stages

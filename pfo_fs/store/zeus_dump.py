@@ -30,11 +30,7 @@ def save_dump(kind: type[Item], data: Sequence[Item], directory: str | Path, sch
 
 
 def load_dump(kind: type[Item], directory: str | Path, schedule_num: int = 0) -> list[Item]:
-    """Reads what `save_dump`, or a Zeus server, wrote.
-
-    Raises:
-        PlanError: The file is missing or holds something else.
-    """
+    """Reads what `save_dump`, or a Zeus server, wrote; raises `PlanError` where it is missing or something else."""
     name = _NAMES[kind].format(schedule_num)
     path = Path(directory) / name
     try:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -101,28 +100,6 @@ def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clo
     assert "ranks 1, 3" in current.message
 
 
-def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = registered(tmp_path / "pfo", 2, dp=8)
-    poll(coordinate_by(folder, clock, **by_plan(tmp_path, 2, 3, 1200, "PointSolution3D")), clock, 2)
-    names = folder.files.names(f"{folder.path}/sched/0")
-    assert len(names) == 2 + 1 + len(infos), "a plan for each stage, the index, and a name for each rank"
-    assert all(schedule is not None for schedule in schedules_of(folder, infos).values())
-
-
-def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = registered(tmp_path, 2)
-    coordinator = coordinate(folder, clock, ThreeSteps)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, infos[:1])
-    poll(coordinator, clock, 2)
-    assert folder.schedule_numbers() == [0]
-    write_results(folder, 0, infos[1:], time_s=4.0)
-    poll(coordinator, clock, 2)
-    assert folder.schedule_numbers() == [0, 1]
-    schedule = schedule_of(folder, infos[0])
-    assert schedule.frequencies[0] == ("forward", 1410 - 4 * 15)
-
-
 def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, clock: Clock) -> None:
     folder, infos = registered(tmp_path, 2)
     coordinator = coordinate(folder, clock, ThreeSteps)
@@ -179,16 +156,42 @@ def test_a_rank_whose_clock_process_has_died_does_not_keep_the_jobs_step_back(tm
     assert progress.step == 900
 
 
-def test_a_scheduler_that_raises_is_reported_in_the_folder(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+def two_at_one_place(root: Path) -> JobFolder:
+    folder, infos = make_job(root, 2), rank_infos(2)
+    register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
+    return folder
+
+
+def that_asks_for(root: Path, scheduler: str) -> JobFolder:
+    folder = make_job(root, 1, scheduler=scheduler)
+    register(folder, rank_infos(1))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "said"),
+    [
+        (lambda root: registered(root, 4)[0], lambda root: by_plan(root, 8, 3, 1200), r"8.*4|4.*8"),
+        (lambda root: registered(root, 1)[0], lambda root: by_plan(root, 1, 3, 1201), "1201"),
+        (lambda root: registered(root, 1)[0], lambda _: use(Exploding), "ZeroDivisionError: no plan today"),
+        (lambda root: that_asks_for(root, "this:d"), lambda _: {}, "built-in"),
+        (two_at_one_place, lambda _: {}, "ranks 0 and 1 both registered as"),
+    ],
+    ids=["a plan of other stages", "a clock that the GPU does not offer", "an error", "foreign code", "one place"],
+)
+def test_what_breaks_a_job_is_said_in_its_folder_and_the_log(
+    tmp_path: Path,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    job: Callable[[Path], JobFolder],
+    settings: Callable[[Path], dict[str, object]],
+    said: str,
 ) -> None:
-    folder, _ = registered(tmp_path, 1)
-    with caplog.at_level(logging.ERROR):
-        poll(coordinate(folder, clock, Exploding), clock, 2)
-    current = current_of(folder)
-    assert current.state == "broken"
-    assert "ZeroDivisionError: no plan today" in current.message
-    assert "ZeroDivisionError" in caplog.text
+    folder = job(tmp_path / "pfo")
+    poll(coordinate_by(folder, clock, **settings(tmp_path)), clock, 2)
+    assert current_of(folder).state == "broken"
+    assert re.search(said, current_of(folder).message)
+    assert re.search(said, caplog.text)
 
 
 def test_a_person_can_take_over_from_a_broken_scheduler(tmp_path: Path, clock: Clock) -> None:
@@ -199,29 +202,6 @@ def test_a_person_can_take_over_from_a_broken_scheduler(tmp_path: Path, clock: C
     poll(coordinator, clock, 4)
     assert coordinator.state == "running"
     assert schedules_of(folder, infos)[0] is not None
-
-
-@pytest.mark.parametrize(
-    ("ranks", "stages", "mhz", "said"),
-    [(4, 8, 1200, r"8.*4|4.*8"), (1, 1, 1201, "1201")],
-    ids=["a plan of other stages", "a clock that the GPU does not offer"],
-)
-def test_a_plan_that_does_not_fit_breaks_the_job_and_says_why(
-    tmp_path: Path, clock: Clock, ranks: int, stages: int, mhz: int, said: str
-) -> None:
-    folder, _ = registered(tmp_path / "pfo", ranks)
-    coordinator = coordinate_by(folder, clock, **by_plan(tmp_path, stages, 3, mhz))
-    poll(coordinator, clock, 2)
-    assert coordinator.state == "broken"
-    assert re.search(said, coordinator.message)
-
-
-def test_a_job_cannot_make_the_daemon_import_anything(tmp_path: Path, clock: Clock) -> None:
-    folder = make_job(tmp_path, 1, scheduler="this:d")
-    register(folder, rank_infos(1))
-    coordinator = coordinate_by(folder, clock)
-    poll(coordinator, clock, 2)
-    assert (coordinator.state, "built-in" in coordinator.message) == ("broken", True)
 
 
 def test_a_torn_rank_record_is_reported_and_healed(tmp_path: Path, clock: Clock) -> None:
@@ -236,14 +216,6 @@ def test_a_torn_rank_record_is_reported_and_healed(tmp_path: Path, clock: Clock)
     path.write_bytes(whole)
     poll(coordinator, clock, 4)
     assert coordinator.state == "running"
-
-
-def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
-    coordinator = coordinate_by(folder, clock)
-    poll(coordinator, clock, 2)
-    assert "ranks 0 and 1 both registered as" in coordinator.message
 
 
 def test_a_job_of_its_own_rank_0_is_left_to_it(tmp_path: Path, clock: Clock) -> None:
@@ -352,14 +324,6 @@ def test_after_the_yaml_is_removed_the_scheduler_decides_again(
     assert "state: removed" in status_of(folder)
 
 
-def test_a_yaml_in_force_survives_a_restart_without_a_gap(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
-    folder, coordinator = running
-    say_yaml(folder, "all: 1200\n")
-    poll(coordinator, clock, 3)
-    poll(coordinate(folder, clock, ThreeSteps), clock, 5)
-    assert folder.schedule_numbers() == [0, 1]
-
-
 def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock) -> None:
     folder, infos = registered(tmp_path, 1, dp=2)
     coordinator = coordinate_by(folder, clock)  # Manual: no scheduler knows the order
@@ -383,16 +347,6 @@ def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> N
     poll(coordinator, clock, 3)
     assert folder.read(bodies.CurrentBody) is None
     assert folder.schedule_numbers() == []
-
-
-def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, clock: Clock) -> None:
-    folder, _ = registered(tmp_path, 1)
-    coordinator = coordinate_by(folder, clock)
-    poll(coordinator, clock, 3)
-    folder.write(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
-    poll(coordinator, clock, 5)
-    current = current_of(folder)
-    assert (current.generation, current.number, current.state) == (1, 0, "running")
 
 
 def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first_step(

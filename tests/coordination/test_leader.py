@@ -13,6 +13,8 @@ from pfo_fs.coordination.leader import Leader
 from pfo_fs.errors import StoreError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, bodies
 
+LEASE_S = 3.0
+
 
 @pytest.fixture
 def shared(tmp_path: Path) -> SharedDirectory:
@@ -22,7 +24,7 @@ def shared(tmp_path: Path) -> SharedDirectory:
 
 
 def daemon(shared: SharedDirectory, clock: Clock) -> Leader:
-    return Leader(SharedDirectory(shared.files), 3.0, "Manual", 1.0, clock)
+    return Leader(SharedDirectory(shared.files), LEASE_S, "Manual", 1.0, clock)
 
 
 def look(leader: Leader, clock: Clock, seconds: float) -> None:
@@ -107,3 +109,87 @@ def test_a_daemon_with_another_scheduler_than_the_leader_warns_once(
     other = Leader(SharedDirectory(shared.files), 600.0, "PointSolution", 1.0, clock)
     look(other, clock, 10)
     assert caplog.text.count("start both with the same scheduler") == 1
+
+
+def silent_leader(shared: SharedDirectory, counter: int, *, stopped: bool = False) -> None:
+    """A daemon in generation 1, which does nothing by itself."""
+    shared.write(
+        bodies.DaemonBody(
+            generation=1,
+            counter=counter,
+            host="h",
+            pid=1,
+            version="1",
+            scheduler="Manual",
+            interval_s=1,
+            stopped=stopped,
+        )
+    )
+
+
+def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
+    for gap_s in gaps_s:
+        leader.poll()
+        clock.now += gap_s
+    leader.poll()
+    return leader.leadership is not None
+
+
+def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clock: Clock) -> None:
+    first, second = daemon(shared, clock), daemon(shared, clock)
+    for _ in range(50):
+        look(first, clock, 0.5)
+        look(second, clock, 0.5)
+    assert second.leadership is None
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "leads"),
+    [
+        ([0.5] * 5, False),
+        ([0.5] * 6, True),
+        ([600.0], False),  # it was stopped itself: its view may be as old as its last look
+        ([600.0, 0.5, 0.5], False),
+    ],
+)
+def test_a_silent_leader_is_replaced_after_the_lease(
+    shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool
+) -> None:
+    claim(shared, 1)
+    silent_leader(shared, 7)
+    assert leads_after(daemon(shared, clock), clock, *gaps_s) == leads
+
+
+def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory, clock: Clock) -> None:
+    claim(shared, 1)
+    silent_leader(shared, 7)
+    standby = daemon(shared, clock)
+    almost = [0.5] * 5
+    assert not leads_after(standby, clock, *almost)
+    silent_leader(shared, 8)
+    assert not leads_after(standby, clock, *almost), "a heartbeat"
+    standby.forget_silence()
+    assert not leads_after(standby, clock, *almost), "an outage of the directory"
+    claim(shared, 2)
+    assert not leads_after(standby, clock, *almost), "a claim without a heartbeat"
+    assert leads_after(standby, clock, 0.5)
+
+
+def test_the_goodbye_of_an_older_leader_is_none_of_the_one_that_has_claimed(
+    shared: SharedDirectory, clock: Clock
+) -> None:
+    claim(shared, 1)
+    claim(shared, 2)
+    silent_leader(shared, 7, stopped=True)
+    assert not leads_after(daemon(shared, clock), clock)
+
+
+@pytest.mark.parametrize("lease_s", [0.2, 1.0, 3.0, 600.0])
+def test_a_leader_beats_three_times_in_a_lease_and_once_a_second_at_least(
+    shared: SharedDirectory, clock: Clock, lease_s: float
+) -> None:
+    leader = Leader(shared, lease_s, "Manual", 1.0, clock)
+    leader.poll()
+    assert leader.next_look_at <= clock.now, "the first heartbeat is due at once"
+    leader.poll()
+    assert clock.now < leader.next_look_at <= clock.now + min(1.0, lease_s / 3)

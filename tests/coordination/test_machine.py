@@ -35,7 +35,7 @@ from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.store.fs import SystemCalls
+from pfo_fs.store.file_systems import SystemCalls
 
 INFOS = rank_infos(1, 2)
 LEASE_S = 3.0

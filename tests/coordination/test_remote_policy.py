@@ -19,7 +19,7 @@ from scheduler_jobs import make_job, result_of
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.coordination.remote_policy import PolicyLimits, PolicyProcesses, RemotePolicy
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
-from pfo_fs.models import FrequencySchedule, PlanInputs, Target
+from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
 from pfo_fs.settings import PFOSettings
 
@@ -93,15 +93,6 @@ def test_a_policy_answers_as_it_does_in_this_process(start: Start) -> None:
     assert there.request() == here.request()
 
 
-def test_a_policy_gets_plan_inputs_and_goes_on_from_a_revision(start: Start) -> None:
-    there = start("schedulers:FollowsStraggler")
-    assert clock(there.request().schedules) == 1200
-    there.react(PlanInputs(target=Target(slowdown=1.1)))
-    there.continue_from(7)
-    assert there.request().revision == 7
-    assert there.plan_inputs.target == Target(slowdown=1.1)
-
-
 def test_a_policy_without_a_plan_needs_no_process(processes: PolicyProcesses) -> None:
     made = processes.make(PolicyCall("Manual", JOB, INFOS, PFOSettings(), {}))
     assert not isinstance(made, RemotePolicy)
@@ -145,7 +136,7 @@ def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: 
 
 
 def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
-    own_state = {"done", "planning_takes_seconds", "watches_iteration_times"}
+    own_state = {"done", "watches_iteration_times"}
     before_a_job = {"check_args"}
     made_of_others = {"next_schedule"}
     public = {name for name in vars(FrequencyScheduler) if not name.startswith("_")}
@@ -157,11 +148,6 @@ def test_an_error_of_a_policy_names_it_as_before(start: Start) -> None:
     policy.request()
     with pytest.raises(PolicyFailed, match="the scheduler failed: ZeroDivisionError: as asked"):
         policy.observe(results())
-
-
-def test_a_plan_error_of_a_policy_stays_one(start: Start) -> None:
-    with pytest.raises(PlanError, match="observe"):
-        start("schedulers:ThreeSteps").observe(results())
 
 
 @pytest.mark.parametrize(
@@ -242,11 +228,3 @@ def test_the_process_of_a_policy_ends_when_the_policy_is_closed(start: Start, wa
     assert is_alive(pid)
     policy.close()
     wait_for(lambda: not is_alive(pid), what="the end of the process")
-
-
-def test_two_policies_share_nothing(start: Start) -> None:
-    first, second = start("schedulers:ThreeSteps"), start("schedulers:ThreeSteps")
-    first.request()
-    first.observe(results())
-    assert pid_of(first) != pid_of(second)
-    assert clock(first.request().schedules) < clock(second.request().schedules)

@@ -45,15 +45,6 @@ def test_results_wait_for_orders_a_limited_time(folder: JobFolder, clock: Clock)
     assert ReactingScheduler.calls == [[1.0, 1.0]]
 
 
-def test_results_that_change_nothing_make_no_new_number(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, rank_infos(1, 2), time_s=0.0)
-    poll(coordinator, clock, 5)
-    assert ReactingScheduler.calls == [[0.0, 0.0]]
-    assert folder.schedule_numbers() == [0]
-
-
 def test_results_that_were_lost_are_measured_again_a_limited_number_of_times(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)

@@ -38,13 +38,8 @@ BROKEN = [
     ("\ncoordination: [auto]\n", "line 2: coordination is a list of 1; it can be"),
     ("cordination: daemon-only\n", "unknown key 'cordination'; did you mean 'coordination'?"),
     ("- daemon-only\n", "expected `coordination: daemon-only`, got a list"),
-    ("coordination: {", "line 1: is not YAML"),
     ("a: &a [1]\ncoordination: *a\n", "anchors"),
     ("coordination: auto\ncoordination: daemon-only\n", "given twice"),
-    ("? [a, b]\n: auto\n", "something that is not text"),
-    ("2026-11-26: auto\n", "unknown key '2026-11-26'"),
-    ("coordination: \x00", "NUL"),
-    ("[" * 16_000, "levels deep"),
     ("#" * 20_000, "at most"),
 ]
 
@@ -73,15 +68,6 @@ def test_the_mended_file_is_in_force_when_it_is_read_next(tmp_path: Path) -> Non
     broken = site(tmp_path, "coordination: daemon")
     assert broken.problem
     assert site(tmp_path, "coordination: daemon-only", broken) == DAEMON_ONLY
-
-
-ODD_SCALARS = ["''", "0x" + "f" * 8000, "9" * 5000, "1_0:99:99", "2026-99-99", "2026-11-26T25:61:61Z", ".inf", "[]"]
-
-
-@pytest.mark.parametrize("value", ODD_SCALARS)
-def test_every_value_that_is_no_rule_is_a_problem(value: str) -> None:
-    with pytest.raises(ScheduleProblems, match="it can be auto or daemon-only"):
-        parse_site_policy(f"coordination: {value}".encode())
 
 
 @given(st.binary(max_size=200) | st.text(alphabet="[]{}:,-?&*!|>%@`'\"#\\ \n\tax0U", max_size=200).map(str.encode))

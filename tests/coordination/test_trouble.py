@@ -35,19 +35,6 @@ def test_a_schedule_in_the_middle_that_cannot_be_read_any_more_starts_the_schedu
     assert clock_mhz(folder) == 1410
 
 
-def test_a_failure_is_logged_with_its_traceback_once(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: object) -> None:
-        raise ZeroDivisionError("again and again")
-
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    monkeypatch.setattr("pfo_fs.coordination.yaml_override.YamlOverride.poll", fails)
-    poll(coordinator, clock, 50)
-    assert caplog.text.count("Traceback") == 1
-
-
 class _Busy(ReactingScheduler):
     """Meets a limit while its results are there for the first time."""
 
@@ -129,19 +116,6 @@ def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_rais
     (folder.files.root / folder.path / "progress" / "0.json").write_text("junk")
     poll(coordinator, clock, 30)
     assert caplog.text.count("no current.json") <= 1
-
-
-def test_half_a_surrogate_pair_in_the_yaml_is_a_problem_of_the_yaml(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    say_yaml(folder, 'stages: {0: ["\\ud800 885"]}\n')
-    poll(coordinator, clock, 4)
-    assert coordinator.state == "running"
-    current = current_of(folder)
-    assert current.yaml_problem
-    (folder.files.root / folder.path / "schedule.yaml").unlink()
-    poll(coordinator, clock, 10)
-    assert coordinator.message == ""
 
 
 def test_a_yaml_that_the_daemon_may_not_read_is_refused_with_the_reason(

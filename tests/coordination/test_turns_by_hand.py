@@ -87,20 +87,6 @@ def test_an_end_that_is_over_before_ranks_can_follow_is_refused_with_its_line(
     assert current_of(folder).yaml_problem.startswith("line 3: until: ")
 
 
-def test_a_new_coordinator_ends_a_schedule_whose_end_training_has_passed_meanwhile(
-    coordinator: Coordinator, folder: JobFolder, clock: Clock
-) -> None:
-    say_yaml(folder, FILE)
-    poll(coordinator, clock, 3)
-    write_step(folder, 600, number=0)
-    after = coordinate(folder, clock)
-    write_step(folder, 601, number=0)
-    poll(after, clock, 15)
-    assert status_of(folder)["state"] == "ended at step 500"
-    assert index_of(folder, 2).source.kind == "scheduler"
-    assert newest(folder) == 2
-
-
 def test_a_new_coordinator_does_not_publish_a_file_again_whose_schedule_has_ended(
     coordinator: Coordinator, folder: JobFolder, clock: Clock
 ) -> None:
@@ -130,18 +116,6 @@ def test_a_new_coordinator_leaves_a_schedule_in_force_that_has_not_ended(
     assert (newest(folder), status_of(folder)["state"]) == (2, "ended at step 500")
 
 
-def test_a_file_that_is_removed_after_its_end_changes_nothing(
-    coordinator: Coordinator, folder: JobFolder, clock: Clock
-) -> None:
-    say_yaml(folder, FILE)
-    poll(coordinator, clock, 3)
-    write_step(folder, 500, number=0)
-    poll(coordinator, clock, 3)
-    folder.remove_yaml()
-    poll(coordinator, clock, 10)
-    assert (newest(folder), status_of(folder)["state"]) == (2, "removed")
-
-
 def test_a_bad_file_leaves_a_schedule_in_force_only_until_its_end(
     coordinator: Coordinator, folder: JobFolder, clock: Clock
 ) -> None:
@@ -153,21 +127,6 @@ def test_a_bad_file_leaves_a_schedule_in_force_only_until_its_end(
     poll(coordinator, clock, 3)
     assert index_of(folder, 2).source.kind == "scheduler"
     assert status_of(folder)["state"] == "rejected"
-
-
-def test_a_new_coordinator_that_finds_a_bad_file_ends_the_schedule_before_it_all_the_same(
-    coordinator: Coordinator, folder: JobFolder, clock: Clock
-) -> None:
-    say_yaml(folder, FILE)
-    poll(coordinator, clock, 3)
-    say_yaml(folder, "all: [")
-    after = coordinate(folder, clock)
-    write_step(folder, 300, number=1)
-    poll(after, clock, 15)
-    assert newest(folder) == 1
-    write_step(folder, 500, number=0)
-    poll(after, clock, 3)
-    assert index_of(folder, 2).source.kind == "scheduler"
 
 
 def test_the_end_that_a_person_has_named_does_not_move_with_the_start(

@@ -23,22 +23,6 @@ def workers() -> Iterator[Workers]:
     made.close()
 
 
-def test_short_calls_run_one_after_the_other(workers: Workers, wait_for: Wait) -> None:
-    running, most, done = 0, 0, []
-
-    def call() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        done.append(threading.get_ident())
-        running -= 1
-
-    for _ in range(20):
-        workers.start(call)
-    wait_for(lambda: len(done) == 20 and not workers.busy, what="all calls")
-    assert most == 1
-
-
 def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wait) -> None:
     held, done = threading.Event(), []
     workers.start(lambda: held.wait(HANGS_AFTER_S) and None)

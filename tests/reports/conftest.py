@@ -47,7 +47,7 @@ def play_job(root: Path) -> None:
         if step == 120:
             (play.folder.location / "schedule.yaml").write_text("straggler: {slowdown: 1.2, pipeline: 1}\n")
         if step == 140:
-            play.folder.remove_yaml()
+            play.folder.remove_file("schedule.yaml")
     converged(play)
 
 

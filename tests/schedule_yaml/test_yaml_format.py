@@ -59,25 +59,10 @@ def test_equal_stages_are_one_entry_with_a_range() -> None:
     assert [line for line in text.splitlines() if line.endswith(":")] == ['  "0-2,4-5":', "  3:"]
 
 
-def test_no_schedules_are_written_as_leaving_all_alone() -> None:
-    job = make_job(pp=2)
-    assert write([], job) == "all: 0\n"
-    assert reread("all: 0\n", job) == []
-
-
 def test_many_scattered_ranks_make_a_key_that_yaml_still_reads() -> None:
     job = make_job(pp=1, dp=2000)
     schedules = [schedule_of(rank, ["forward"], lambda _, r=rank: 900 + 15 * (r % 2)) for rank in range(2000)]
     assert reread(write(schedules, job), job) == schedules
-
-
-def test_ranks_that_hold_several_stages_keep_them() -> None:
-    job = make_job(pp=2)
-    steps = [("forward", 900), ("forward", 1200), ("backward", 870)]
-    schedules = [FrequencySchedule(rank=0, frequencies=steps, stages=[0, 3, 3])]
-    text = write(schedules, job)
-    assert "forward@3 1200" in text
-    assert parse_schedule_yaml(text).resolve(*job, {0: [("forward", 0), ("forward", 3), ("backward", 3)]}) == schedules
 
 
 def test_a_comment_goes_to_the_top_line_by_line() -> None:

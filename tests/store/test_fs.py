@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from replaced_calls import Calls, creates, refuses
 
-from pfo_fs.errors import AlreadyClaimed, StoreError, StoreUnavailable
-from pfo_fs.store.fs import TEMP_PREFIX, Files, SystemCalls
+from pfo_fs.errors import StoreError, StoreUnavailable
+from pfo_fs.store.file_systems import SystemCalls
+from pfo_fs.store.fs import TEMP_PREFIX, Files
 
 NAMES = [name for name in vars(SystemCalls) if not name.startswith("_")]
 
@@ -150,24 +151,6 @@ class NoLinks(SystemCalls):
             raise OSError(errno.ENOSPC, "full")
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2])
-def test_a_claim_without_links_that_stops_half_way_is_completed_by_the_next_process(
-    tmp_path: Path, renames: int
-) -> None:
-    with pytest.raises(StoreError):
-        Files(tmp_path, calls=NoLinks(renames)).claim("a.json", b"first")
-    later = Files(tmp_path, calls=NoLinks()).claim("a.json", b"second")
-    assert (tmp_path / "a.json").read_bytes() == (b"second" if later else b"first")
-    assert later == (renames < 2), "the content was settled by the second rename"
-    assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"first") != later
-
-
-def test_an_empty_folder_of_a_dead_process_blocks_no_claim(tmp_path: Path) -> None:
-    (tmp_path / ".pfo-claim-a.json").mkdir()
-    assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"mine")
-    assert (tmp_path / "a.json").read_bytes() == b"mine"
-
-
 def leave_behind(folder: Path, name: str, age_s: float) -> None:
     (folder / name).write_bytes(b"half")
     now = time.time()
@@ -267,11 +250,6 @@ def test_a_torn_read_is_tried_again(tmp_path: Path) -> None:
     assert Files(tmp_path, calls=torn).read("a", 100) == b"complete"
 
 
-def test_what_is_not_there_is_none_and_not_an_error(tmp_path: Path) -> None:
-    assert Files(tmp_path).read("jobs/x/job.json", 10) is None
-    assert Files(tmp_path).names("jobs") == []
-
-
 def test_a_broken_mount_is_not_taken_for_an_empty_folder(tmp_path: Path) -> None:
     calls = Faulty(1, errno.ENOTCONN, times=1000)
     with pytest.raises(StoreUnavailable):
@@ -340,16 +318,6 @@ def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask
         os.umask(old)
 
 
-def test_moving_onto_an_existing_folder_is_refused(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    for name in ("a", "b"):
-        files.make_folder(name)
-        files.publish(f"{name}/x", name.encode())
-    with pytest.raises(AlreadyClaimed):
-        files.move("a", "b")
-    assert (tmp_path / "b/x").read_bytes() == b"b"
-
-
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     files = Files(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
@@ -363,13 +331,7 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_where_no_file_can_be_made_another_one_tells_the_file_systems_time(tmp_path: Path) -> None:
+def test_where_no_file_can_be_made_the_folder_tells_the_file_systems_time(tmp_path: Path) -> None:
+    os.utime(tmp_path, (1e9, 1e9))
     files = Files(tmp_path, calls=Calls(open=refuses(errno.ENOSPC, os.open, creates)))
-    with pytest.raises(StoreError, match="full"):
-        files.now_s()
-    (tmp_path / "folder").mkdir()
-    old = tmp_path / "folder" / "old.json"
-    old.touch()
-    os.utime(old, (1e9, 1e9))
-    assert files.now_s() >= os.stat(tmp_path / "folder").st_mtime
-    assert old.stat().st_mtime == 1e9, "ages are those of the content"
+    assert files.now_s() > 1e9

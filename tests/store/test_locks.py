@@ -118,11 +118,6 @@ def test_what_is_no_plain_file_is_no_lock_and_is_not_waited_for(
     assert not held(files)
 
 
-def test_no_folder_is_made_for_a_lock(files: Files, tmp_path: Path) -> None:
-    assert not held(files, "missing/lock")
-    assert not (tmp_path / "missing").exists()
-
-
 def test_a_lock_does_not_leave_descriptors_behind(files: Files) -> None:
     with locks.courtesy_lock(files, "lock"):
         before = len(os.listdir("/proc/self/fd"))

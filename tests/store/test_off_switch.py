@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_whatever_has_the_name_switches_off(root: Path, make: Callable[[Path], o
 def test_something_else_in_the_place_of_the_folder_switches_everything_off(
     root: Path, make: Callable[[Path], object]
 ) -> None:
-    (root / "off").rmdir()
+    shutil.rmtree(root / "off")
     make(root / "off")
     assert OffSwitch(Files(root)).read().covers("job")
 
@@ -123,7 +124,7 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
 
 
 def test_without_the_folder_nothing_is_off_and_switching_off_makes_it(root: Path) -> None:
-    (root / "off").rmdir()
+    shutil.rmtree(root / "off")
     switch = OffSwitch(Files(root))
     assert not switch.read().is_there
     switch.turn_off("all")

@@ -31,36 +31,35 @@ def seen(root: Path) -> tuple[Presence, str, Calls]:
     return presence, job_id, calls
 
 
+def _with_other_inodes(path: str, **_: object) -> os.stat_result:
+    found = os.stat(path)
+    return os.stat_result((found[0], found[1] + 1_000_003, *found[2:10]))
+
+
 @pytest.mark.parametrize(
-    "remove",
+    ("remove", "text"),
     [
-        lambda root: shutil.rmtree(root),
-        lambda root: shutil.rmtree(root.parent),
-        lambda root: shutil.rmtree(root.parent.parent),
-        lambda root: root.rename(root.with_name("old")),
-        lambda root: root.parent.rename(root.parent.with_name("old")),
-        lambda root: [shutil.rmtree(path) for path in root.iterdir() if path.is_dir()],
-        lambda root: shutil.rmtree(root / "jobs"),
-        lambda root: [shutil.rmtree(path) for path in (root / "jobs").iterdir()],
-        lambda root: [path.rename(root / path.name) for path in (root / "jobs").iterdir()],
-        lambda root: (root.rename(root.with_name("old")), root.mkdir()),
+        (lambda root: shutil.rmtree(root), "was removed"),
+        (lambda root: shutil.rmtree(root.parent.parent), "was removed"),
+        (lambda root: root.rename(root.with_name("old")), "was removed"),
+        (lambda root: root.parent.rename(root.parent.with_name("old")), "was removed"),
+        (lambda root: [shutil.rmtree(path) for path in root.iterdir() if path.is_dir()], "the content of"),
+        (lambda root: shutil.rmtree(root / "jobs"), "the content of"),
+        (lambda root: [shutil.rmtree(path) for path in (root / "jobs").iterdir()], "the job's folder was removed"),
+        (lambda root: [path.rename(root / path.name) for path in (root / "jobs").iterdir()], "the job's folder"),
+        (lambda root: (root.rename(root.with_name("old")), root.mkdir()), "was replaced"),
     ],
-    ids=["rm", "rm above", "rm far above", "mv", "mv above", "content", "jobs", "job", "mv job", "replaced"],
+    ids=["rm", "rm far above", "mv", "mv above", "content", "jobs", "job", "mv job", "replaced"],
 )
-def test_what_a_user_removes_counts_as_removed(
-    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object]
+@pytest.mark.parametrize("inodes_change", [False, True])
+def test_what_a_user_removes_counts_as_removed_also_where_inode_numbers_change(
+    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object], text: str, inodes_change: bool
 ) -> None:
-    presence, job_id, _ = seen
+    presence, job_id, calls = seen
+    if inodes_change:
+        calls.stat = _with_other_inodes  # type: ignore[method-assign]
     remove(root)
-    assert "removed" in presence.why_gone(job_id) or "replaced" in presence.why_gone(job_id)
-
-
-def test_a_directory_that_is_moved_back_is_there_again(root: Path, seen: tuple[Presence, str, Calls]) -> None:
-    presence, job_id, _ = seen
-    root.rename(root.with_name("old"))
-    assert presence.why_gone(job_id)
-    root.with_name("old").rename(root)
-    assert not presence.why_gone(job_id)
+    assert text in presence.why_gone(job_id)
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir", "open"])
@@ -77,11 +76,6 @@ def test_an_error_of_the_file_system_is_no_removal(
     assert presence.why_gone(job_id) == ""
 
 
-def _with_other_inodes(path: str, **_: object) -> os.stat_result:
-    found = os.stat(path)
-    return os.stat_result((found[0], found[1] + 1_000_003, *found[2:10]))
-
-
 def test_inode_numbers_that_change_are_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
     """As SMB without the server's numbers, rclone and other FUSE file systems give them."""
     presence, job_id, calls = seen
@@ -91,41 +85,18 @@ def test_inode_numbers_that_change_are_no_removal(root: Path, seen: tuple[Presen
     assert presence.why_gone(job_id) == ""
 
 
-@pytest.mark.parametrize(
-    ("remove", "text"),
-    [
-        (lambda root: shutil.rmtree(root), "was removed"),
-        (lambda root: [shutil.rmtree(path) for path in (root / "jobs").iterdir()], "the job's folder was removed"),
-        (lambda root: (root.rename(root.with_name("old")), root.mkdir()), "was replaced"),
-    ],
-    ids=["rm", "job", "replaced"],
-)
-def test_a_removal_is_seen_though_inode_numbers_change(
-    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object], text: str
-) -> None:
-    presence, job_id, calls = seen
-    calls.stat = _with_other_inodes  # type: ignore[method-assign]
-    remove(root)
-    assert text in presence.why_gone(job_id)
-
-
 def _on_another_mount(found: os.stat_result) -> os.stat_result:
     return os.stat_result((*found[:2], found.st_dev + 1, *found[3:10]))
 
 
-def test_an_empty_mount_point_is_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
-    presence, job_id, calls = seen
-    shutil.rmtree(root)
-    root.mkdir()
-    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))  # type: ignore[method-assign]
-    assert presence.why_gone(job_id) == ""
-
-
-def test_a_mount_that_is_missing_above_the_directory_is_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls]
+@pytest.mark.parametrize(
+    "remove", [lambda root: (shutil.rmtree(root), root.mkdir()), lambda root: shutil.rmtree(root.parent.parent)]
+)
+def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
+    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object]
 ) -> None:
     presence, job_id, calls = seen
-    shutil.rmtree(root.parent.parent)
+    remove(root)
     calls.stat = lambda path, **_: _on_another_mount(os.stat(path))  # type: ignore[method-assign]
     assert presence.why_gone(job_id) == ""
 

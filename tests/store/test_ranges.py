@@ -59,16 +59,6 @@ def test_a_record_with_an_absurd_number_is_refused(tmp_path: Path, key: str, val
         folder.read(bodies.CurrentBody)
 
 
-@pytest.mark.parametrize("token", ["1e308", "1e999", "NaN", "Infinity", "0", "-1", "61"])
-def test_a_daemon_record_with_absurd_intervals_is_refused(tmp_path: Path, token: str) -> None:
-    shared, folder = make_directory(tmp_path)
-    place = next(place for place in places(folder) if place.kind == "daemon")
-    document = load(tmp_path, place)
-    document["body"]["interval_s"] = "@@changed@@"
-    plant(tmp_path, place, sign(document, token))
-    assert shared.read_daemon() is None
-
-
 @pytest.mark.parametrize("key", ["schema", "kind", "attempt", "writer", "length", "sha256"])
 @pytest.mark.parametrize("token", ["1e999", "-1e999", "NaN", "null", "[]", "{}", "1.5", "9" * 5000, NESTED, ESCAPES])
 def test_whatever_stands_in_a_header_only_a_record_error_comes_of_it(tmp_path: Path, key: str, token: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 from jobs import make_job, rank_infos, results_by_rank
-from replaced_calls import Calls, refuses
+from replaced_calls import Calls
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import ProfilingResult
@@ -51,13 +50,6 @@ def test_a_registration_under_the_name_of_another_rank_is_refused_and_none_is_no
     (folder.location / "ranks/0.json").rename(folder.location / "ranks/1.json")
     with pytest.raises(RecordError, match=r"1\.json: it is of rank 0"):
         folder.read_rank(1)
-
-
-def test_without_hard_links_every_rank_gets_a_copy(tmp_path: Path) -> None:
-    job, calls = make_job(tmp_path, 3), Calls(link=refuses(errno.EOPNOTSUPP))
-    folder = JobFolder(Files(tmp_path, calls=calls), job.path, "test", job.attempt, job_id=job.job_id)
-    assert folder.register_ranks(ranks(3)) == {}
-    assert [body.nonce for body in job.each_rank()] == ["n0", "n1", "n2"]
 
 
 @pytest.mark.parametrize("together", [[3], [2, 3], [3, 4, 5]], ids=str)

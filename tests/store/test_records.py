@@ -71,10 +71,3 @@ def test_a_record_is_plain_json_for_other_tools() -> None:
     record = json.loads(encode(Header("end", "a", 'w","body":{}'), EndBody(reason="idle", message="x")))
     assert record["body"] == {"reason": "idle", "message": "x"}
     assert record["schema"] == "pfo-fs/5"
-
-
-def test_unknown_keys_of_a_newer_release_are_ignored() -> None:
-    class Newer(EndBody):
-        added_later: int = 3
-
-    assert decode(encode(Header("end", "", ""), Newer(reason="idle")), "end", EndBody)[1] == EndBody(reason="idle")

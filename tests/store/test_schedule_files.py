@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from jobs import index_of, make_job, rank_infos, register
 from replaced_calls import Calls, refuses
-from running import Gluster
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import FrequencySchedule, RankInfo
@@ -73,13 +72,6 @@ def test_a_person_finds_the_schedule_of_a_rank_under_its_number(tmp_path: Path) 
     assert '\n  ["forward", 900]' in text
 
 
-def test_ranks_with_one_plan_share_one_file(tmp_path: Path) -> None:
-    folder, infos = make_job(tmp_path, 1, dp=4), rank_infos(1, dp=4)
-    write(folder, infos)
-    paths = [tmp_path / folder.path / "sched/0" / f"{rank}.json" for rank in range(4)]
-    assert {path.stat().st_ino for path in paths} == {paths[0].stat().st_ino}
-
-
 def test_no_file_gets_more_names_than_every_file_system_takes(tmp_path: Path) -> None:
     folder, infos = make_job(tmp_path, 1, dp=100), rank_infos(1, dp=100)
     write(folder, infos)
@@ -101,14 +93,6 @@ def test_a_file_system_that_takes_few_links_or_none_gets_copies(tmp_path: Path, 
     folder.read_job()
     write(folder, infos)
     assert all(rank_file(tmp_path, folder, rank)["body"]["ranks"] == list(range(9)) for rank in range(9))
-
-
-def test_the_files_of_many_ranks_come_to_be_on_a_network_file_system(gluster: Gluster) -> None:
-    root = gluster.mounts[0] / "pfo"
-    folder, infos = make_job(root, 1, dp=100), rank_infos(1, dp=100)
-    write(folder, infos)
-    assert folder.write_rank_files(0, infos)
-    assert rank_file(root, folder, 99)["body"]["number"] == 0
 
 
 def test_a_large_job_gets_its_files_in_several_calls_after_the_commit(tmp_path: Path) -> None:
