@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -19,8 +20,10 @@ from jobs import (
     leader_record,
     make_job,
     number_of,
+    plan_text,
     rank_infos,
     register,
+    schedule_of,
     write_results,
 )
 from running import HANGS_AFTER_S, Processes
@@ -36,6 +39,19 @@ HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
 Wait = Callable[..., Any]
+
+
+def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(2, 4, 1200))
+    root = tmp_path / "pfo"
+    processes.daemon(root, "--scheduler", "PointSolution", "--scheduler-args", json.dumps({"solution_path": str(plan)}))
+    wait_for(lambda: leader_record(root), what="a leader")
+    folder = make_job(root, 2)
+    register(folder, rank_infos(2))
+    wait_for(lambda: number_of(folder) == 0, what="a schedule")
+    schedule = schedule_of(folder, rank_infos(2)[1])
+    assert schedule.frequencies[0] == ("forward", 1200)
 
 
 def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
@@ -148,6 +164,28 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
     wait_for(lambda: number_of(slow) == 0, what="the schedule that was thought about")
 
 
+def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+) -> None:
+    looks: list[str] = []
+    poll = Coordinator.poll
+
+    def counted(self: Coordinator) -> float:
+        looks.append(self.folder.job_id)
+        return poll(self)
+
+    monkeypatch.setattr(Coordinator, "poll", counted)
+    folder = make_job(tmp_path, 2)
+    register(folder, rank_infos(2))
+    start_daemon(tmp_path, scheduler="schedulers:Thoughtful", watch="poll")
+    wait_for(lambda: number_of(folder) == 0, what="the schedule")
+    beats = leader_record(tmp_path)
+    assert beats is not None
+    looks.clear()
+    wait_for(lambda: (now := leader_record(tmp_path)) and now.counter >= beats.counter + 3, what="three heartbeats")
+    assert len(looks) < 40, "four a second, or so"
+
+
 def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
     daemon = processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
@@ -225,6 +263,21 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     assert failures == [1]
 
 
+def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
+    processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
+    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
+    for number in range(50):
+        folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": f"thinks{number}"})
+        register(folder, rank_infos(2))
+    wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim of the last one")
+    quick = make_job(tmp_path / "pfo", 2)
+    register(quick, rank_infos(2))
+    wait_for(lambda: number_of(quick) == 0, what="a schedule")
+
+
 @pytest.mark.slow
 def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: Processes, wait_for: Wait
@@ -268,8 +321,47 @@ def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes,
     assert archived.numbers(bodies.RanksBody) == [0]
 
 
+def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
+    infos = rank_infos(2)
+    folders = [make_job(tmp_path, 2, attempt=str(n)) for n in range(2)]
+    assert folders[0].job_id != folders[1].job_id, "two jobs of one shape in the same second"
+    for folder in folders:
+        register(folder, infos)
+    for n, folder in enumerate(folders):
+        wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
+        write_results(folder, 0, infos, time_s=1.0 + n)
+    for n, folder in enumerate(folders):
+        wait_for(lambda folder=folder: number_of(folder) == 1, what="schedule 1")
+        schedule = schedule_of(folder, infos[0])
+        assert schedule.frequencies[0] == ("forward", 1410 - 15 * (1 + n))
+
+
 def test_a_wrong_scheduler_argument_is_an_error_at_the_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), "--scheduler", "PointSolution"]
     done = subprocess.run([*command, "--scheduler-args", '{"path": "x"}'], capture_output=True, text=True)
     assert done.returncode == 1
     assert "solution_path" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_ends_the_same(
+    tmp_path: Path, processes: Processes
+) -> None:
+    runners = [
+        processes.python(
+            str(HERE / "kill_at_every_call.py"), str(tmp_path / str(first)), str(first), "6", env=ENVIRONMENT
+        )
+        for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
+    ]
+    runs = []
+    for runner in runners:
+        output, _ = runner.communicate()
+        assert runner.returncode == 0, output[-2000:]
+        runs += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    undisturbed = [run["content"] for run in runs if not run["died"]]
+    assert len(undisturbed) == 6
+    killed = [run for run in runs if run["died"]]
+    assert len(killed) > 50
+    for run in killed:
+        assert run["content"] == undisturbed[0], f"killed at call {run['n']}"

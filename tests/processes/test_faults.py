@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from jobs import results_by_rank
-from running import Processes
+from running import Gluster, Processes
 from training_job import HERE, Job, all_made, told_on_failure
 
 from pfo_fs.store import Files, SharedDirectory, bodies
@@ -122,3 +125,40 @@ def test_a_job_whose_folder_is_removed_trains_on(
         assert faulty.daemon.poll() is None
         said = faulty.outages()
         assert len(said) == len({text for text in OUTAGE for line in said if text in line}), said
+
+
+def test_a_host_that_was_frozen_goes_on_where_it_was(
+    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+) -> None:
+    faulty = Faulty(start_job, processes, tmp_path, wait_for)
+    ranks = [psutil.Process(process.pid) for process in faulty.job.processes]
+    everything = [each for rank in ranks for each in (rank, *rank.children(recursive=True))]
+    with told_on_failure(faulty.job):
+        for process in everything:
+            process.send_signal(signal.SIGSTOP)
+        try:
+            beat = faulty.shared.read_daemon().counter  # type: ignore[union-attr]
+            wait_for(lambda: faulty.shared.read_daemon().counter >= beat + 6, "heartbeats")  # type: ignore[union-attr]
+        finally:
+            for process in everything:
+                process.send_signal(signal.SIGCONT)
+        faulty.trains_on()
+        faulty.switches()
+        faulty.ends_with_all_results()
+
+
+@pytest.mark.gluster
+def test_a_mount_that_is_gone_stops_neither_training_nor_its_end(
+    start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
+) -> None:
+    mount = gluster.mounts[0]
+    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(mount / "pfo"), "work_s": 0.02})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), "both ranks")
+        wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+        at = max(line["step"] for line in job.having("step"))
+        wait_for(lambda: len(job.of(step=at + 60)) == 2, "sixty more steps")
+        assert job.finish() == 0
+        assert list(mount.iterdir()) == [], "nothing is written beside the volume, on the host's own disk"
+        assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())

@@ -104,6 +104,28 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
         assert len([line for line in log if line["action"] == "lock"]) > 2, "the clock goes down again and again"
 
 
+@pytest.mark.slow
+def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), "both ranks")
+        wait_for(lambda: job.of(step=3), "steps")
+        job.put_yaml("all: 900\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
+    folder = job.folder
+    for line in job.having("pid"):
+        os.kill(line["pid"], signal.SIGKILL)
+
+    def given_back() -> bool:
+        return all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
+
+    wait_for(given_back, "the clocks")
+    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
+    assert end.reason == "crashed"
+
+
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
@@ -114,6 +136,28 @@ def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_n
     os.kill(job.having("pid")[0]["pid"], signal.SIGTERM)
     assert job.processes[0].wait(HANGS_AFTER_S) == -signal.SIGTERM
     assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "terminated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
+def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
+    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+) -> None:
+    if with_daemon:
+        processes.daemon(tmp_path / "pfo")
+        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
+    job = start_job(2, {"mesh": {"pp": 2}})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), "both ranks")
+        wait_for(lambda: job.of(number=0, step=5), "steps")
+        for line in job.having("helper_pid"):
+            if line["helper_pid"]:
+                os.kill(line["helper_pid"], signal.SIGKILL)
+        job.put_yaml("all: 1200\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
+        assert job.finish() == 0
+        assert len(set(job.first_steps_of(1).values())) == 1
+        assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
 @pytest.mark.slow
