@@ -170,7 +170,7 @@ def _with_loads(play: LoadPlay, iterations: int, as_json: bool) -> None:
     with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
         summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
     if as_json:
-        print_json({"summary": summary.as_json()})
+        print_json({"summary": summary._asdict()})
         return
     _show_loads(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
 
@@ -279,7 +279,7 @@ def loads(
         steps = progress.track(range(iterations), description="")
         summary, _ = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
     if json_:
-        print_json({"summary": summary.as_json()})
+        print_json({"summary": summary._asdict()})
         return
     _show_loads(summary, f"Clocks from loads, {ranks} ranks", "its second half, after learning")
 

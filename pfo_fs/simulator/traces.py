@@ -32,7 +32,7 @@ from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances
 from pfo_fs.simulator.job_generator import SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.truth import OfModel
+from pfo_fs.simulator.truth import Truth
 from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
@@ -61,7 +61,7 @@ _time_of = attrgetter("time_s")
 
 
 @dataclass(frozen=True)
-class TracedStages(OfModel):
+class TracedStages(Truth):
     """The truth of stages whose lengths at the highest clock were measured; all else is that of a GPU model.
 
     Attributes:

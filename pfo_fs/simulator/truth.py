@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
-from pfo_fs.errors import ConfigError
 from pfo_fs.planner import Measurement, Pipeline, Profile
 from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 
 
-class Truth(Protocol):
-    """The true time and energy of each instruction at each clock, without noise."""
-
-    @property
-    def gpu_name(self) -> str:
-        """The name of the GPUs."""
-
-    @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Clocks on offer, highest first."""
-
-    @property
-    def blocking_power_w(self) -> float:
-        """The power of a waiting GPU, in W."""
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock on offer."""
-
-
-class OfModel:
-    """What all truths of a GPU model have in common; a dataclass of it has the field `model`.
+class Truth(ABC):
+    """The true time and energy of each instruction at each clock, without noise; all else is that of a GPU model.
 
     Attributes:
         slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
@@ -59,9 +39,13 @@ class OfModel:
         """The power of a waiting GPU, in W."""
         return self.model.blocking_power_w
 
+    @abstractmethod
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        """Time and energy of an instruction at a clock on offer."""
+
 
 @dataclass(frozen=True)
-class ModelTruth(OfModel):
+class ModelTruth(Truth):
     """The truth of a kind of GPU; the last of `num_stages` stages takes longer."""
 
     model: GpuModel
@@ -75,34 +59,17 @@ class ModelTruth(OfModel):
         return Measurement(mhz, time_s, time_s * of_kind.power_w(mhz))
 
 
-class ProfileTruth:
-    """The truth of a measured profile: its means are taken as exact.
-
-    Raises:
-        ConfigError: The instructions have no clock in common.
-    """
-
-    gpu_name = "simulated"
+class ProfileTruth(Truth):
+    """The truth of a measured profile, at clocks that were measured for all instructions: its means are exact."""
 
     def __init__(self, profile: Profile, blocking_power_w: float) -> None:
-        tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
-        common = set.intersection(*(set(table) for table in tables.values()))
-        if not common:
-            raise ConfigError(f"{profile.source}: no clock was measured for all instructions")
-        self.clocks_mhz: tuple[int, ...] = tuple(sorted(common, reverse=True))
-        self.blocking_power_w = blocking_power_w
-        self._tables = tables
+        self._tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
+        common = set.intersection(*(set(table) for table in self._tables.values()))
+        self.model = GpuModel("", tuple(sorted(common, reverse=True)), (0.0, 0.0), blocking_power_w, {}, {})
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock.
-
-        Raises:
-            ConfigError: The profile does not have the instruction at this clock.
-        """
-        try:
-            return self._tables[stage, instruction][mhz]
-        except KeyError:
-            raise ConfigError(f"the profile has no {instruction} of stage {stage} at {mhz} MHz") from None
+        """Time and energy of an instruction at a clock."""
+        return self._tables[stage, instruction][mhz]
 
 
 class KernelTables:
