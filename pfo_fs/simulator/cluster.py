@@ -212,7 +212,7 @@ class Cluster:
 
     def _played(self, times: Array, powers: Array) -> Played:
         """Returns an iteration of instructions of these durations and powers per GPU."""
-        ends = self._kernels.ends(times)
+        ends = self._kernels.paths.ends(times).ends_s
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
         return Played(ends - times, ends, powers, spans, time_s, self._with_waiting(times, powers, time_s))

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.planner import Measurement, Pipeline, Profile
-from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 
 
@@ -76,6 +76,9 @@ class KernelTables:
     """Times, powers and dependencies of a pipeline's instructions; all constant.
 
     Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
+
+    Attributes:
+        paths: The longest paths, with delays between ranks.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -84,8 +87,7 @@ class KernelTables:
         nodes = len(pipeline.instructions)
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
         edges = [(first, then, delay_s * (ranks[first] != ranks[then])) for first, then, _ in pipeline.edges]
-        self._paths = LongestPaths(pipeline.topological, edges)
-        before, after = neighbours(nodes, edges)
+        self.paths = LongestPaths(pipeline.topological, edges)
         kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
         number = {kind: n for n, kind in enumerate(kinds)}
         self._kind: Array = np.array([number[i.stage, i.name] for i in pipeline.instructions])
@@ -95,21 +97,18 @@ class KernelTables:
         self._powers: Array = np.array([[m.energy_j / m.time_s for m in row] for row in table])
         firsts = set(pipeline.first_nodes[:-1])
         self._before_in_rank: Array = np.array([node if node in firsts else node - 1 for node in range(nodes)])
-        self._work = self._work_of(before, after, ranks, truth)
         self._is_first: Array = np.array([node in firsts for node in range(nodes)])
-
-    def _work_of(self, before: Neighbours, after: Neighbours, ranks: list[int], truth: Truth) -> Work:
-        firsts = [ranks.index(rank) for rank in range(self.num_ranks)] + [len(ranks)]
-        kinds = self._kind.tolist()
-        times, powers = self._times.tolist(), self._powers.tolist()
-        return Work(
-            [range(first, end) for first, end in pairwise(firsts)],
-            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(before)],
-            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(after)],
-            [times[kind] for kind in kinds],
-            [powers[kind] for kind in kinds],
+        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
+        for first, then, delay in edges:
+            if ranks[first] != ranks[then]:
+                after[first].append((then, delay))
+        self._work = Work(
+            [range(first, end) for first, end in pairwise(pipeline.first_nodes)],
+            after,
+            self._times[self._kind].tolist(),
+            self._powers[self._kind].tolist(),
             truth.clocks_mhz,
-            kinds,
+            self._kind.tolist(),
             ranks,
         )
 
@@ -156,10 +155,6 @@ class KernelTables:
     def at_the_highest_clocks(self) -> tuple[Array, Array]:
         """Returns the durations in s and the powers in W of all instructions at max clocks: (nodes, 1)."""
         return self._times[self._kind, 0][:, None], self._powers[self._kind, 0][:, None]
-
-    def ends(self, times: Array) -> Array:
-        """Returns when instructions of the given durations end, in s from the begin of the iteration."""
-        return self._paths.ends(times).ends_s
 
 
 def _in_force(requested: Sequence[int]) -> list[int]:
