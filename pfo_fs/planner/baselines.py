@@ -99,7 +99,7 @@ class StageClocks:
         # at each clock, or its first instructions where there are none.
         self._has: Array = np.ones((stages, len(problem.table.mhz)), bool)
         self._forward_s = np.empty(self._has.shape)
-        kinds = list(problem.measured_by_kind)
+        kinds = problem.table.kinds
         for stage in range(stages):
             rows = [row for row, kind in enumerate(kinds) if kind[0] == stage]
             forward = kinds.index((stage, "forward")) if (stage, "forward") in kinds else rows[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner.baselines import StageClocks
 from pfo_fs.planner.plan import Plan
@@ -74,7 +75,8 @@ class Planner:
         if problem.switch_costs.none:
             return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
-        return problem.iteration_time_s([max(choices.times_s) for choices in problem.choices])
+        longest_s = np.where(problem.table.offered, problem.table.time_s, 0.0).max(axis=1)
+        return problem.iteration_time_s(longest_s[problem.table.kind])
 
     @cached_property
     def least_energy_s(self) -> float:

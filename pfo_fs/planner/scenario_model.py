@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.choices import ClockTable
+from pfo_fs.planner.clock_table import ClockTable
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.switch_costs import SwitchLoad, queue_s
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_problems import random_profile
+from planner_problems import options_of, random_profile
 
 from pfo_fs.arrays import Array
 from pfo_fs.errors import PlanError
@@ -42,7 +42,7 @@ def iterations_of(delay_s: float, overhead_s: float, count: int = 6, seed: int =
     rng = random.Random(seed)
     real = PIPELINE.with_delay(delay_s)
     problem = Problem(real, random_profile(rng, real, 8), 50.0, overhead_s=overhead_s)
-    times_s = [[rng.choice(choices.times_s) for choices in problem.choices] for _ in range(count)]
+    times_s = [[rng.choice(choices.times_s) for choices in options_of(problem)] for _ in range(count)]
     lengths_s = [problem.iteration_time_s(row) for row in times_s]
     return Measured(PIPELINE, np.array(times_s).T, np.array(lengths_s))
 

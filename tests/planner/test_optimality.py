@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_problems import least_energy_by_trying_all, problems, random_profile, small_problems
+from planner_problems import least_energy_by_trying_all, options_of, problems, random_profile, small_problems
 
 from pfo_fs.planner import Plan, Planner, Problem, make_pipeline, relaxation
 from pfo_fs.planner.relaxation import Relaxation
@@ -55,7 +55,7 @@ def test_no_plan_at_all_is_below_the_lower_bound_of_its_own_iteration_time(probl
     slowness = rng.random()
     frequencies = tuple(
         choices.frequencies_mhz[min(len(choices.times_s) - 1, int(len(choices.times_s) * slowness * rng.random()))]
-        for choices in problem.choices
+        for choices in options_of(problem)
     )
     plan = Plan(problem, frequencies, "random", 1.0)
     bound = Planner(problem).at(deadline=plan.iteration_time_s).lower_bound_j
@@ -73,15 +73,15 @@ def test_the_bound_is_the_optimum_of_a_second_formulation_by_another_solver(prob
 
     planner = Planner(problem)
     deadline_s = deadline_of(planner, min(share, 1.0))
-    nodes = len(problem.choices)
-    offsets = np.cumsum([nodes, *(len(choices.times_s) for choices in problem.choices)])
-    costs = np.concatenate([np.zeros(nodes), *(choices.costs_j for choices in problem.choices)])
+    nodes = len(problem.pipeline.instructions)
+    offsets = np.cumsum([nodes, *(len(choices.times_s) for choices in options_of(problem))])
+    costs = np.concatenate([np.zeros(nodes), *(choices.costs_j for choices in options_of(problem))])
     rows = lil_matrix((len(problem.pipeline.edges) + nodes, offsets[-1]))
     limits = []
 
     def until(row: int, node: int) -> None:
         rows[row, node] = 1.0
-        for option, seconds in enumerate(problem.choices[node].times_s):
+        for option, seconds in enumerate(options_of(problem)[node].times_s):
             rows[row, offsets[node] + option] = seconds
 
     for row, (before, after, delay_s) in enumerate(problem.pipeline.edges):
