@@ -11,8 +11,8 @@ from typing import Any
 import torch.distributed as dist
 
 from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.planner import make_pipeline
 from pfo_fs.planner.pipeline import Instruction
-from pfo_fs.planner.pipeline_schedules import one_f_one_b
 
 
 class OneForwardOneBackward:
@@ -33,7 +33,7 @@ class OneForwardOneBackward:
         }
 
     def orders(self) -> Sequence[Sequence[Instruction]]:
-        return one_f_one_b(self.stages.num_stages, self.schedule.num_microbatches)
+        return make_pipeline("1f1b", self.stages.num_stages, self.schedule.num_microbatches).orders
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         schedule, whole_step = self.schedule, self.schedule.run_forward_backward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -65,11 +65,37 @@ def problems(draw: st.DrawFn) -> Problem:
     return Problem(pipeline, random_profile(rng, pipeline, rng.randint(2, 12)), rng.uniform(20, 120))
 
 
+class Options(NamedTuple):
+    """The clocks that plans may use for a node, by rising time, with times and effective energies."""
+
+    frequencies_mhz: list[int]
+    times_s: list[float]
+    costs_j: list[float]
+
+
+def options_of(problem: Problem) -> list[Options]:
+    """The options of each node."""
+    table = problem.table
+    found = []
+    for kind in table.kind:
+        own = table.options[kind][table.options[kind] >= 0]
+        clocks_mhz = [table.mhz[number] for number in own]
+        found.append(Options(clocks_mhz, table.time_s[kind, own].tolist(), table.cost_j[kind, own].tolist()))
+    return found
+
+
+def measured_mhz(problem: Problem) -> list[list[int]]:
+    """The clocks at which each node was measured, from the highest."""
+    rows = (problem.wider or problem.profile).measurements
+    return [[m.frequency_mhz for m in rows[i.stage, i.name]] for i in problem.pipeline.instructions]
+
+
 def least_energy_by_trying_all(problem: Problem, deadline_s: float, straggler: bool = False) -> float:
     """The least energy of any assignment within the deadline, in J."""
-    every: Any = np.array(list(itertools.product(*(range(len(choices.times_s)) for choices in problem.choices)))).T
-    times_s = np.stack([np.array(c.times_s)[row] for c, row in zip(problem.choices, every, strict=True)])
-    effective_j = sum(np.array(c.costs_j)[row] for c, row in zip(problem.choices, every, strict=True))
+    options = options_of(problem)
+    every: Any = np.array(list(itertools.product(*(range(len(own.times_s)) for own in options)))).T
+    times_s = np.stack([np.array(c.times_s)[row] for c, row in zip(options, every, strict=True)])
+    effective_j = sum(np.array(c.costs_j)[row] for c, row in zip(options, every, strict=True))
     lengths_s = problem.paths.ends(times_s).ends_s.max(axis=0) + problem.overhead_s
     over_s = deadline_s if straggler else lengths_s
     return float(np.where(lengths_s <= deadline_s, effective_j + problem.waiting_power_w * over_s, np.inf).min())

@@ -16,7 +16,7 @@ from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.samples import Samples, measured_switching
 from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, measured_results, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
+from pfo_fs.planner import Calibration, Pipeline, SwitchCosts, calibrate
 from pfo_fs.turns import MOST_TURNS, ROUND
 
 _MOST_WINDOWS = 8
@@ -247,16 +247,12 @@ class Beliefs:
         pipeline = self.pipeline
         most = max(1, _MOST_INSTRUCTIONS // len(pipeline.instructions))
         windows = [self.windows[0], *self.windows[1:][-2:]] if self.windows else []
-        iterations = [
-            MeasuredIteration(
-                dict(zip(pipeline.instructions, window.times_s[number, :, 0].tolist(), strict=True)),
-                float(window.spans_s[number, 0]),
-                {},
-            )
-            for window in windows
-            for number in range(min(window.iterations, most))
-        ]
-        return calibrate(pipeline, iterations) if len(iterations) >= 2 else None
+        counts = [min(window.iterations, most) for window in windows]
+        if sum(counts) < 2:
+            return None
+        times_s = [window.times_s[:count, :, 0] for window, count in zip(windows, counts, strict=True)]
+        spans_s = [window.spans_s[:count, 0] for window, count in zip(windows, counts, strict=True)]
+        return calibrate(pipeline, np.concatenate(times_s).T, np.concatenate(spans_s))
 
     def _is_taken(self, rank: int) -> bool:
         """Whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""

@@ -95,22 +95,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 for command in (
-    *(
-        advise,
-        demo,
-        daemon,
-        status,
-        plan,
-        simulate,
-        loads,
-        report,
-        trace,
-        check,
-        target,
-        straggler,
-        doctor,
-        profile_p2p,
-    ),
-    *(off, on, prune, reset_clocks, power_limit),
+    *(advise, demo, daemon, status, plan, simulate, loads, report, trace, check, target, straggler, doctor),
+    *(profile_p2p, off, on, prune, reset_clocks, power_limit),
 ):
     app.command(cls=PlainCommand)(takes_directory(command))

@@ -26,15 +26,17 @@ _RESULTS_WITHIN_S, _RESULTS_WITHIN_STEPS = 120.0, 20
 
 
 class _Answer(NamedTuple):
-    """What was found; `figures` is the answer for programs. Shares are relative, errors two standard errors."""
+    """What was found, relative, with two standard errors; `about` is what programs are told besides."""
 
     slower: float
     error: float
     allowed: float
     saved: float | None
     saved_error: float | None
-    against: str
-    figures: dict[str, Any]
+    steps: int
+    default_steps: int
+    about: dict[str, Any]
+    until: str = ""
 
     @property
     def is_slower(self) -> bool:
@@ -50,7 +52,12 @@ class _Answer(NamedTuple):
         if self.saved is not None and self.saved_error is not None:
             less = "less" if self.saved >= 0 else "more"
             text += f", and takes {100 * abs(self.saved):.1f} ± {100 * self.saved_error:.1f} % {less} energy"
-        return f"{text}, against {self.against}"
+        return f"{text}, against {self.default_steps:,} steps at default clocks{self.until}"
+
+    def figures(self) -> dict[str, Any]:
+        """Returns the answer for programs."""
+        names = ("slower", "slower_error", "allowed", "energy_saved", "energy_saved_error", "steps", "default_steps")
+        return {"because_of_pfo_fs": self.is_slower, **dict(zip(names, self, strict=False)), **self.about}
 
 
 def check(
@@ -76,7 +83,7 @@ def check(
     except SystemExit:  # of `find_job`, with its message
         sys.exit(_NO_ANSWER)
     if json_:
-        print_json({"job_id": folder.job_id, "because_of_pfo_fs": answer.is_slower, **answer.figures})
+        print_json({"job_id": folder.job_id, **answer.figures()})
     else:
         say(answer.text())
     sys.exit(int(answer.is_slower and answer.slower - answer.error > answer.allowed))
@@ -111,20 +118,10 @@ def _of_loads(state: JobState) -> _Answer:
     loads = rank.loads
     if loads.late is None or loads.late_error is None:
         _no_answer(f"clocks from loads have no answer yet: {loads.text or 'they still learn'}. Ask again later")
-    saved = loads.saved, None if loads.saved_error is None else 2 * loads.saved_error
-    figures = {
-        "kind": "loads",
-        "slower": loads.late,
-        "slower_error": 2 * loads.late_error,
-        "energy_saved": saved[0],
-        "energy_saved_error": saved[1],
-        "steps": loads.steps,
-        "default_steps": loads.controls,
-        "step": rank.step,
-        "age_s": rank.step_age_s,
-    }
-    against = f"{loads.controls:,} steps at default clocks, up to step {rank.step}, {rank.step_age_s:.0f} s old"
-    return _Answer(loads.late, 2 * loads.late_error, 0.0, *saved, against, figures)
+    saved_error = None if loads.saved_error is None else 2 * loads.saved_error
+    figures = loads.late, 2 * loads.late_error, 0.0, loads.saved, saved_error, loads.steps, loads.controls
+    about = {"kind": "loads", "step": rank.step, "age_s": rank.step_age_s}
+    return _Answer(*figures, about, f", up to step {rank.step}, {rank.step_age_s:.0f} s old")
 
 
 def _lowers(folder: JobFolder, number: int) -> bool:
@@ -178,20 +175,9 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
             folder.remove_file(layout.CHECK)
     is_known = found.saved_error < float("inf")
     saved, saved_error = (found.saved, found.saved_error) if is_known else (None, None)
-    figures = {
-        "kind": "schedule",
-        "schedule": index.number,
-        "source": index.source.kind,
-        "slower": found.slower,
-        "slower_error": found.slower_error,
-        "allowed": (allowed := _allowed(state, index)),
-        "energy_saved": saved,
-        "energy_saved_error": saved_error,
-        "steps": found.steps,
-        "default_steps": found.default_steps,
-    }
-    against = f"{found.default_steps:,} steps at default clocks"
-    return _Answer(found.slower, found.slower_error, allowed, saved, saved_error, against, figures)
+    figures = found.slower, found.slower_error, _allowed(state, index), saved, saved_error
+    about = {"kind": "schedule", "schedule": index.number, "source": index.source.kind}
+    return _Answer(*figures, found.steps, found.default_steps, about)
 
 
 def _allowed(state: JobState, index: bodies.IndexBody) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -20,9 +20,6 @@ from pfo_fs.cli.terminal import (
     print_json,
     say,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _MAX_ROWS = 24
 """At most about this many rows of a frontier are printed; `frontier.csv` has all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,17 +65,7 @@ def prune(
                 removed.append(left)
     total = sum(left.bytes for left in removed)
     if json_:
-        rows = [
-            {
-                "path": left.path,
-                "kind": left.kind,
-                "user": user_name(left.uid),
-                "bytes": left.bytes,
-                "files": left.files,
-            }
-            | {"age_s": round(left.age_s)}
-            for left in removed
-        ]
+        rows = [{**asdict(left), "user": user_name(left.uid), "age_s": round(left.age_s)} for left in removed]
         counts = {"of_other_users": others, "running": pruning.running, "problems": pruning.problems}
         print_json({"dry_run": dry_run, "removed": rows, "bytes": total, **counts})
     else:

@@ -63,9 +63,6 @@ def simulate(
     generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
     varied: Annotated[bool, Option("--varied", help="With --generated: durations vary as in real jobs.")] = False,
     trace: Annotated[Path | None, Option(help=_TRACE)] = None,
-    without_slow_workers: Annotated[
-        bool, Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good.")
-    ] = False,
     loads: Annotated[str | None, Option(metavar="trace|shuffled|FILE", help=_LOADS)] = None,
     no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
     gpu: Annotated[Gpu, Option(help="Kind of the simulated GPUs, as published.", case_sensitive=False)] = "A100",
@@ -108,29 +105,28 @@ def simulate(
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
-    if sum(each is not None for each in (num_microbatches, generated, trace)) != 1:
-        wrong_usage(
+    for is_wrong, said in (
+        (
+            sum(each is not None for each in (num_microbatches, generated, trace)) != 1,
             "give --num-microbatches for a job that you describe, --generated for one drawn at random, or --trace for "
-            "one that was measured"
-        )
-    if loads is not None and (trace is None or shared_dir or asked):
-        wrong_usage("--loads needs --trace, and does not go with --slowdown, --power or --shared-dir")
-    if no_pipeline and loads is None:
-        wrong_usage("--no-pipeline needs --loads")
-    if varied and generated is None:
-        wrong_usage("--varied needs --generated")
-    if without_slow_workers and trace is None:
-        wrong_usage("--without-slow-workers needs --trace")
-    if step_factors_run is not None and step_factors is None:
-        wrong_usage("--step-factors-run needs --step-factors")
+            "one that was measured",
+        ),
+        (
+            loads is not None and (trace is None or shared_dir or asked),
+            "--loads needs --trace, and does not go with --slowdown, --power or --shared-dir",
+        ),
+        (no_pipeline and loads is None, "--no-pipeline needs --loads"),
+        (varied and generated is None, "--varied needs --generated"),
+        (step_factors_run is not None and step_factors is None, "--step-factors-run needs --step-factors"),
+    ):
+        if is_wrong:
+            wrong_usage(said)
     kind: str = gpu
     if generated is not None:
         job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
         say(job.name, to=err)
     elif trace is not None:
-        traced = read_trace(
-            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
-        )
+        traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         traced = last_stage(traced) if no_pipeline else traced
         job = traced.job(gpu_model(gpu), _nodes(node, gpus_per_stage), Nuisances(time_jitter=0.0))
@@ -170,7 +166,7 @@ def _with_loads(play: LoadPlay, iterations: int, as_json: bool) -> None:
     with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
         summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
     if as_json:
-        print_json({"summary": summary.as_json()})
+        print_json({"summary": summary._asdict()})
         return
     _show_loads(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
 
@@ -279,7 +275,7 @@ def loads(
         steps = progress.track(range(iterations), description="")
         summary, _ = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
     if json_:
-        print_json({"summary": summary.as_json()})
+        print_json({"summary": summary._asdict()})
         return
     _show_loads(summary, f"Clocks from loads, {ranks} ranks", "its second half, after learning")
 

@@ -17,7 +17,7 @@ program takes ten seconds (64 iterations); `scenario_relaxation` comes near its 
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
-from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate
+from pfo_fs.planner.calibration import Calibration, calibrate
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
     Dependency,
@@ -38,7 +38,6 @@ __all__ = [
     "Calibration",
     "Dependency",
     "Instruction",
-    "MeasuredIteration",
     "Measurement",
     "Pipeline",
     "Plan",

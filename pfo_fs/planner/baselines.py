@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from pfo_fs.arrays import np
+from pfo_fs.arrays import Array, np
 from pfo_fs.errors import Impossible
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
@@ -37,7 +36,7 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
         Impossible: No clock is fast enough; or no clock was measured for all instructions.
     """
     began = time.perf_counter()
-    return _plan(problem, "one-frequency", StageClocks(problem).same, deadline_s, straggler_s, began)
+    return StageClocks(problem).same.plan("one-frequency", deadline_s, straggler_s, began)
 
 
 def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
@@ -50,74 +49,67 @@ def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None
         Impossible: No combination is fast enough; or a stage lacks a clock that its instructions share.
     """
     began = time.perf_counter()
-    return _plan(problem, "one-per-stage", StageClocks(problem).by_stage, deadline_s, straggler_s, began)
-
-
-def _plan(
-    problem: Problem, solver: str, tried: Combinations, deadline_s: float, straggler_s: float | None, began: float
-) -> Plan:
-    clocks_mhz = tried.best(deadline_s, straggler_s)
-    if clocks_mhz is None:
-        shortest_s = float(min(tried.times_s, default=float("inf")))
-        raise Impossible(
-            f"{solver}: no choice of clocks ends an iteration in {deadline_s:.6g} s; the fastest takes "
-            f"{shortest_s:.6g} s",
-            asked=deadline_s,
-            best=shortest_s,
-        )
-    return Plan(problem, clocks_mhz, solver, deadline_s, straggler_s, seconds=time.perf_counter() - began)
+    return StageClocks(problem).by_stage.plan("one-per-stage", deadline_s, straggler_s, began)
 
 
 class Combinations:
     """Combinations of one clock per stage, evaluated; clock changes within a rank of several stages count.
 
     Args:
-        clocks_mhz: The clock of each stage in each combination.
-
-    Attributes:
-        times_s: The iteration time of each combination, in s.
+        clocks: The clock of each stage as a position, (combinations, stages).
     """
 
-    def __init__(self, problem: Problem, clocks_mhz: Sequence[Sequence[int]]) -> None:
-        self._problem, self._clocks_mhz = problem, clocks_mhz
-        table = problem.table
-        stages = np.array([instruction.stage for instruction in problem.pipeline.instructions])
-        kind, size = table.kind[:, None], max(1, _BATCH // len(stages))
+    def __init__(self, problem: Problem, clocks: Array) -> None:
+        self._problem, self._clocks = problem, clocks
+        table, kind = problem.table, problem.table.kind[:, None]
+        self._stages = np.array([instruction.stage for instruction in problem.pipeline.instructions])
         costs_j, times_s = [np.zeros(0)], [np.zeros(0)]
-        for start in range(0, len(clocks_mhz), size):
-            chosen = clocks_mhz[start : start + size]
-            numbers = np.array([[table.number[mhz] for mhz in row] for row in chosen]).T[stages]
-            costs_j.append(table.cost_j[kind, numbers].sum(axis=0))
-            ends_s = problem.paths.ends(table.time_s[kind, numbers]).ends_s
-            times_s.append(ends_s.max(axis=0) + problem.overhead_s)
-        self._costs_j, self.times_s = np.concatenate(costs_j), np.concatenate(times_s)
+        size = max(1, _BATCH // len(self._stages))
+        for start in range(0, len(clocks), size):
+            of_nodes = clocks[start : start + size].T[self._stages]
+            costs_j.append(table.cost_j[kind, of_nodes].sum(axis=0))
+            times_s.append(problem.paths.ends(table.time_s[kind, of_nodes]).ends_s.max(axis=0) + problem.overhead_s)
+        self._costs_j, self._times_s = np.concatenate(costs_j), np.concatenate(times_s)
 
     def best(self, deadline_s: float, straggler_s: float | None = None) -> tuple[int, ...] | None:
         """Returns each node's clock in the combination of least energy within the deadline; None if all are slower."""
-        energies_j = self._costs_j + self._problem.waiting_power_w * np.maximum(self.times_s, straggler_s or 0.0)
-        energies_j = np.where(self.times_s <= deadline_s, energies_j, np.inf)
+        energies_j = self._costs_j + self._problem.waiting_power_w * np.maximum(self._times_s, straggler_s or 0.0)
+        energies_j = np.where(self._times_s <= deadline_s, energies_j, np.inf)
         if not np.isfinite(energies_j).any():
             return None
-        chosen = self._clocks_mhz[int(energies_j.argmin())]
-        return tuple(chosen[instruction.stage] for instruction in self._problem.pipeline.instructions)
+        chosen = self._clocks[int(energies_j.argmin())]
+        return tuple(self._problem.table.mhz[number] for number in chosen[self._stages])
+
+    def plan(self, solver: str, deadline_s: float, straggler_s: float | None, began: float) -> Plan:
+        """Returns the best combination as a plan; `began`: when the solver did, by `time.perf_counter`."""
+        clocks_mhz = self.best(deadline_s, straggler_s)
+        if clocks_mhz is None:
+            best = float(min(self._times_s, default=float("inf")))
+            text = f"no choice of clocks ends an iteration in {deadline_s:.6g} s; the fastest takes {best:.6g} s"
+            raise Impossible(f"{solver}: {text}", asked=deadline_s, best=best)
+        return Plan(self._problem, clocks_mhz, solver, deadline_s, straggler_s, seconds=time.perf_counter() - began)
 
 
 class StageClocks:
     """The combinations of one clock per stage that are tried for a problem."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        # The times of each stage in s, by name and clock.
-        self._of_stage: list[dict[str, dict[int, float]]] = [{} for _ in range(problem.pipeline.num_stages)]
-        for (stage, name), choices in problem.measured_by_kind.items():
-            self._of_stage[stage][name] = dict(zip(choices.frequencies_mhz, choices.times_s, strict=True))
-        # The clocks at which all instructions of a stage were measured.
-        self._clocks_mhz = [sorted(set.intersection(*(set(t) for t in of.values()))) for of in self._of_stage]
+        self._problem, stages = problem, problem.pipeline.num_stages
+        # Which clocks were measured for all instructions of each stage, (stages, clocks); how long its forwards take
+        # at each clock, or its first instructions where there are none.
+        self._has: Array = np.ones((stages, len(problem.table.mhz)), bool)
+        self._forward_s = np.empty(self._has.shape)
+        kinds = problem.table.kinds
+        for stage in range(stages):
+            rows = [row for row, kind in enumerate(kinds) if kind[0] == stage]
+            forward = kinds.index((stage, "forward")) if (stage, "forward") in kinds else rows[0]
+            self._has[stage] = np.isfinite(problem.table.time_s[rows]).all(axis=0)
+            self._forward_s[stage] = problem.table.time_s[forward]
 
     @cached_property
-    def _equal(self) -> list[tuple[int, ...]]:
-        common = set.intersection(*map(set, self._clocks_mhz))
-        return [(mhz,) * len(self._clocks_mhz) for mhz in sorted(common, reverse=True)]
+    def _equal(self) -> Array:
+        common = np.flatnonzero(self._has.all(axis=0))[::-1]
+        return common[:, None].repeat(len(self._has), axis=1)
 
     @cached_property
     def same(self) -> Combinations:
@@ -127,18 +119,11 @@ class StageClocks:
     @cached_property
     def by_stage(self) -> Combinations:
         """For every time that a forward can take, each stage at its slowest clock within that time; and `same`."""
-        return Combinations(self._problem, list(dict.fromkeys([*self._balanced(), *self._equal])))
-
-    def _balanced(self) -> Iterator[tuple[int, ...]]:
-        if not all(self._clocks_mhz):
-            return
-        forwards = [of.get("forward") or next(iter(of.values())) for of in self._of_stage]
-        times_s = [{mhz: own[mhz] for mhz in clocks} for own, clocks in zip(forwards, self._clocks_mhz, strict=True)]
-        for limit_s in sorted({seconds for own in times_s for seconds in own.values()}):
-            yield tuple(_slowest_within(own, limit_s) for own in times_s)
-
-
-def _slowest_within(times_s: dict[int, float], limit_s: float) -> int:
-    """The clock with the longest time within the limit, or the highest one."""
-    within = [mhz for mhz, seconds in times_s.items() if seconds <= limit_s]
-    return max(within, key=lambda mhz: times_s[mhz]) if within else max(times_s)
+        if not self._has.any(axis=1).all():
+            return self.same
+        highest = self._has.shape[1] - 1 - self._has[:, ::-1].argmax(axis=1)
+        clocks = []
+        for limit_s in np.unique(self._forward_s[self._has]):
+            within_s = np.where(self._has & (self._forward_s <= limit_s), self._forward_s, 0.0)
+            clocks.append(np.where(within_s.any(axis=1), within_s.argmax(axis=1), highest))
+        return Combinations(self._problem, np.concatenate([clocks, self._equal]))

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.profile import Measurement
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.switch_costs import ChangeLimits, SwitchLoad, reason
 
@@ -40,35 +38,8 @@ class Plan:
     seconds: float = 0.0
     limits: ChangeLimits | None = None
 
-    def __post_init__(self) -> None:
-        if len(self.frequencies_mhz) != len(self.problem.pipeline.instructions):
-            raise PlanError(
-                f"a plan for {len(self.frequencies_mhz)} instructions does not fit a pipeline of "
-                f"{len(self.problem.pipeline.instructions)}"
-            )
-
-    @cached_property
-    def measurements(self) -> list[Measurement]:
-        """The profile's measurement of each node at its clock.
-
-        Raises:
-            PlanError: A clock was not measured for its instruction.
-        """
-        tables = {
-            kind: {m.frequency_mhz: m for m in measurements}
-            for kind, measurements in self.problem.profile.measurements.items()
-        }
-        found = []
-        for instruction, mhz in zip(self.problem.pipeline.instructions, self.frequencies_mhz, strict=True):
-            measurement = tables[instruction.stage, instruction.name].get(mhz)
-            if measurement is None:
-                raise PlanError(f"{self.problem.profile.source}: {instruction} was not measured at {mhz} MHz")
-            found.append(measurement)
-        return found
-
     @cached_property
     def _played(self) -> Played:
-        assert self.measurements  # every clock is one that was measured for its instruction
         return self.problem.played(self.frequencies_mhz)
 
     @cached_property
@@ -107,8 +78,7 @@ class Plan:
 
         Instructions take the measured energy; in the rest of the iteration, GPUs wait at the blocking power.
         """
-        problem = self.problem
-        return self.effective_j + problem.waiting_power_w * seconds
+        return self.effective_j + self.problem.waiting_power_w * seconds
 
     @property
     def effective_j(self) -> float:
@@ -143,9 +113,7 @@ class Plan:
     @property
     def gap_text(self) -> str:
         """The gap as the end of a line about the plan; empty if unknown."""
-        if self.gap is None:
-            return ""
-        return f", at most {self.gap:.2%} above the least possible"
+        return "" if self.gap is None else f", at most {self.gap:.2%} above the least possible"
 
     @cached_property
     def critical(self) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner.baselines import StageClocks
 from pfo_fs.planner.plan import Plan
@@ -74,7 +75,8 @@ class Planner:
         if problem.switch_costs.none:
             return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
         # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
-        return problem.iteration_time_s([max(choices.times_s) for choices in problem.choices])
+        longest_s = np.where(problem.table.offered, problem.table.time_s, 0.0).max(axis=1)
+        return problem.iteration_time_s(longest_s[problem.table.kind])
 
     @cached_property
     def least_energy_s(self) -> float:
@@ -122,56 +124,36 @@ class Planner:
             )
         return self._within(value * self.fastest_s if name == "slowdown" else value, straggler=name == "straggler")
 
-    def at_each(self, deadlines: Sequence[float], *, stragglers: bool = False) -> list[Plan]:
-        """Returns the plans for many deadlines (s), as `at(deadline=...)` does for one, several times faster.
-
-        The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
-        of a percent. The lower bounds are valid for these plans as for single ones.
-
-        Args:
-            stragglers: Whether they are iteration times of other pipelines, as in `at(straggler=...)`.
-
-        Raises:
-            Impossible: A deadline is shorter than the fastest plan's iteration.
-        """
-        return self._within_each(deadlines, stragglers) if deadlines else []
-
-    def least_j(self, deadline_s: float, *, straggler: bool = False) -> float:
-        """Returns a lower bound of the energy of any plan, in J, quickly: clock changes cost nothing here.
-
-        Args:
-            deadline_s: The longest iteration time, in s; that of the fastest plan or longer.
-            straggler: Whether it is the iteration time of another pipeline, as in `at(straggler=...)`.
-        """
-        waiting_w = self.problem.waiting_power_w
-        relaxed = self._solve(min(deadline_s, self.slowest_s), 0.0 if straggler else waiting_w)
-        return relaxed.lower_bound_j + waiting_w * (deadline_s if straggler else self.problem.overhead_s)
-
     def fastest(self) -> Plan:
         """Returns the plan with least energy among the fastest: no slowdown at all."""
         return self._within(self.fastest_s)
 
     # ---- deadlines
 
-    def _too_short(self, deadline_s: float) -> Impossible:
-        return Impossible(
-            f"no plan has an iteration of {deadline_s:.6g} s; the fastest takes {self.fastest_s:.6g} s",
-            asked=deadline_s,
-            best=self.fastest_s,
-        )
-
     def _solve(self, deadline_s: float, waiting_power_w: float) -> Relaxed:
         return self._relaxation.solve(deadline_s - self.problem.overhead_s, waiting_power_w)
 
     def _within(self, deadline_s: float, straggler: bool = False) -> Plan:
         """The plan for one deadline; with `straggler`, the pipeline waits until the deadline in any case."""
-        return self._within_each([deadline_s], straggler)[0]
+        return self.at_each([deadline_s], straggler=straggler)[0]
 
-    def _within_each(self, deadlines_s: Sequence[float], straggler: bool = False) -> list[Plan]:
+    def at_each(self, deadlines_s: Sequence[float], *, straggler: bool = False) -> list[Plan]:
+        """Returns the plans for one or more deadlines (s), as `at(deadline=...)` does for one, several times faster.
+
+        The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
+        of a percent. The lower bounds are valid for these plans as for single ones.
+
+        Args:
+            straggler: Whether they are iteration times of other pipelines, as in `at(straggler=...)`.
+
+        Raises:
+            Impossible: A deadline is shorter than the fastest plan's iteration.
+        """
         began = time.perf_counter()
         problem = self.problem
-        if min(deadlines_s) < self.fastest_s * (1 - _CLOSE):
-            raise self._too_short(min(deadlines_s))
+        if (asked_s := min(deadlines_s)) < self.fastest_s * (1 - _CLOSE):
+            text = f"no plan has an iteration of {asked_s:.6g} s; the fastest takes {self.fastest_s:.6g} s"
+            raise Impossible(text, asked=asked_s, best=self.fastest_s)
         deadlines_s = [max(deadline_s, self.fastest_s) for deadline_s in deadlines_s]
         targets_s = [min(deadline_s, self.slowest_s) for deadline_s in deadlines_s]
         waiting_w = 0.0 if straggler else problem.waiting_power_w
@@ -259,7 +241,8 @@ class Planner:
         low_s, high_s = self.fastest_s, longest.iteration_time_s
         for _ in range(_BOUNDINGS):
             length_s = (low_s + high_s) / 2
-            bound_j = self.least_j(length_s, straggler=True)
+            relaxed = self._solve(min(length_s, self.slowest_s), 0.0)
+            bound_j = relaxed.lower_bound_j + self.problem.waiting_power_w * length_s
             low_s, high_s = (low_s, length_s) if is_within(bound_j, length_s) else (length_s, high_s)
         step_s = _SHORT_ENOUGH * low_s
         for _ in range(_BISECTIONS):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.choices import MIN_OPTIONS, Choices, ClockTable, choices_of
+from pfo_fs.planner.clock_table import ClockTable
 from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
 from pfo_fs.planner.pipeline import Pipeline
-from pfo_fs.planner.profile import Kind, Profile
+from pfo_fs.planner.profile import Profile
 from pfo_fs.planner.scenario_model import Played, Scenarios
 from pfo_fs.planner.switch_costs import SwitchCosts
 
 _PLAUSIBLE_W = (10.0, 3000.0)
+_MIN_USEFUL = 3
+"""If at least this many clocks were measured and fewer are useful, the profile shows noise, not a trade-off."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Problem:
     switch_costs: SwitchCosts = field(default_factory=SwitchCosts)
     gpus_per_rank: int = 1
     wider: Profile | None = field(default=None, repr=False)
-    choices_by_kind: dict[Kind, Choices] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("blocking_power_w", "overhead_s"):
@@ -52,32 +53,13 @@ class Problem:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
         if self.gpus_per_rank < 1:
             raise ConfigError(f"gpus_per_rank is {self.gpus_per_rank}; a rank has at least one GPU")
-        kinds = sorted({(i.stage, i.name) for i in self.pipeline.instructions})
-        for stage, name in kinds:
+        for stage, name in sorted({(i.stage, i.name) for i in self.pipeline.instructions}):
             if (stage, name) not in self.profile.measurements:
                 there = ", ".join(self.profile.instructions(stage)) or "nothing"
                 raise PlanError(
                     f"{self.profile.source}: column instruction: stage {stage} has no rows for {name}, which the "
                     f"{self.pipeline.name} pipeline runs there; it has {there}"
                 )
-        offered = self._choices_of(self.profile, kinds, every_clock=not self.switch_costs.none)
-        object.__setattr__(self, "choices_by_kind", offered)
-
-    def _choices_of(self, profile: Profile, kinds: Iterable[Kind], every_clock: bool) -> dict[Kind, Choices]:
-        return {
-            kind: choices_of(profile.measurements[kind], self.blocking_power_w, self.gpus_per_rank, every_clock)
-            for kind in kinds
-        }
-
-    @cached_property
-    def measured_by_kind(self) -> dict[Kind, Choices]:
-        """For each kind, its options at all measured clocks."""
-        return self._choices_of(self.wider or self.profile, self.choices_by_kind, every_clock=True)
-
-    @cached_property
-    def choices(self) -> list[Choices]:
-        """The options of each node."""
-        return [self.choices_by_kind[i.stage, i.name] for i in self.pipeline.instructions]
 
     @cached_property
     def paths(self) -> LongestPaths:
@@ -98,7 +80,7 @@ class Problem:
     def warnings(self) -> tuple[str, ...]:
         """Doubts about the profile, as text for the user."""
         found = []
-        for (stage, name), choices in self._choices_of(self.profile, self.choices_by_kind, every_clock=False).items():
+        for (stage, name), useful in zip(self.table.kinds, self.table.useful, strict=True):
             powers_w = sorted(m.energy_j / m.time_s for m in self.profile.measurements[stage, name])
             middle_w = powers_w[len(powers_w) // 2]
             if not _PLAUSIBLE_W[0] <= middle_w <= _PLAUSIBLE_W[1]:
@@ -111,8 +93,8 @@ class Problem:
                     f"{self.profile.source}: {name} of stage {stage} draws {middle_w:.4g} W, less than a GPU that "
                     f"waits ({self.blocking_power_w:.4g} W); is the blocking power that of these GPUs?"
                 )
-            measured, left = len(self.profile.measurements[stage, name]), len(choices.times_s)
-            if left < MIN_OPTIONS <= measured:
+            measured, left = len(self.profile.measurements[stage, name]), len(useful)
+            if left < _MIN_USEFUL <= measured:
                 found.append(
                     f"{self.profile.source}: of {measured} clocks measured for {name} of stage {stage} only {left} "
                     "are useful, all others take more time and more energy: the profile is too noisy to plan with; "
@@ -142,10 +124,14 @@ class Problem:
         """
         return self.alike.play(self.alike.numbers([frequencies_mhz]))
 
+    def _of_nodes(self, clocks: Sequence[int]) -> list[int]:
+        """For each node, the clock of its kind in MHz."""
+        return [self.table.mhz[clocks[kind]] for kind in self.table.kind.tolist()]
+
     @cached_property
     def cheapest_mhz(self) -> list[int]:
         """For each node, the clock at which it takes least energy beyond waiting."""
-        return [choices.frequencies_mhz[choices.hull[-1]] for choices in self.choices]
+        return self._of_nodes([clocks[-1] for clocks in self.table.useful])
 
     @cached_property
     def fastest_mhz(self) -> list[int]:
@@ -155,10 +141,10 @@ class Problem:
         drivers can make the changes, each rank at its fastest single clock, every instruction at its max clock. In
         a measured profile the highest clock is often not the fastest, so none of the three is always the shortest.
         """
-        every = [choices.frequencies_mhz[0] for choices in self.choices]
+        every = self._of_nodes(self.table.options[:, 0].tolist())
         if self.switch_costs.none:
             return every
-        several = [[max(choices.frequencies_mhz) for choices in self.choices], *self._fastest_without_changes()]
+        several = [self._of_nodes(self.table.options.max(axis=1).tolist()), *self._fastest_without_changes()]
         if self.played(every).load.fits:
             several.insert(0, every)
         return min(several, key=lambda clocks_mhz: self.played(clocks_mhz).mean_s)

@@ -37,9 +37,7 @@ class RankRuns:
         ratios, price_w = answer
         self._free = scenarios.problem.switch_costs.none
         table = scenarios.table
-        offered = sorted(
-            {table.number[mhz] for c in scenarios.problem.choices_by_kind.values() for mhz in c.frequencies_mhz}
-        )
+        offered = np.flatnonzero(table.offered.any(axis=0)).tolist()
         every = -(-len(offered) // _MOST_CLOCKS)
         self._clocks = np.array(sorted({*table.max_clock.tolist(), *offered[::every]}))
         times_s = scenarios.durations_s * ratios[:, scenarios.group_of]

@@ -114,7 +114,7 @@ class Rounder:
     def _exchange_size(self, together: int = 1) -> int:
         """How many options all exchanges of so many instructions at once walk through."""
         nodes, most = len(self._kind), self._times_s.shape[1]
-        others = sum(len(choices.times_s) - 1 for choices in self._problem.choices)
+        others = int((self._problem.table.options[self._kind] >= 0).sum()) - nodes
         return comb(others, together) * nodes * int(most)
 
     def _exchanged(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.choices import ClockTable
+from pfo_fs.planner.clock_table import ClockTable
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.switch_costs import SwitchLoad, queue_s
 
@@ -158,8 +158,10 @@ class Scenarios:
         found = np.array([[self.table.number.get(int(mhz), -1) for mhz in row] for row in clocks]).T
         if found.shape != (self.nodes, self.count):
             raise PlanError(f"clocks have shape {found.T.shape}, not ({self.count} groups, {self.nodes} nodes)")
-        if (found < 0).any() or np.isinf(self.table.ratio[self.table.kind[:, None], found]).any():
-            raise PlanError("the clocks hold one that was not measured for its instruction")
+        unknown = (found < 0) | np.isinf(self.table.ratio[self.table.kind[:, None], found])
+        for node, group in zip(*unknown.nonzero(), strict=True):
+            instruction, source = self.problem.pipeline.instructions[node], self.problem.profile.source
+            raise PlanError(f"{source}: {instruction} was not measured at {clocks[group][node]} MHz")
         return found
 
     def offered(self, clocks: Clocks) -> Array:
@@ -207,7 +209,7 @@ class Scenarios:
         starts = starts_s.reshape(self.nodes, self.iterations, self.pipelines).mean(axis=1)
         starts = starts @ (self.members / self.members.sum(axis=0))
         hosts = costs.hosts_of(len(spans))
-        calls_per_s, most_busy, too_short = 0.0, 0.0, 0
+        calls_per_s, too_short = 0.0, 0
         overloaded = []
         for group in range(self.count):
             own, begin_s = numbers[:, group], starts[:, group]
@@ -220,7 +222,7 @@ class Scenarios:
                 if on_host > costs.most_changes(mean_s) + _TOLERANCE_S:
                     overloaded.append(group * len(hosts) + number)
                 busy = on_host * costs.driver_time_s / mean_s
-                calls_per_s, most_busy = max(calls_per_s, on_host * costs.calls / mean_s), max(most_busy, busy)
+                calls_per_s = max(calls_per_s, on_host * costs.calls / mean_s)
                 for rank in host:
                     others = busy - calls[rank] * costs.driver_time_s / mean_s
                     wrong_s[spans[rank][0] : spans[rank][1]] = costs.wrong_clock_s + queue_s(costs, others, busy)
@@ -232,7 +234,7 @@ class Scenarios:
             at = np.flatnonzero(changed[:, group])
             if wrong_s.any() and len(at):
                 energy_j += self._wrong_clock_j(own, at, wrong_s[at], times_s, starts_s, self.group_of == group)
-        return SwitchLoad(int(changed.sum()), energy_j, calls_per_s, most_busy, tuple(overloaded), too_short)
+        return SwitchLoad(int(changed.sum()), energy_j, calls_per_s, tuple(overloaded), too_short)
 
     def _wrong_clock_j(
         self, own: Array, at: Array, wrong_s: Array, times_s: Array, starts_s: Array, columns: Array

@@ -148,7 +148,6 @@ class SwitchLoad:
         changes: Number of changes within an iteration, all ranks together.
         energy_j: Energy that they take in addition, all GPUs together, in J.
         calls_per_s: Driver calls per second on the busiest host, with those between two iterations.
-        busy: Share of the time for which the driver of the busiest host is busy.
         overloaded: Hosts whose driver has more calls than fit.
         too_short: Number of runs of one clock that end before the driver can make the next change.
     """
@@ -156,7 +155,6 @@ class SwitchLoad:
     changes: int
     energy_j: float = 0.0
     calls_per_s: float = 0.0
-    busy: float = 0.0
     overloaded: tuple[int, ...] = ()
     too_short: int = 0
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import collect_job
-from pfo_fs.reports.savings import Savings, savings_of, total_of
+from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -59,25 +59,12 @@ def _row(folder: JobFolder) -> JobRow:
     if total is None:
         problem = "no energy of an iteration was measured"
         return JobRow(job_id, user, day, data.text, ended, data.last_step + 1, problem=problem)
-    return JobRow(
-        job_id,
-        user,
-        day,
-        data.text,
-        ended,
-        total.iterations,
-        total.time_s / 3600,
-        total.energy_j / 3.6e6,
-        -total.more_energy_j / 3.6e6 if total.compared else None,
-        total.more_time_s / (total.time_s - total.more_time_s) if total.compared else None,
-        "" if total.compared else _why_not_compared(savings),
-    )
-
-
-def _why_not_compared(savings: Savings) -> str:
-    if savings.work_differs:
-        return "not compared: its iterations differ in work"
-    return "nothing to compare with: max clocks were not measured"
+    row = JobRow(job_id, user, day, data.text, ended, total.iterations, total.time_s / 3600, total.energy_j / 3.6e6)
+    if total.compared:
+        more_time = total.more_time_s / (total.time_s - total.more_time_s)
+        return replace(row, saved_kwh=-total.more_energy_j / 3.6e6, more_time=more_time)
+    why = "its iterations differ in work" if savings.work_differs else "max clocks were not measured"
+    return replace(row, problem=f"not compared: {why}")
 
 
 def owner_of(folder: JobFolder) -> str:

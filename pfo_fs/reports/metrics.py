@@ -40,28 +40,31 @@ MOST_JOBS = 200
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
 _JOB_GAUGES = {
-    "step": "Last optimizer step that a rank has reported.",
-    "ranks": "Number of ranks of the job.",
-    "ranks_registered": "Number of ranks that have registered.",
-    "iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
-    "iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
-    "energy_saved_ratio": "Energy saved by the clocks in force, against max clocks.",
-    "more_time_ratio": "Time that they take more than max clocks, relative.",
-    "energy_saved_error_ratio": "Two standard errors of the energy saved.",
-    "more_time_error_ratio": "Two standard errors of the time.",
-    "off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
-    "schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
-    "settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
-    "slow_pipelines": "Number of pipelines that the others wait for.",
-    "undo_owed": "Clocks and power limits that the driver has not put back yet.",
-    "undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
-    "loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
-    "loads_joules": "Energy of all GPUs in all steps of a job with clocks from loads.",
-    "loads_control_steps": "Number of steps at max clocks, drawn by chance, against which the next four are measured.",
-    "off": "1 if the job, or every job, is switched off: it runs at default clocks.",
-    "problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
+    "step": ("step", "Last optimizer step that a rank has reported."),
+    "ranks": ("world_size", "Number of ranks of the job."),
+    "ranks_registered": ("ranks_registered", "Number of ranks that have registered."),
+    "iteration_seconds": ("iter_time_s", "Time of an iteration of the slowest rank, as last reported."),
+    "iteration_joules": ("iter_energy_j", "Energy of all GPUs of the job in an iteration, as last reported."),
+    "energy_saved_ratio": ("saved", "Energy saved by the clocks in force, against max clocks."),
+    "more_time_ratio": ("slower", "Time that they take more than max clocks, relative."),
+    "energy_saved_error_ratio": ("saved_error", "Two standard errors of the energy saved."),
+    "more_time_error_ratio": ("slower_error", "Two standard errors of the time."),
+    "off_target_ratio": ("off_target", "Time, or power if that is the target, above the job's target, relative."),
+    "schedule_number": ("schedule", "Number of the schedule in force; its change means that a schedule was published."),
+    "settled": ("converged", "1 if the scheduler has measured the schedule in force, and keeps it."),
+    "slow_pipelines": ("slow_pipelines", "Number of pipelines that the others wait for."),
+    "undo_owed": ("undo_owed", "Clocks and power limits that the driver has not put back yet."),
+    "undo_failures": ("undo_failures", "Attempts to put clocks and power limits back that have failed so far."),
+    "loads_explain_ratio": ("explained", "Share of what varies between ranks that their loads explain (LoadClocks)."),
+    "loads_joules": ("energy_j", "Energy of all GPUs in all steps of a job with clocks from loads."),
+    "loads_control_steps": (
+        "controls",
+        "Number of steps at max clocks, drawn by chance, against which the next four are measured.",
+    ),
+    "off": ("off", "1 if the job, or every job, is switched off: it runs at default clocks."),
+    "problem": ("is_wrong", "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text."),
 }
-"""What is told of a job, and what it means; the metric's name begins with `pfo_fs_job_`."""
+"""What is told of a job: the key in `_job`, and what it means; the metric's name begins with `pfo_fs_job_`."""
 
 
 class JobFigures(NamedTuple):
@@ -112,44 +115,40 @@ class FigureReader:
         self._shared = shared
         self._ended: Counter[str] = Counter()  # how often an ended job owed nothing
         self._counted: dict[str, tuple[float, float]] = {}  # of each job: its last step, and its energy from loads in J
-        self._energy_j = self._saved_j = self._added_j = 0.0
+        self._last = Figures(leads=False)
 
     def read(self, leads: bool) -> Figures:
         """Reads the directory; a standby daemon (`leads` is False) reads no jobs, so that no job is counted twice."""
-        figures, began = Figures(leads), time.monotonic()
+        figures, began = self._last.without_answer(leads), time.monotonic()
         try:
             about = os.statvfs(self._shared.files.root)
             figures.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
             figures.site_problem = read_site_policy(self._shared).problem
             ids = self._shared.newest_job_ids() if leads else []
-            for folder, names in self._running(ids):
+            for job_id in ids:
+                if self._ended[job_id] == _READ_AFTER_END:
+                    continue
+                folder = self._shared.job(job_id)
+                names = folder.names()
                 if len(figures.jobs) == MOST_JOBS:
                     figures.states["not_read"] += 1
                 elif layout.JOB in names:
                     job = _job(folder)
                     if layout.END in names and not job.figures.get("undo_owed"):
-                        self._ended[folder.job_id] += 1
+                        self._ended[job_id] += 1
                         continue
                     figures.jobs.append(job)
                     figures.states[job.state] += 1
             figures.reachable = True
         except (OSError, StoreError, RecordError):
             pass
-        self._add_energies(figures.jobs)
-        figures.energy_j, figures.saved_j, figures.added_j = self._energy_j, self._saved_j, self._added_j
-        figures.read_s = time.monotonic() - began
+        self._add_energies(figures)
+        figures.read_s, self._last = time.monotonic() - began, figures
         return figures
 
-    def _running(self, ids: list[str]) -> Iterator[tuple[JobFolder, set[str]]]:
-        """Yields the jobs that run, or may have left a GPU that is not reset."""
-        for job_id in ids:
-            if self._ended[job_id] < _READ_AFTER_END:
-                folder = self._shared.job(job_id)
-                yield folder, folder.names()
-
-    def _add_energies(self, jobs: list[JobFigures]) -> None:
+    def _add_energies(self, figures: Figures) -> None:
         counted: dict[str, tuple[float, float]] = {}
-        for job in jobs:
+        for job in figures.jobs:
             now = counted[job.job_id] = job.figures.get("step", -1.0), job.figures.get("loads_joules", 0.0)
             iterations, energy_j = (
                 max(0.0, a - b) for a, b in zip(now, self._counted.get(job.job_id, now), strict=True)
@@ -157,11 +156,11 @@ class FigureReader:
             if "loads_joules" not in job.figures:
                 energy_j = iterations * job.figures.get("iteration_joules", 0.0)
             saved = job.figures.get("energy_saved_ratio")
-            self._energy_j += energy_j
+            figures.energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
-                self._saved_j += max(0.0, difference_j)
-                self._added_j += max(0.0, -difference_j)
+                figures.saved_j += max(0.0, difference_j)
+                figures.added_j += max(0.0, -difference_j)
         self._counted = counted
 
 
@@ -169,30 +168,14 @@ def _job(folder: JobFolder) -> JobFigures:
     told, state = describe_job(folder)
     model, current = (state.model, state.current) if state is not None else (None, None)
     inputs = current.source.plan_inputs if current is not None and current.source is not None else PlanInputs()
-    loads = told.get("loads") or {}
-    values: dict[str, Any] = {
-        "step": told.get("step", -1),
-        "ranks": told.get("world_size"),
-        "ranks_registered": told.get("ranks_registered"),
-        "iteration_seconds": told.get("iter_time_s"),
-        "iteration_joules": told.get("iter_energy_j"),
-        "energy_saved_ratio": told.get("saved"),
-        "more_time_ratio": told.get("slower"),
-        "energy_saved_error_ratio": told.get("saved_error") if told.get("saved") is not None else None,
-        "more_time_error_ratio": told.get("slower_error") if told.get("slower") is not None else None,
-        "off_target_ratio": model and model.off_target,
-        "schedule_number": told.get("schedule"),
-        "settled": bool(told.get("converged")),
-        "slow_pipelines": len(inputs.slow_pipelines) + (inputs.straggler is not None),
-        "undo_owed": told.get("undo_owed"),
-        "undo_failures": told.get("undo_failures"),
-        "loads_explain_ratio": loads.get("explained"),
-        "loads_joules": loads.get("energy_j"),
-        "loads_control_steps": loads.get("controls"),
-        "off": told.get("off", False),
-        "problem": any(told.get(key) for key in ("problem", "yaml_problem", "last_error", "harm")),
-    }
-    figures = {name: float(value) for name, value in values.items() if value is not None}
+    values: dict[str, Any] = {"step": -1, "converged": False, **told, "energy_j": None, **(told.get("loads") or {})}
+    for name in ("saved", "slower"):
+        values[name] = told.get(name)
+        values[f"{name}_error"] = None if values[name] is None else told[f"{name}_error"]
+    values["off_target"] = model and model.off_target
+    values["slow_pipelines"] = len(inputs.slow_pipelines) + (inputs.straggler is not None)
+    values["is_wrong"] = any(told.get(key) for key in ("problem", "yaml_problem", "last_error", "harm"))
+    figures = {name: float(values[key]) for name, (key, _) in _JOB_GAUGES.items() if values.get(key) is not None}
     return JobFigures(plain_text(folder.job_id), owner_of(folder), told["state"], figures)
 
 
@@ -243,7 +226,7 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     for job in figures.jobs:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
-    for name, text in _JOB_GAUGES.items():
+    for name, (_, text) in _JOB_GAUGES.items():
         family = GaugeMetricFamily(f"pfo_fs_job_{name}", text, labels=[_JOB])
         for job in figures.jobs:
             if name in job.figures:

@@ -177,7 +177,9 @@ def step_svg(
 
 def plan_svg(plan: Plan) -> str:
     """Returns what every rank of a plan runs when, in the colour of its power, with a critical path."""
-    pipeline, powers = plan.problem.pipeline, [m.energy_j / m.time_s for m in plan.measurements]
+    pipeline, rows = plan.problem.pipeline, plan.problem.profile.measurements.items()
+    power_w = {(*kind, m.frequency_mhz): m.energy_j / m.time_s for kind, measured in rows for m in measured}
+    powers = [power_w[i.stage, i.name, mhz] for i, mhz in zip(pipeline.instructions, plan.frequencies_mhz, strict=True)]
     low_w, high_w = min(plan.problem.blocking_power_w, *powers), max(powers)
     laid = Laid(pipeline, plan.starts_s, plan.times_s, plan.frequencies_mhz, powers)
     ranks = len(pipeline.orders)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
+from pfo_fs.arrays import np
 from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.reports.collect import Iteration, JobData, Window
 from pfo_fs.reports.timeline import spans_of
@@ -41,28 +42,14 @@ class Savings:
         baseline: Figures at max clocks, scaled to the present power, for comparison; None if there are none.
         work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
             0: their work is equal, or it is not known.
-        same_work: Whether the baseline is the work of the measured iterations, so that its errors are those of the
-            comparison.
+        change_errors: Two standard errors of the changes of time and energy against the baseline, as the scheduler's
+            status shows them; None: not known.
     """
 
     measured: Figures | None
     baseline: Figures | None
     work_differs: float = 0.0
-    same_work: bool = False
-
-    @property
-    def change_errors(self) -> tuple[float | None, float | None]:
-        """Two standard errors of the changes of time and energy against the baseline, as the scheduler's status shows
-        them; None: not known."""
-        measured, baseline = self.measured, self.baseline
-        if measured is None or baseline is None:
-            return None, None
-        if self.same_work:
-            return _twice(baseline.time_error), _twice(baseline.energy_error)
-        return (
-            _twice(measured.time_error, baseline.time_error),
-            _twice(measured.energy_error, baseline.energy_error),
-        )
+    change_errors: tuple[float | None, float | None] = (None, None)
 
 
 def savings_of(data: JobData) -> Savings:
@@ -77,19 +64,20 @@ def savings_of(data: JobData) -> Savings:
     measured = next((figures for other in reversed(alike) if (figures := _figures(other)) is not None), None)
     without = next((figures for other in reversed(alike) if (figures := _figures(other, follow=False))), None)
     work_differs = _work_differs(data)
-    same_work = None
-    if window is not None and measured is not None and data.at_max_clocks(window):
+    if measured is None:
+        return Savings(None, without or _baseline(data), work_differs)
+    scatter = [measured]
+    if window is not None and data.at_max_clocks(window):
         baseline: Figures | None = measured  # any difference from an earlier window is an error of the energy counters
-    elif (same_work := _same_work(data, measured)) is not None:
-        baseline = same_work
-    else:
-        baseline = None if work_differs and measured is not None else without or _baseline(data)
-    return Savings(
-        measured=measured,
-        baseline=baseline,
-        work_differs=work_differs,
-        same_work=same_work is not None,
-    )
+    elif (baseline := _same_work(data, measured)) is not None:
+        scatter = []  # the errors of this baseline are those of the comparison
+    elif not work_differs:
+        baseline = without or _baseline(data)
+    if baseline is None:
+        return Savings(measured, None, work_differs)
+    scatter.append(baseline)
+    errors = _twice(*(one.time_error for one in scatter)), _twice(*(one.energy_error for one in scatter))
+    return Savings(measured, baseline, work_differs, errors)
 
 
 def _work_differs(data: JobData) -> float:
@@ -99,10 +87,10 @@ def _work_differs(data: JobData) -> float:
     return typical if typical > _EQUAL_WORK else 0.0
 
 
-def _same_work(data: JobData, measured: Figures | None) -> Figures | None:
+def _same_work(data: JobData, measured: Figures) -> Figures | None:
     """The work of the measured iterations at max clocks, as the scheduler believes of the plan in force."""
     model, window = data.model, data.in_force
-    if model is None or measured is None or window is None or not window.index.stays:
+    if model is None or window is None or not window.index.stays:
         return None  # a schedule for measuring is not what the scheduler's figures are about
     known = model.energy_saved, model.more_time, model.energy_saved_error, model.more_time_error
     if window.index.source.kind != "scheduler" or any(figure is None or not math.isfinite(figure) for figure in known):
@@ -181,16 +169,16 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     mean = Iteration(fmean(it.time_s for it in measured), fmean(it.energy_j for it in measured))
     # Iterations that differ in work are not those that were measured at max clocks.
     baseline = None if savings.work_differs else savings.baseline
-    sums, known = (0.0, 0.0, 0.0, 0.0), 0
+    sums, known = np.zeros(4), 0
     for window, count in spans:
         iteration = window.measured.iteration if window is not None and window.measured is not None else None
         known += 0 if iteration is None else count
         iteration = iteration or mean
         base = baseline or iteration
         more = iteration.time_s - base.time_s, iteration.energy_j - base.energy_j
-        one = iteration.time_s, iteration.energy_j, *more
-        sums = sums[0] + count * one[0], sums[1] + count * one[1], sums[2] + count * one[2], sums[3] + count * one[3]
-    return JobTotal(sum(count for _, count in spans), *sums, baseline is not None, known)
+        sums += count * np.array([iteration.time_s, iteration.energy_j, *more])
+    time_s, energy_j, *more = sums.tolist()
+    return JobTotal(sum(n for _, n in spans), time_s, energy_j, more[0], more[1], baseline is not None, known)
 
 
 def steps_of(data: JobData) -> list[tuple[Window | None, int]]:

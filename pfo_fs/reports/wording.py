@@ -39,14 +39,14 @@ def percent(share: float, digits: int = 2) -> str:
     return text if text.strip("-0.%") else text.removeprefix("-")
 
 
-def energy_text(joules: float, like: float | None = None) -> str:
-    """Returns an energy in J, kJ, MJ or kWh, with three digits; in the unit that suits `like`, if it is given."""
-    return _with_unit(joules, like, _ENERGY)
+def energy_text(joules: float) -> str:
+    """Returns an energy in J, kJ, MJ or kWh, with three digits."""
+    return _with_unit(joules, _ENERGY)
 
 
-def duration_text(seconds: float, like: float | None = None) -> str:
-    """Returns a duration in s, min or h, with three digits; in the unit that suits `like`, if it is given."""
-    return _with_unit(seconds, like, _DURATION)
+def duration_text(seconds: float) -> str:
+    """Returns a duration in s, min or h, with three digits."""
+    return _with_unit(seconds, _DURATION)
 
 
 def seconds_text(seconds: float) -> str:
@@ -54,9 +54,9 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:#.5g} s"
 
 
-def difference_text(more: float, text_of: Callable[[float, float | None], str], like: float | None = None) -> str:
+def difference_text(more: float, text_of: Callable[[float], str]) -> str:
     """Returns a difference as text: 5.0 s is "5.00 s more", -5.0 s "5.00 s less"; what rounds to zero is neither."""
-    text = text_of(abs(more), like)
+    text = text_of(abs(more))
     return text if text.startswith("0 ") else f"{text} {'more' if more > 0 else 'less'}"
 
 
@@ -77,16 +77,11 @@ def end_text(end: EndBody) -> str:
     return "killed?" if end.reason == "crashed" and ABRUPT in end.message else end.reason
 
 
-def _with_unit(value: float, like: float | None, units: tuple[tuple[str, float, float], ...]) -> str:
-    size = abs(value if like is None else like)
-    unit, factor = next((unit, factor) for unit, factor, limit in units if size < limit or limit == math.inf)
-    return f"{_three_digits(value / factor)} {unit}"
-
-
-def _three_digits(value: float) -> str:
-    size = abs(value)
-    text = f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
-    return text if text.strip("-0.") else "0"
+def _with_unit(value: float, units: tuple[tuple[str, float, float], ...]) -> str:
+    unit, factor = next((unit, factor) for unit, factor, limit in units if abs(value) < limit or limit == math.inf)
+    amount = value / factor
+    text = f"{amount:,.{0 if abs(amount) >= 99.95 else 1 if abs(amount) >= 9.995 else 2}f}"
+    return f"{text if text.strip('-0.') else '0'} {unit}"
 
 
 # ---- how the clocks of a job are switched, and what that costs

@@ -118,22 +118,13 @@ class Cluster:
     variation: Variation | None = None
 
     def __post_init__(self) -> None:
+        ranks, clocks_mhz = len(self.pipeline.orders), self.truth.clocks_mhz
+        known_mhz, seeds = clocks_mhz if self.knows_latencies else (), range(self.seed, self.seed + self.pipelines)
         self._nodes: list[SimulatedNodes] = []
         if self.nodes is not None:
-            clocks_mhz = self.truth.clocks_mhz
-            self._nodes = [
-                SimulatedNodes(
-                    self.nodes,
-                    len(self.pipeline.orders),
-                    self.seed + pipeline,
-                    clocks_mhz[0],
-                    clocks_mhz if self.knows_latencies else (),
-                )
-                for pipeline in range(self.pipelines)
-            ]
-
+            self._nodes = [SimulatedNodes(self.nodes, ranks, seed, clocks_mhz[0], known_mhz) for seed in seeds]
         self._random = np.random.default_rng(self.seed)
-        self._kernels = KernelTables(self.pipeline, self.truth, self.nuisances.delay_s)
+        self.set_truth(self.truth)
 
     def set_truth(self, truth: Truth) -> None:
         """Gives instructions other times and energies from now on; the clocks on offer must be the same."""
@@ -151,13 +142,11 @@ class Cluster:
 
     def switching(self, pipeline: int, rank: int) -> SwitchingReport | None:
         """Returns what the clock process of a rank reports about changes of its clock; None without `nodes`."""
-        if self.nodes is None:
-            return None
-        return self._nodes[pipeline].latencies_of(rank).switching("device")
+        return self._nodes[pipeline].latencies_of(rank).switching("device") if self._nodes else None
 
     def latency_s(self, pipeline: int, rank: int, mhz: int) -> float:
         """Returns what a clock process believes about the time from a call's return until the clock acts, in s."""
-        latencies = LatencyModel() if not self._nodes else self._nodes[pipeline].latencies_of(rank)
+        latencies = self._nodes[pipeline].latencies_of(rank) if self._nodes else LatencyModel()
         return latencies.latency(mhz).middle_ns / 1e9
 
     def run(self, clocks: Array) -> Played:
@@ -180,7 +169,7 @@ class Cluster:
             steps: For each iteration, the factor of its durations; an array of (nodes, pipelines) if they differ.
         """
         for factors in islice(cycle(steps), _UNTIL_STEADY if self._nodes else 0):
-            self.iterate(clocks, factors)
+            self._iterate(clocks, self._draw(factors, clocks.shape))
         return [self._compared(clocks, factors) for factors in steps]
 
     def noise(self, count: int, half_width: float) -> Array:
@@ -194,13 +183,6 @@ class Cluster:
             if first <= self.iteration < last and pipeline < self.pipelines:
                 factors[pipeline] = max(factors[pipeline], slowdown)
         return factors if self.variation is None else self.variation.factors(self.iteration, self.seed) * factors
-
-    def iterate(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
-        """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is.
-
-        Durations have one factor, or one per pipeline, or an array of (nodes, pipelines).
-        """
-        return self._iterate(clocks, self._draw(slowdowns, clocks.shape))
 
     def _compared(self, clocks: Array, slowdowns: Array | Sequence[float] | float) -> Played:
         """Computes one iteration, and the same one at max clocks."""
@@ -222,6 +204,7 @@ class Cluster:
         return _Drawn(times, powers)
 
     def _iterate(self, clocks: Array, drawn: _Drawn) -> Played:
+        """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is."""
         if self._nodes:
             return self._iterate_on_nodes(clocks, drawn)
         times, powers = self._kernels.times_and_powers(clocks, self.nuisances.switch_s)
@@ -229,16 +212,15 @@ class Cluster:
 
     def _played(self, times: Array, powers: Array) -> Played:
         """Returns an iteration of instructions of these durations and powers per GPU."""
-        ends = self._kernels.ends(times)
+        ends = self._kernels.paths.ends(times).ends_s
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
-        busy_j = float((times * powers).sum())
-        energy_j = self._with_waiting(busy_j, float(times.sum()), times.shape[1], time_s)
-        return Played(ends - times, ends, powers, spans, time_s, energy_j)
+        return Played(ends - times, ends, powers, spans, time_s, self._with_waiting(times, powers, time_s))
 
-    def _with_waiting(self, busy_j: float, busy_s: float, pipelines: int, time_s: float) -> float:
-        """Returns the energy of all GPUs in an iteration: `busy_j` of one GPU per rank, and the power of waiting."""
-        idle_s = time_s * self._kernels.num_ranks * pipelines - busy_s
+    def _with_waiting(self, times: Array, powers: Array, time_s: float) -> float:
+        """Returns the energy of all GPUs in an iteration, from what one GPU per rank does, and the power of waiting."""
+        busy_j, busy_s = float((times * powers).sum()), float(times.sum())
+        idle_s: float = time_s * self._kernels.num_ranks * times.shape[1] - busy_s
         return (busy_j + self.truth.blocking_power_w * idle_s) * self.gpus_per_rank
 
     def _iterate_on_nodes(self, clocks: Array, drawn: _Drawn) -> Played:
@@ -247,15 +229,14 @@ class Cluster:
             self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
             for pipeline, nodes in enumerate(self._nodes)
         ]
-        starts = np.array([pipeline_run.starts_s for pipeline_run in played]).T
-        ends = np.array([pipeline_run.ends_s for pipeline_run in played]).T
-        powers = np.array([pipeline_run.energies_j for pipeline_run in played]).T / np.maximum(ends - starts, 1e-12)
-        powers = powers / self.gpus_per_rank * drawn.powers
+        starts, ends, energies_j = (
+            np.array(each).T
+            for each in zip(*((one.starts_s, one.ends_s, one.energies_j) for one in played), strict=True)
+        )
+        powers = energies_j / np.maximum(ends - starts, 1e-12) / self.gpus_per_rank * drawn.powers
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
         for nodes, span_s in zip(self._nodes, spans, strict=True):
             nodes.wait(time_s - float(span_s))
-        busy_s, busy_j = float((ends - starts).sum()), float(((ends - starts) * powers).sum())
-        energy_j = self._with_waiting(busy_j, busy_s, len(played), time_s)
-        clocks_set = [pipeline_run.changes for pipeline_run in played]
-        return Played(starts, ends, powers, spans, time_s, energy_j, clocks_set)
+        energy_j = self._with_waiting(ends - starts, powers, time_s)
+        return Played(starts, ends, powers, spans, time_s, energy_j, [run.changes for run in played])

@@ -20,7 +20,7 @@ from pfo_fs.device.simulated.physics import PRESETS, Coefficients, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.truth import OfModel, Truth
+from pfo_fs.simulator.truth import Truth
 from pfo_fs.simulator.variation import DrawnVariation, Mixture, StepFactors, Variation
 
 _GPUS_PER_NODE = 8
@@ -66,7 +66,7 @@ class SimulatedJob:
 
 
 @dataclass(frozen=True)
-class GeneratedTruth(OfModel):
+class GeneratedTruth(Truth):
     """The truth of a job whose stages may differ in length and kind.
 
     Attributes:

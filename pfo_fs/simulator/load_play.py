@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import PlanError
@@ -27,8 +27,7 @@ _MOST_LOAD = 1e18
 _LOAD_COLUMNS = ("step", "dp_rank", "micro_batch", "load")
 
 
-@dataclass(frozen=True)
-class LoadSummary:
+class LoadSummary(NamedTuple):
     """A run whose clocks came from loads; everything relative to max clocks on the same data.
 
     Attributes:
@@ -52,27 +51,34 @@ class LoadSummary:
     margin: float
     status_text: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns everything as JSON."""
-        return dict(self.__dict__)
+    @classmethod
+    def of(
+        cls, run: Sequence[Compared], plan: Sequence[Compared], steps: Sequence[Compared], decisions: Decisions
+    ) -> LoadSummary:
+        """Returns the summary of a run, of the steps by which its plan is judged, and of the latest of `steps`."""
+        known, worst = decisions.coordinator.state, max(step.time_s / step.full_time_s - 1 for step in steps)
+        found = (*_totals(run), *_totals(plan), worst, known.balanced, decisions.begins_at, known.margin, known.text)
+        return cls(len(run), *found)
 
 
-class Totals:
-    """Steps beside those at max clocks.
+class Compared(NamedTuple):
+    """A step, and the same one at max clocks."""
 
-    Args:
-        steps: Of each step, its time and the time at max clocks, its energy and the energy at max clocks.
+    time_s: float
+    full_time_s: float
+    energy_j: float
+    full_energy_j: float
 
-    Attributes:
-        saved: Energy saved, relative.
-        late: Time lost, relative.
-        worst_late: The same of the latest step.
-    """
+    @classmethod
+    def of(cls, played: Played) -> Compared:
+        """Returns the figures of a simulated step."""
+        return cls(played.time_s, played.full_time_s, played.energy_j, played.full_energy_j)
 
-    def __init__(self, steps: Sequence[tuple[float, float, float, float]]) -> None:
-        time_s, full_s, energy_j, full_j = np.array(steps).sum(axis=0)
-        self.saved, self.late = float(1 - energy_j / full_j), float(time_s / full_s - 1)
-        self.worst_late = max(time_s / full_s - 1 for time_s, full_s, _, _ in steps)
+
+def _totals(steps: Sequence[Compared]) -> tuple[float, float]:
+    """Energy saved and time lost over some steps, relative."""
+    time_s, full_s, energy_j, full_j = np.array(steps).sum(axis=0)
+    return float(1 - energy_j / full_j), float(time_s / full_s - 1)
 
 
 def last_stage(trace: Trace) -> Trace:
@@ -202,37 +208,19 @@ class LoadPlay:
             told = [load_of_step(loads[:, lane], count) for lane in range(lanes)]  # to each pipeline's first rank
             mhz = self.decisions.clocks(iteration, [*told, *others])
             step = self._cluster.run(self._clocks(mhz[:lanes]))
-            played.append(_figures(step))
+            played.append(Compared.of(step))
             times_s = step.ends_s - step.starts_s
             waiting_w = self._cluster.truth.blocking_power_w
             energies_j = self._shape.busy_s(times_s * (step.powers_w - waiting_w)) + waiting_w * step.time_s
             ends_s = self._shape.last_ends_s(step.ends_s)
             self.decisions.add(iteration, step.time_s, ends_s.ravel(), mhz, energies_j.ravel())
-        run, state = Totals(played), self.decisions.coordinator.state
-        plan = Totals(
-            [
-                _figures(self._cluster.steady(self._clocks(choice.choose(loads)), [factors])[0])
-                for loads, factors in zip(self._loads, self._trace.table, strict=True)
-            ]
-        )
-        return LoadSummary(
-            iterations,
-            run.saved,
-            run.late,
-            plan.saved,
-            plan.late,
-            plan.worst_late,
-            state.balanced,
-            self.decisions.begins_at,
-            state.margin,
-            state.text,
-        )
+        plan = [
+            Compared.of(self._cluster.steady(self._clocks(choice.choose(loads)), [factors])[0])
+            for loads, factors in zip(self._loads, self._trace.table, strict=True)
+        ]
+        return LoadSummary.of(played, plan, plan, self.decisions)
 
     def _clocks(self, mhz: Sequence[int]) -> Array:
         return self._cluster.clocks_of(
             [{rank: [(name, clock) for name in names] for rank, names in enumerate(self._orders)} for clock in mhz]
         )
-
-
-def _figures(played: Played) -> tuple[float, float, float, float]:
-    return played.time_s, played.full_time_s, played.energy_j, played.full_energy_j

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import NamedTuple
 
@@ -30,7 +31,6 @@ class Work(NamedTuple):
 
     Attributes:
         orders: For each rank, its nodes in order.
-        before: For each node, (node, delay in s) of those on other ranks that it waits for.
         after: For each node, (node, delay in s) of those on other ranks that wait for it.
         times_s: For each node and clock number, its duration; clock 0 is the highest.
         powers_w: For each node and clock number, the power of one GPU.
@@ -38,7 +38,6 @@ class Work(NamedTuple):
     """
 
     orders: Sequence[range]
-    before: Sequence[Sequence[tuple[int, float]]]
     after: Sequence[Sequence[tuple[int, float]]]
     times_s: Sequence[Sequence[float]]
     powers_w: Sequence[Sequence[float]]
@@ -161,13 +160,15 @@ class SimulatedNodes:
             clocks_mhz: For each rank, the clock of each instruction; empty for the default clock.
             factors: For each node, by how much it takes longer than in `work`.
         """
-        nodes = len(work.before)
+        nodes = len(work.after)
         self._work, self._factors = work, factors
         self._number_of = {mhz: number for number, mhz in enumerate(work.clocks_mhz)} | {0: 0}
         self._began_s = began_s = self._now_s
         self._result = NodeIteration([0.0] * nodes, [0.0] * nodes, [0.0] * nodes)
         self._result.changes = [[] for _ in self._ranks]
-        self._missing = [len(edges) for edges in work.before]
+        self._missing = [0] * nodes
+        for later, _ in chain.from_iterable(work.after):
+            self._missing[later] += 1
         self._ready_s = [began_s] * nodes
         self._left = nodes
         self._turn += 1

@@ -16,7 +16,7 @@ a GPU model.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -32,7 +32,7 @@ from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances
 from pfo_fs.simulator.job_generator import SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.truth import OfModel
+from pfo_fs.simulator.truth import Truth
 from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
@@ -61,7 +61,7 @@ _time_of = attrgetter("time_s")
 
 
 @dataclass(frozen=True)
-class TracedStages(OfModel):
+class TracedStages(Truth):
     """The truth of stages whose lengths at the highest clock were measured; all else is that of a GPU model.
 
     Attributes:
@@ -170,8 +170,19 @@ def read_trace(
             f"{path}: {stages} stages x {micro_batches} micro-batches are more instructions than the {len(rows)} rows"
         )
     pipeline = make_pipeline(schedule, stages, micro_batches, num_ranks=num_ranks)
-    durations = _durations(path, rows, pipeline, schedule)
-    return _complete(path, pipeline, durations, dp_ranks, left_out)
+    node_of = {(i.stage, i.name, i.microbatch): node for node, i in enumerate(pipeline.instructions)}
+    seen: dict[tuple[int, int, int], _Row] = {}
+    for row in rows:
+        node = node_of.get((row.stage, row.instruction, row.micro_batch))
+        first = row if node is None else seen.setdefault((row.step, row.dp_rank, node), row)
+        if node is None or first is not row:
+            name = f"{plain_text(row.instruction, 40)!r} of micro-batch {row.micro_batch} on stage {row.stage}"
+            wrong = f"schedule {schedule} has no {name}; give another --schedule"
+            if node is not None:
+                wrong = f"step {row.step} of dp_rank {row.dp_rank} has {name} twice, first in row {first.number}"
+            raise PlanError(f"{path}: row {row.number}: {wrong}", line=row.number)
+    times = {place: row.time_s for place, row in seen.items()}
+    return _complete(path, pipeline, times, dp_ranks, left_out)
 
 
 def _read_rows(path: Path) -> list[_Row]:
@@ -205,49 +216,26 @@ def _slow_workers(rows: Iterable[_Row]) -> list[int]:
     return sorted(slow)
 
 
-def _durations(
-    path: Path, rows: Iterable[_Row], pipeline: Pipeline, schedule: str
-) -> dict[tuple[int, int], dict[int, float]]:
-    """Returns the duration of each node, by step and pipeline."""
-    nodes = {(i.stage, i.name, i.microbatch): node for node, i in enumerate(pipeline.instructions)}
-    durations_of: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        node = nodes.get((row.stage, row.instruction, row.micro_batch))
-        name = f"{plain_text(row.instruction, 40)!r} of micro-batch {row.micro_batch} on stage {row.stage}"
-        if node is None:
-            raise PlanError(f"{path}: row {row.number}: schedule {schedule} has no {name}; give another --schedule")
-        durations = durations_of[row.step, row.dp_rank]
-        if node in durations:
-            first = next(other.number for other in rows if other[1:-1] == row[1:-1])
-            again = f"row {row.number}: step {row.step} of dp_rank {row.dp_rank} has {name} twice"
-            raise PlanError(f"{path}: {again}, first in row {first}", line=row.number)
-        durations[node] = row.time_s
-    return durations_of
-
-
 def _complete(
     path: Path,
     pipeline: Pipeline,
-    durations: Mapping[tuple[int, int], Mapping[int, float]],
+    times_s: Mapping[tuple[int, int, int], float],
     dp_ranks: Sequence[int],
     left_out: Sequence[int],
 ) -> Trace:
-    """Returns the trace of the steps in which no instruction is missing."""
-    all_steps = sorted({step for step, dp_rank in durations if dp_rank in set(dp_ranks)})
-    count = len(pipeline.instructions)
-
-    def is_complete(step: int) -> bool:
-        return all(len(durations.get((step, dp_rank), ())) == count for dp_rank in dp_ranks)
-
-    steps = [step for step in all_steps if is_complete(step)]
+    """Returns the trace of the steps in which no instruction is missing, of times by step, pipeline and node."""
+    kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
+    seen = Counter((step, dp_rank) for step, dp_rank, _ in times_s)
+    taken = set(dp_ranks)
+    all_steps = sorted({step for step, dp_rank in seen if dp_rank in taken})
+    steps = [step for step in all_steps if all(seen[step, dp_rank] == len(kinds) for dp_rank in dp_ranks)]
     if not steps:
         raise PlanError(
-            f"{path}: no step has all {count} instructions of {len(dp_ranks)} pipelines: each step and dp_rank needs "
-            f"a row for every micro-batch of every stage"
+            f"{path}: no step has all {len(kinds)} instructions of {len(dp_ranks)} pipelines: each step and dp_rank "
+            f"needs a row for every micro-batch of every stage"
         )
-    nodes = range(count)
-    times = np.array([[[durations[step, dp][node] for dp in dp_ranks] for node in nodes] for step in steps])
-    kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
+    nodes = range(len(kinds))
+    times = np.array([[[times_s[step, dp, node] for dp in dp_ranks] for node in nodes] for step in steps])
     lengths_s = {
         kind: float(times[:, [node for node in nodes if kinds[node] == kind]].mean()) for kind in sorted(set(kinds))
     }

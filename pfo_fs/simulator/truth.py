@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
-from pfo_fs.errors import ConfigError
 from pfo_fs.planner import Measurement, Pipeline, Profile
-from pfo_fs.planner.longest_paths import LongestPaths, Neighbours, neighbours
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 
 
-class Truth(Protocol):
-    """The true time and energy of each instruction at each clock, without noise."""
-
-    @property
-    def gpu_name(self) -> str:
-        """The name of the GPUs."""
-
-    @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Clocks on offer, highest first."""
-
-    @property
-    def blocking_power_w(self) -> float:
-        """The power of a waiting GPU, in W."""
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock on offer."""
-
-
-class OfModel:
-    """What all truths of a GPU model have in common; a dataclass of it has the field `model`.
+class Truth(ABC):
+    """The true time and energy of each instruction at each clock, without noise; all else is that of a GPU model.
 
     Attributes:
         slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
@@ -59,9 +39,13 @@ class OfModel:
         """The power of a waiting GPU, in W."""
         return self.model.blocking_power_w
 
+    @abstractmethod
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        """Time and energy of an instruction at a clock on offer."""
+
 
 @dataclass(frozen=True)
-class ModelTruth(OfModel):
+class ModelTruth(Truth):
     """The truth of a kind of GPU; the last of `num_stages` stages takes longer."""
 
     model: GpuModel
@@ -75,40 +59,26 @@ class ModelTruth(OfModel):
         return Measurement(mhz, time_s, time_s * of_kind.power_w(mhz))
 
 
-class ProfileTruth:
-    """The truth of a measured profile: its means are taken as exact.
-
-    Raises:
-        ConfigError: The instructions have no clock in common.
-    """
-
-    gpu_name = "simulated"
+class ProfileTruth(Truth):
+    """The truth of a measured profile, at clocks that were measured for all instructions: its means are exact."""
 
     def __init__(self, profile: Profile, blocking_power_w: float) -> None:
-        tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
-        common = set.intersection(*(set(table) for table in tables.values()))
-        if not common:
-            raise ConfigError(f"{profile.source}: no clock was measured for all instructions")
-        self.clocks_mhz: tuple[int, ...] = tuple(sorted(common, reverse=True))
-        self.blocking_power_w = blocking_power_w
-        self._tables = tables
+        self._tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
+        common = set.intersection(*(set(table) for table in self._tables.values()))
+        self.model = GpuModel("", tuple(sorted(common, reverse=True)), (0.0, 0.0), blocking_power_w, {}, {})
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock.
-
-        Raises:
-            ConfigError: The profile does not have the instruction at this clock.
-        """
-        try:
-            return self._tables[stage, instruction][mhz]
-        except KeyError:
-            raise ConfigError(f"the profile has no {instruction} of stage {stage} at {mhz} MHz") from None
+        """Time and energy of an instruction at a clock."""
+        return self._tables[stage, instruction][mhz]
 
 
 class KernelTables:
     """Times, powers and dependencies of a pipeline's instructions; all constant.
 
     Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
+
+    Attributes:
+        paths: The longest paths, with delays between ranks.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -117,8 +87,7 @@ class KernelTables:
         nodes = len(pipeline.instructions)
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
         edges = [(first, then, delay_s * (ranks[first] != ranks[then])) for first, then, _ in pipeline.edges]
-        self._paths = LongestPaths(pipeline.topological, edges)
-        before, after = neighbours(nodes, edges)
+        self.paths = LongestPaths(pipeline.topological, edges)
         kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
         number = {kind: n for n, kind in enumerate(kinds)}
         self._kind: Array = np.array([number[i.stage, i.name] for i in pipeline.instructions])
@@ -128,21 +97,18 @@ class KernelTables:
         self._powers: Array = np.array([[m.energy_j / m.time_s for m in row] for row in table])
         firsts = set(pipeline.first_nodes[:-1])
         self._before_in_rank: Array = np.array([node if node in firsts else node - 1 for node in range(nodes)])
-        self._work = self._work_of(before, after, ranks, truth)
         self._is_first: Array = np.array([node in firsts for node in range(nodes)])
-
-    def _work_of(self, before: Neighbours, after: Neighbours, ranks: list[int], truth: Truth) -> Work:
-        firsts = [ranks.index(rank) for rank in range(self.num_ranks)] + [len(ranks)]
-        kinds = self._kind.tolist()
-        times, powers = self._times.tolist(), self._powers.tolist()
-        return Work(
-            [range(first, end) for first, end in pairwise(firsts)],
-            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(before)],
-            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(after)],
-            [times[kind] for kind in kinds],
-            [powers[kind] for kind in kinds],
+        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
+        for first, then, delay in edges:
+            if ranks[first] != ranks[then]:
+                after[first].append((then, delay))
+        self._work = Work(
+            [range(first, end) for first, end in pairwise(pipeline.first_nodes)],
+            after,
+            self._times[self._kind].tolist(),
+            self._powers[self._kind].tolist(),
             truth.clocks_mhz,
-            kinds,
+            self._kind.tolist(),
             ranks,
         )
 
@@ -189,10 +155,6 @@ class KernelTables:
     def at_the_highest_clocks(self) -> tuple[Array, Array]:
         """Returns the durations in s and the powers in W of all instructions at max clocks: (nodes, 1)."""
         return self._times[self._kind, 0][:, None], self._powers[self._kind, 0][:, None]
-
-    def ends(self, times: Array) -> Array:
-        """Returns when instructions of the given durations end, in s from the begin of the iteration."""
-        return self._paths.ends(times).ends_s
 
 
 def _in_force(requested: Sequence[int]) -> list[int]:

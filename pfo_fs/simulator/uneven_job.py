@@ -19,7 +19,7 @@ from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.simulator.load_play import Decisions, LoadSummary, Totals
+from pfo_fs.simulator.load_play import Compared, Decisions, LoadSummary
 from pfo_fs.user_files import csv_table
 
 MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
@@ -122,23 +122,9 @@ def play(
         powers_w = np.array([curve.power_w(clock) for clock in mhz])
         step_j = work_s * powers_w + (time_s - work_s) * gpu.blocking_power_w
         full_j = full_s * curve.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
-        history.append((time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
+        history.append(Compared(time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
         decisions.add(number, time_s, work_s, mhz, step_j)
-    state = coordinator.state
-    run, plan = Totals(history), Totals(history[len(history) // 2 :])
-    summary = LoadSummary(
-        len(history),
-        run.saved,
-        run.late,
-        plan.saved,
-        plan.late,
-        run.worst_late,
-        state.balanced,
-        decisions.begins_at,
-        state.margin,
-        state.text,
-    )
-    return summary, state
+    return LoadSummary.of(history, history[len(history) // 2 :], history, decisions), coordinator.state
 
 
 def _works(step: Step, squares: float) -> Array:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clock import replace_time
@@ -131,19 +132,39 @@ def no_answer(done: subprocess.CompletedProcess[str], text: str) -> None:
     assert text in done.stderr
 
 
-def test_without_lower_clocks_there_is_nothing_to_measure(tmp_path: Path) -> None:
-    no_answer(check(playing(tmp_path, "all: 1410\n")), "no schedule with lower clocks")
+@pytest.mark.parametrize(
+    ("options", "arguments", "meanwhile", "said"),
+    [
+        ({"yaml": "all: 1410\n"}, (), None, "no schedule with lower clocks"),
+        ({"mute_ranks": {2}}, ("--steps", 8), None, "rank 2 measured nothing"),
+        ({}, (), lambda play: say_yaml(play, "all: 1305\n"), "another schedule came into force"),
+        ({}, (), Play.end, "the job has ended"),
+        ({}, ("--steps", 5000), None, "at most 2,048 steps"),
+    ],
+)
+def test_why_there_is_no_answer_is_said(
+    tmp_path: Path,
+    options: dict[str, Any],
+    arguments: tuple[object, ...],
+    meanwhile: Callable[[Play], object] | None,
+    said: str,
+) -> None:
+    play = playing(tmp_path, **{"yaml": SLOWER_BY_ONE_PERCENT, **options})
+    happens = lambda looks: meanwhile(play) if meanwhile is not None and looks == 10 else None  # noqa: E731
+    no_answer(check(play, *arguments, meanwhile=happens), said)
+
+
+def test_a_job_that_is_not_there_or_switched_off_has_no_answer(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
+    no_answer(pfo_fs("check", "another", "-d", tmp_path), "is not a job in")
+    OffSwitch(play.folder.files).turn_off(play.folder.job_id, "")
+    no_answer(check(play), "switched off")
 
 
 def test_without_a_daemon_nothing_is_asked_for(tmp_path: Path) -> None:
     play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
     no_answer(pfo_fs("check", play.folder.job_id, "-d", tmp_path), "gives a sign of life")
     assert layout.CHECK not in play.folder.names()
-
-
-def test_a_job_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
-    playing(tmp_path)
-    no_answer(pfo_fs("check", "another", "-d", tmp_path), "is not a job in")
 
 
 def test_a_second_check_is_refused_while_the_first_waits(tmp_path: Path) -> None:
@@ -159,31 +180,6 @@ def test_a_check_that_the_coordinator_does_not_begin_is_taken_back(tmp_path: Pat
     play.daemon_runs = False
     no_answer(check(play, "--timeout", 5), "did not begin within 5 s")
     assert layout.CHECK not in play.folder.names()
-
-
-def test_ranks_that_measure_nothing_are_named(tmp_path: Path) -> None:
-    no_answer(check(playing(tmp_path, SLOWER_BY_ONE_PERCENT, mute_ranks={2}), "--steps", 8), "rank 2 measured nothing")
-
-
-def test_an_edit_by_a_person_ends_the_check(tmp_path: Path) -> None:
-    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    done = check(play, meanwhile=lambda looks: say_yaml(play, "all: 1305\n") if looks == 10 else None)
-    no_answer(done, "another schedule came into force")
-
-
-def test_the_end_of_the_job_ends_the_check(tmp_path: Path) -> None:
-    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    no_answer(check(play, meanwhile=lambda looks: play.end() if looks == 10 else None), "the job has ended")
-
-
-def test_more_steps_than_a_result_can_hold_are_refused(tmp_path: Path) -> None:
-    no_answer(check(playing(tmp_path, SLOWER_BY_ONE_PERCENT), "--steps", 5000), "at most 2,048 steps")
-
-
-def test_a_job_that_is_switched_off_is_at_default_clocks(tmp_path: Path) -> None:
-    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    OffSwitch(play.folder.files).turn_off(play.folder.job_id, "")
-    no_answer(check(play), "switched off")
 
 
 # ---- a coordinator that dies, and requests that nobody should have written

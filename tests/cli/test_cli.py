@@ -141,15 +141,6 @@ def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     assert json.loads(pfo_fs("status", tmp_path, "--json").stdout)["daemon"]["alive"] is False
 
 
-def test_the_shared_directory_is_named_by_argument_option_or_environment(running: JobFolder, tmp_path: Path) -> None:
-    for done in (
-        pfo_fs("status", tmp_path),
-        pfo_fs("status", "-d", tmp_path),
-        pfo_fs("status", PFO_FS_SHARED_DIR=str(tmp_path)),
-    ):
-        assert running.job_id in done.stdout
-
-
 def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(
     running: JobFolder, tmp_path: Path
 ) -> None:

@@ -126,23 +126,6 @@ def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     assert "Traceback" not in done.stderr
 
 
-def test_an_option_that_cannot_be_is_wrong_usage(profile: Path) -> None:
-    assert pfo_fs(*arguments(profile, "--format", "xml")).returncode == 2
-
-
-def test_brackets_in_a_message_are_printed(tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(tmp_path / "[bold]none.csv"))
-    assert "[bold]none.csv" in done.stderr
-
-
-def test_a_bad_profile_is_named_with_row_and_column(tmp_path: Path) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text("stage,instruction,frequency,time,energy\n0,forward,1410,nan,3\n")
-    done = pfo_fs(*arguments(path))
-    assert done.returncode == 1
-    assert "row 2, column time" in done.stderr
-
-
 def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
     pytest.importorskip("lowtime")
     file = shared_data / "profiles" / "gpt3-175b+a100_sxm_bf16.csv"

@@ -83,9 +83,3 @@ def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
     printed = json.loads(pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").stdout)
     assert len(printed["iterations"]) == 40
     assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
-
-
-def test_a_job_drawn_from_a_seed_is_simulated() -> None:
-    done = pfo_fs("simulate", "--generated", 4, "--iterations", 3, "--json")
-    assert len(json.loads(done.stdout)["iterations"]) == 3
-    assert "gpipe 6x6" in done.stderr

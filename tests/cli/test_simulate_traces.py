@@ -50,13 +50,6 @@ def test_any_job_is_simulated_with_the_step_factors_of_a_run(tmp_path: Path, job
     assert ratios == [pytest.approx(1.0, rel=0.02), pytest.approx(3.0, rel=0.15)]
 
 
-def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path) -> None:
-    path = write_trace(tmp_path / "job.csv", [(0, 0, 0, "forward", 0, -1.0)])
-    done = simulate("--trace", path)
-    assert done.returncode == 1
-    assert "row 2, column time_s: '-1.0'" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -96,11 +96,6 @@ def test_arguments_and_yaml_with_a_slowdown_in_percent_are_refused(refuses: Call
         refuses()
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 1.05, 2.0])
-def test_a_slowdown_that_may_be_meant_is_taken(slowdown: float) -> None:
-    assert target_of(slowdown, None, None).slowdown == slowdown
-
-
 def test_a_percentage_is_refused_with_the_slowdown_that_it_means(tmp_path: Path) -> None:
     done = run("target", make_job(tmp_path, 1).location, "--slowdown", "5%")
     assert done.exit_code == 2
@@ -141,7 +136,7 @@ def test_a_model_that_cannot_be_simulated_is_refused_with_those_that_can(monkeyp
         *(["report"], ["status"], ["prune"], ["off", "--all"], ["off", "{job}"], ["straggler", "{job}", "--gone"]),
     ],
 )
-def test_every_command_takes_the_directory_as_its_last_argument_and_as_an_option(
+def test_every_command_takes_the_directory_as_its_last_argument_as_an_option_and_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,6 +145,9 @@ def test_every_command_takes_the_directory_as_its_last_argument_and_as_an_option
     as_argument, as_option = run(*parts, tmp_path / "pfo"), run(*parts, "-d", tmp_path / "pfo")
     assert (as_argument.exit_code, as_argument.output) == (as_option.exit_code, as_option.output)
     assert run(*parts, tmp_path / "pfo", "-d", tmp_path).exit_code == 2
+    monkeypatch.setenv("PFO_FS_SHARED_DIR", str(tmp_path / "pfo"))
+    by_environment = run(*parts)
+    assert (as_option.exit_code, as_option.output) == (by_environment.exit_code, by_environment.output)
 
 
 def test_the_word_all_is_no_part_of_a_jobs_name(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.load_steps import LoadSteps
 from pfo_fs.integrations.pipeline_marks import PipelineMarks, attach_pipeline
 from pfo_fs.planner import Instruction, make_pipeline
-from pfo_fs.planner.pipeline_schedules import interleaved
 from pfo_fs.training import optimizer
 
-ORDER = interleaved(4, 2, 2)[0]  # stages 0 and 2
+ORDER = make_pipeline("interleaved", 4, 2, num_ranks=2).orders[0]  # stages 0 and 2
 
 
 class FakeOptimizer:
@@ -120,7 +119,7 @@ def test_an_order_that_has_changed_is_told_once_it_has_run_for_some_steps_in_a_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "PFOFileOptimizer", FakeOptimizer)
-    orders = {number: interleaved(4, number, 2) for number in (2, 4, 6)}
+    orders = {number: make_pipeline("interleaved", 4, number, num_ranks=2).orders for number in (2, 4, 6)}
     attached = attach_pipeline(adapter_of(orders=orders[2]), "unused", world_size=1, strict=True)
     opt = attached.optimizer
 

@@ -10,7 +10,7 @@ import pytest
 from clock import replace_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_problems import small_problems
+from planner_problems import measured_mhz, small_problems
 
 from pfo_fs.planner import (
     Measurement,
@@ -27,8 +27,7 @@ _EXACT = 1e-9
 
 
 def every_plan(problem: Problem) -> list[Plan]:
-    rows = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz for i in problem.pipeline.instructions]
-    return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*rows)]
+    return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*measured_mhz(problem))]
 
 
 def with_costs(problem: Problem, driver_s: float, late_s: float = 0.0) -> Problem:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from planner_problems import published, random_profile
+from planner_problems import options_of, published, random_profile
 
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner import (
@@ -90,7 +90,7 @@ def test_later_than_least_energy_a_deadline_changes_nothing(planner: Planner) ->
 def test_a_straggler_is_waited_for_at_the_clocks_that_cost_least(planner: Planner) -> None:
     straggler_s = 2 * planner.slowest_s
     plan = planner.at(straggler=straggler_s)
-    slowest = [choices.frequencies_mhz[-1] for choices in planner.problem.choices]
+    slowest = [choices.frequencies_mhz[-1] for choices in options_of(planner.problem)]
     assert plan.energy_j == pytest.approx(Plan(planner.problem, tuple(slowest), "", 1.0).energy_over(straggler_s))
     assert plan.energy_j <= planner.at(deadline=straggler_s).energy_over(straggler_s)
     assert plan.average_power_w == pytest.approx(plan.energy_j / straggler_s)

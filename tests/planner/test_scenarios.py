@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_problems import problems, random_profile
+from planner_problems import measured_mhz, problems, random_profile
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
@@ -38,8 +38,7 @@ def scenarios_of(problem: Problem, seed: int, iterations: int, groups: list[int]
 
 def random_clocks(problem: Problem, groups: int, seed: int) -> list[list[int]]:
     rng = random.Random(seed)
-    rows = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz for i in problem.pipeline.instructions]
-    return [[rng.choice(row) for row in rows] for _ in range(groups)]
+    return [[rng.choice(row) for row in measured_mhz(problem)] for _ in range(groups)]
 
 
 def small_problem(seed: int, costs: SwitchCosts = COSTS[0], clocks: int = 5) -> Problem:
@@ -78,11 +77,9 @@ def test_weights_are_by_how_much_the_mean_time_grows(problem: Problem, seed: int
     mean_s = scenarios.iteration_times_s(clocks).mean()
     more_s = 1e-7
     for node in random.Random(seed).sample(range(scenarios.nodes), 2):
-        choices = problem.measured_by_kind[problem.pipeline.instructions[node][:2]]
         for pipeline in groups:
             longer = scenarios.full_s.copy()
-            time_s = dict(zip(choices.frequencies_mhz, choices.times_s, strict=True))
-            ratio = time_s[clocks[pipeline][node]] / time_s[max(time_s)]
+            ratio = problem.table.ratio[problem.table.kind[node], problem.table.number[clocks[pipeline][node]]]
             longer[:, node, pipeline] += more_s / ratio
             grown_s = Scenarios(problem, longer, groups).iteration_times_s(clocks).mean() - mean_s
             assert grown_s / more_s == pytest.approx(weights[node, pipeline], abs=1e-6)
@@ -250,7 +247,7 @@ def test_a_pipeline_that_surely_waits_for_another_wins_no_time_by_higher_clocks(
     problem = small_problem(3)
     full_s = np.repeat(nominal_s(problem)[None, :, None], 2, axis=2)
     scenarios = Scenarios(problem, full_s * np.array([1.0, shorter]), [0, 1])
-    lowest = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz[-1] for i in problem.pipeline.instructions]
+    lowest = [clocks_mhz[-1] for clocks_mhz in measured_mhz(problem)]
     mean_s = float(scenarios.iteration_times_s().mean())
     found = ScenarioDescent(scenarios).improve(scenarios.numbers([lowest, lowest]), 1.05 * mean_s)
     assert found is not None

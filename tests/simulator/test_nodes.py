@@ -36,7 +36,6 @@ def pipeline(ranks_s: Sequence[Sequence[float]]) -> Work:
     durations_s = [duration_s for rank in ranks_s for duration_s in rank]
     return Work(
         orders=[range(rank * count, (rank + 1) * count) for rank in range(len(ranks_s))],
-        before=[[(node - count, 0.0)] if node >= count else [] for node in nodes],
         after=[[(node + count, 0.0)] if node + count < len(nodes) else [] for node in nodes],
         times_s=[[duration_s * (0.3 + 0.7 * 1410 / mhz) for mhz in CLOCKS_MHZ] for duration_s in durations_s],
         powers_w=[[400.0, 320.0, 250.0, 210.0] for _ in nodes],
@@ -56,7 +55,7 @@ def nodes_of(physics: NodePhysics, ranks: int = 1, **options: int) -> SimulatedN
 
 def run(nodes: SimulatedNodes, work: Work, clocks_mhz: Sequence[Sequence[int]], times: int = 1) -> NodeIteration:
     for _ in range(times):
-        result = nodes.run(work, clocks_mhz, [1.0] * len(work.before))
+        result = nodes.run(work, clocks_mhz, [1.0] * len(work.after))
         nodes.wait(0.3)
     return result
 
@@ -150,8 +149,8 @@ def test_without_a_plan_no_call_is_made() -> None:
 def test_an_iteration_keeps_the_order_of_a_pipeline() -> None:
     work = pipeline([[0.1] * 5, [0.05] * 5, [0.2] * 5])
     result = run(nodes_of(PRESETS["A100 node"], ranks=3), work, [[900] * 5, [1410] * 5, [1200] * 5], 2)
-    for node, edges in enumerate(work.before):
-        assert all(result.starts_s[node] >= result.ends_s[earlier] for earlier, _ in edges)
+    for node, edges in enumerate(work.after):
+        assert all(result.starts_s[later] >= result.ends_s[node] for later, _ in edges)
     for order in work.orders:
         assert all(result.starts_s[later] >= result.ends_s[earlier] for earlier, later in pairwise(order))
 
