@@ -185,8 +185,8 @@ class PlanJudge:
         late, late_error = expected_offset(later, of_times, ERROR_OF_TIME, shares_curves=False)
         more_saved, saved_error = expected_offset(saved, of_powers, ERROR_OF_SAVING, shares_curves=True)
         late_error = math.hypot(late_error, _LEAST_ERROR)
-        # No plan is faster than max clocks, unless the curves say so (some boards are slower at the highest clock): where
-        # it was measured to be, those had more work, or clocks acted late.
+        # No plan is faster than max clocks, unless the curves say so (some boards are slower at the highest clock):
+        # where it was measured to be, those had more work, or clocks acted late.
         late = max(late, min(0.0, -own.slower))
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
