@@ -24,6 +24,7 @@ class PyPfoFs(PythonPackage):
         "py-msgspec@0.19:",
         "py-numpy@1.24:",
         "py-nvidia-ml-py@12:",
+        "py-pandas@2.2:",
         "py-prometheus-client@0.20:",
         "py-pydantic@2.8:",
         "py-pydantic-settings@2.4:",

@@ -14,7 +14,7 @@ from importlib import import_module
 # Before numpy is loaded: threads of its libraries would not outlive a fork, and one processor for a job is enough.
 os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
 for name in (
-    *("numpy", "numpy.random", "highspy"),
+    *("numpy", "numpy.random", "pandas", "highspy"),
     *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler", "pfo_fs.coordination.remote_policy"),
 ):
     with suppress(ImportError):

@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from statistics import fmean, stdev
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.profile_csv import COLUMNS, Row, read_rows, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, read_table, write_table
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """Power of a GPU that waits for other GPUs (NCCL's kernels run while they wait), in W, by a word of the GPU's name.
@@ -27,7 +24,7 @@ cannot be used instead.
 Kind: TypeAlias = tuple[int, str]
 """(stage, instruction): instructions of one kind differ in their micro-batch only, and share their options."""
 
-_TIME_SCATTER, _ENERGY_SCATTER = 0.15, 0.25
+_MOST_SCATTER = {"time": 0.15, "energy": 0.25}
 """Standard deviation of the rows of one key, relative, that can be noise."""
 _OTHER_UNIT = 100.0
 """Values of one key that differ by a larger factor are in several units."""
@@ -42,11 +39,16 @@ class Measurement:
     Attributes:
         time_s: Mean duration in seconds.
         energy_j: Mean energy of one GPU in joules.
+        time_spread_s: Standard deviation over the rows that were averaged; 0 for a single row.
+        energy_spread_j: The same in joules.
     """
 
     frequency_mhz: int
     time_s: float
     energy_j: float
+    time_spread_s: float = 0.0
+    energy_spread_j: float = 0.0
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Profile:
             for (stage, name), measurements in self.measurements.items()
             for m in measurements
         )
-        Path(path).write_text(table_text(rows, COLUMNS), encoding="utf-8", newline="")
+        write_table(path, rows, COLUMNS)
 
 
 def blocking_power_w(gpu_name: str) -> float:
@@ -113,50 +115,55 @@ def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profi
     """Reads a profile CSV, in any form of `profile_csv`; rows of one (stage, instruction, frequency) are averaged.
 
     Args:
-        path: The file; with `text`, which is then its content, the begin of messages.
+        path: The file; with `text`, the begin of messages.
+        text: The file's content, if it is at hand.
 
     Raises:
         PlanError: The file cannot be read; a row cannot be right (the message names row and column); values of one
             key, or of neighbouring clocks, differ by more than they can; there are no rows, or a stage is missing.
     """
-    rows, others = read_rows(path, text)
-    source = str(path)
-    groups: dict[tuple[Kind, int], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[(row.stage, row.instruction), row.frequency_mhz].append(row)
-    kinds: dict[Kind, list[Measurement]] = defaultdict(list)
-    for (kind, mhz), same in groups.items():
-        _refuse_mixtures(same, others, source)
-        mean_s, mean_j = fmean(row.time_s for row in same), fmean(row.energy_j for row in same)
-        kinds[kind].append(Measurement(mhz, mean_s, mean_j))
-    order = list(dict.fromkeys(row.instruction for row in rows))
-    measurements = {}
-    for kind in sorted(kinds, key=lambda kind: (kind[0], order.index(kind[1]))):
-        measurements[kind] = sorted(kinds[kind], key=lambda m: -m.frequency_mhz)
-        _refuse_jumps(*kind, measurements[kind], source)
-    return Profile(measurements, source)
-
-
-def _refuse_mixtures(same: Sequence[Row], others: Sequence[str], source: str) -> None:
-    """Refuses rows of one key that scatter more than noise: their mean would be that of no configuration."""
-    for column, values, most in (
-        ("time", [row.time_s for row in same], _TIME_SCATTER),
-        ("energy", [row.energy_j for row in same], _ENERGY_SCATTER),
+    table, source = read_table(path, text), str(path)
+    keys = ["stage", "instruction", "frequency"]
+    groups = table.groupby(keys, sort=False)[["time", "energy"]]
+    means, spreads, rows = groups.mean(), groups.std().fillna(0.0), groups.size()
+    _refuse_mixtures(table, means, spreads, source)
+    kinds: dict[Kind, list[Measurement]] = {}
+    for (stage, instruction, mhz), (time_s, energy_j), (time_spread_s, energy_spread_j), count in zip(
+        means.index, means.to_numpy().tolist(), spreads.to_numpy().tolist(), rows.tolist(), strict=True
     ):
-        if len(values) < 2 or stdev(values) <= most * fmean(values):
+        kinds.setdefault((int(stage), instruction), []).append(
+            Measurement(int(mhz), time_s, energy_j, time_spread_s, energy_spread_j, count)
+        )
+    for (stage, instruction), measured in kinds.items():
+        _refuse_jumps(stage, instruction, sorted(measured, key=lambda m: -m.frequency_mhz), source)
+    order = {instruction: number for number, instruction in enumerate(table["instruction"].unique())}
+    return Profile(
+        {
+            kind: sorted(kinds[kind], key=lambda m: -m.frequency_mhz)
+            for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))
+        },
+        source,
+    )
+
+
+def _refuse_mixtures(table: Any, means: Any, spreads: Any, source: str) -> None:
+    """Refuses rows of one key that scatter more than noise: their mean would be that of no configuration."""
+    for column, most in _MOST_SCATTER.items():
+        apart = spreads[column] > most * means[column]
+        if not apart.any():
             continue
-        least, largest = min(values), max(values)
-        first = same[0]
-        early, late = sorted(same[values.index(value)].line for value in (least, largest))
+        stage, instruction, mhz = apart.idxmax()
+        same = table[(table[["stage", "instruction", "frequency"]] == [stage, instruction, mhz]).all(axis=1)][column]
+        early, late = sorted((int(same.idxmin()), int(same.idxmax())))
+        dropped = ", ".join(table.attrs.get("dropped", ()))
         advice = "keep the rows of one configuration"
-        if largest > _OTHER_UNIT * least:
+        if same.max() > _OTHER_UNIT * same.min():
             advice = "are all of them in the same unit?"
-        elif others:
-            advice += f". The file has also the column {', '.join(others[:8])}: are these several configurations?"
+        elif dropped:
+            advice += f". The file has also the column {dropped}: are these several configurations?"
         raise PlanError(
-            f"{source}: row {late}, column {column}: {first.instruction} of stage {first.stage} at "
-            f"{first.frequency_mhz} MHz has several rows, of {least:.4g} to {largest:.4g} (rows {early} and {late}), "
-            f"which is more than noise; {advice}",
+            f"{source}: row {late}, column {column}: {instruction} of stage {stage} at {mhz} MHz has several rows, of "
+            f"{same.min():.4g} to {same.max():.4g} (rows {early} and {late}), which is more than noise; {advice}",
             line=late,
         )
 

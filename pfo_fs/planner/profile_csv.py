@@ -1,77 +1,151 @@
-"""Profiles as CSV: the only module that reads and writes them.
+"""Profiles as CSV: the only module that reads and writes them, as tables of pandas.
 
 All forms have Zeus's five columns: `stage,instruction,frequency,time,energy` (MHz, s, J; one GPU, one micro-batch).
 Zeus's own profiler puts `rank,dp_rank,pp_rank,tp_rank` in front. A job of this library adds the errors of each row
-(`time_error,power_error`, both relative, and `count`) and the power of a waiting GPU (`waiting_power`, W). Only the
-five are read.
+(`time_error,power_error`, both relative, and `count`) and the power of a waiting GPU (`waiting_power`, W).
+
+pandas takes 0.3 s to import, so functions import it: training and an idle daemon never load it.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
-from pfo_fs.user_files import csv_table
+from pfo_fs.arrays import np
+from pfo_fs.errors import PlanError
+from pfo_fs.user_files import DECIMAL_COMMA, csv_table
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 RANK_COLUMNS = ("rank", "dp_rank", "pp_rank", "tp_rank")
 MEASURED_COLUMNS = ("time_error", "power_error", "count", "waiting_power")
-TIMES_S, ENERGIES_J = (1e-9, 1e5), (1e-9, 1e9)
-"""No instruction takes less or more."""
+MAX_STAGES = 4096
 
-_MOST_STAGES, _MOST_NAME = 4096, 64
+_MAX_NAME = 64
 _CLOCKS_MHZ = (50, 20_000)
+_RANKS = (0, 10_000_000)
+_LONGEST_S, _MOST_J = 1e5, 1e9
+_LARGEST = 1e9
+"""A larger value in an optional column counts as missing."""
 
 
-class Row(NamedTuple):
-    """A row of a profile, and its line in the file."""
-
-    stage: int
-    instruction: str
-    frequency_mhz: int
-    time_s: float
-    energy_j: float
-    line: int
-
-
-def read_rows(source: str | os.PathLike[str], text: str | None = None) -> tuple[list[Row], list[str]]:
-    """Returns the rows of a profile, and the names of columns that no form of it has.
+def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
+    """Returns the rows of a profile as a pandas DataFrame, checked, with the file's line numbers as its index.
 
     Args:
-        source: The file; with `text`, which is then its content, the begin of messages.
+        source: The file; with `text`, the begin of messages.
+        text: The file's content, if it is at hand.
+
+    Returns:
+        The five columns as int, lower-case str, int, float, float; and those of the other known columns that the text
+        has: ranks as int, the rest as float with NaN where a cell holds no usable number.
 
     Raises:
-        PlanError: The file cannot be read, is too large, or lacks a column, or a row cannot be right; the message names
-            row and column.
+        PlanError: The file cannot be read, is too large, or has no such columns, or a row cannot be right; the message
+            names row and column.
     """
-    rows = []
-    with csv_table(source, COLUMNS, "a profile", text=text) as table:
-        for stage, instruction, mhz, time_s, energy_j in table:
-            if not 0 < len(instruction) <= _MOST_NAME:
-                table.wrong("instruction", instruction, "is not a name")
-            clock = table.number("frequency", mhz, *_CLOCKS_MHZ, "a clock in MHz (not in Hz, kHz or GHz)")
-            if not clock.is_integer():
-                table.wrong("frequency", mhz, "is not a whole number of MHz")
-            rows.append(
-                Row(
-                    table.whole("stage", stage, _MOST_STAGES - 1),
-                    instruction.lower(),
-                    int(clock),
-                    table.number("time", time_s, *TIMES_S, "a number of seconds"),
-                    table.number("energy", energy_j, *ENERGIES_J, "a number of joules"),
-                    table.line,
-                )
-            )
-    return rows, [name for name in table.others if name not in (*RANK_COLUMNS, *MEASURED_COLUMNS)]
+    frame, source = _cells(source, text), str(source)
+    _require(frame["instruction"].str.len().between(1, _MAX_NAME), frame, "instruction", source, "is not a name")
+    frame["instruction"] = frame["instruction"].str.lower()
+    _whole_numbers(frame, "stage", (0, MAX_STAGES - 1), "a stage", source)
+    hint = "; clocks are in MHz here, not in Hz, kHz or GHz"
+    _whole_numbers(frame, "frequency", _CLOCKS_MHZ, "a clock in MHz", source, hint)
+    check_measured(frame, source)
+    for column in RANK_COLUMNS:
+        if column in frame:
+            _whole_numbers(frame, column, _RANKS, "a rank", source)
+    for column in MEASURED_COLUMNS:
+        if column in frame:
+            frame[column] = _numbers_or_nan(frame[column])
+    return frame
 
 
-def table_text(rows: Iterable[Sequence[object]], columns: Sequence[str], digits: int = 17) -> str:
-    """Returns rows as the text of a CSV, numbers with so many significant digits; None is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([f"{x:.{digits}g}" if isinstance(x, float) else x for x in row] for row in rows)
-    return text.getvalue()
+def check_measured(frame: Any, source: str) -> None:
+    """Makes numbers of the columns `time` (s) and `energy` (J).
+
+    Raises:
+        PlanError: A value is not finite, not above zero or larger than any measurement; the message names its row.
+    """
+    for column, unit, most in (("time", "s", _LONGEST_S), ("energy", "J", _MOST_J)):
+        cells, frame[column] = frame[column], _numbers(frame, column, source)
+        _require(frame[column] > 0, frame, column, source, f"{unit} is not above zero", cells)
+        _require(frame[column] <= most, frame, column, source, f"{unit} is more than {most:g} {unit}", cells)
+
+
+def table_text(rows: Iterable[Sequence[Any]], columns: Sequence[str], digits: int | None = None) -> str:
+    """Returns rows as the text of a CSV.
+
+    Args:
+        digits: Significant digits of floating-point numbers; None for all of them.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame.from_records(list(rows), columns=list(columns))
+    text: str = frame.to_csv(index=False, lineterminator="\n", float_format=digits and f"%.{digits}g")
+    return text
+
+
+def write_table(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> None:
+    """Writes rows to a CSV file, in the form of `table_text`."""
+    Path(path).write_text(table_text(rows, columns), encoding="utf-8", newline="")
+
+
+def _cells(source: str | os.PathLike[str], text: str | None) -> Any:
+    """The known columns as text."""
+    import pandas as pd
+
+    lines, rows = [], []
+    with csv_table(source, COLUMNS, "a profile", optional=(*RANK_COLUMNS, *MEASURED_COLUMNS), text=text) as table:
+        for cells in table:
+            lines.append(table.line)
+            rows.append(cells)
+    frame = pd.DataFrame(rows, index=pd.Index(lines, dtype="int64"), columns=pd.Index(table.names), dtype=object)
+    frame.attrs["dropped"] = table.others[:8]
+    return frame
+
+
+def _require(good: Any, frame: Any, column: str, source: str, wrong: str, cells: Any = None) -> None:
+    """Raises for the first row that is not good."""
+    if not good.all():
+        row = int((~good).idxmax())
+        cell = str((frame[column] if cells is None else cells)[row])[:40]
+        raise PlanError(f"{source}: row {row}, column {column}: {cell!r} {wrong}", line=row)
+
+
+def _numbers(frame: Any, column: str, source: str) -> Any:
+    """A column as finite numbers, exactly as Python's own `float` reads them."""
+    try:
+        numbers = frame[column].astype(float)
+    except ValueError:
+        bad = frame[column].map(_is_not_a_number)
+        comma = bool(DECIMAL_COMMA.fullmatch(str(frame[column][int(bad.idxmax())])))
+        wrong = "has a decimal comma; write a point" if comma else "is not a number"
+        _require(~bad, frame, column, source, wrong)
+        raise
+    _require(np.isfinite(numbers), frame, column, source, "is not a measurement; leave the row out")
+    return numbers
+
+
+def _is_not_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
+
+
+def _whole_numbers(frame: Any, column: str, limits: tuple[int, int], what: str, source: str, hint: str = "") -> None:
+    least, most = limits
+    numbers = _numbers(frame, column, source)
+    good = (numbers == numbers.round()) & numbers.between(least, most)
+    _require(good, frame, column, source, f"is not {what} from {least} to {most}{hint}")
+    frame[column] = numbers.astype("int64")
+
+
+def _numbers_or_nan(cells: Any) -> Any:
+    import pandas as pd
+
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    return numbers.where(numbers.between(0, _LARGEST))

@@ -6,15 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, Joules, Megahertz, ProfilingResult, RankInfo, RankNumber, Seconds
-from pfo_fs.planner.profile_csv import COLUMNS, ENERGIES_J, RANK_COLUMNS, TIMES_S, table_text
-
-_INSTRUCTIONS = ("forward", "backward")
+from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, check_measured, table_text
 
 
 class OfflineProfilingResult(BaseModel):
@@ -73,13 +70,15 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
             PlanError: A rank or a result is missing, a result does not have the instructions of its schedule, or a time
                 or an energy cannot be right.
         """
+        import pandas as pd
+
         sums: dict[tuple[int, str, int], list[tuple[float, float]]] = defaultdict(list)
         for schedules, results in measured:
             clocks = {schedule.rank: schedule.frequencies for schedule in schedules}
             for result in results:
                 if result.rank not in clocks:
                     raise PlanError(f"the dump has a result of rank {result.rank}, but no schedule of it")
-                for name in _INSTRUCTIONS:
+                for name in ("forward", "backward"):
                     clocks_mhz = [mhz for instruction, mhz in clocks[result.rank] if instruction == name]
                     times_s, energies_j = result.time_breakdown.get(name, []), result.energy_breakdown.get(name, [])
                     if [*map(len, times_s)] != [*map(len, energies_j)] or {*map(len, times_s)} - {len(clocks_mhz)}:
@@ -87,23 +86,22 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
                             f"the dump's result of rank {result.rank} does not have {len(clocks_mhz)} times and "
                             f"energies of {name} in each iteration, as its schedule has"
                         )
-                    took = zip(chain(*times_s), chain(*energies_j), strict=True)
-                    for mhz, (time_s, energy_j) in zip(len(times_s) * clocks_mhz, took, strict=True):
-                        for value, (least, most) in ((time_s, TIMES_S), (energy_j, ENERGIES_J)):
-                            if not least <= value <= most:
-                                text = f"{value:g} is not from {least:g} to {most:g}"
-                                raise PlanError(f"the dump's result of rank {result.rank}, {name} at {mhz} MHz: {text}")
-                        sums[result.rank, name, mhz].append((time_s, energy_j))
+                    took = list(zip(chain(*times_s), chain(*energies_j), strict=True))
+                    frame = pd.DataFrame(took, columns=["time", "energy"], index=range(1, len(took) + 1))
+                    check_measured(frame, f"the dump's result of rank {result.rank}, {name}")
+                    for mhz, each in zip(len(times_s) * clocks_mhz, took, strict=True):
+                        sums[result.rank, name, mhz].append(each)
         found = []
         for info in ranks:
             tables: dict[str, dict[int, float]] = {}
-            for name in _INSTRUCTIONS:
+            for name in ("forward", "backward"):
                 of_clock = {mhz: took for (rank, of, mhz), took in sums.items() if (rank, of) == (info.rank, name)}
                 if not of_clock:
                     raise PlanError(f"the dump has no times and energies of {name} on rank {info.rank}")
-                for what, place in (("time", 0), ("energy", 1)):
-                    means = {mhz: fmean(values[place] for values in took) for mhz, took in of_clock.items()}
-                    tables[f"{name}_{what}"] = means
+                for place, what in enumerate(("time", "energy")):
+                    tables[f"{name}_{what}"] = {
+                        mhz: sum(values[place] for values in took) / len(took) for mhz, took in of_clock.items()
+                    }
             of_rank = {column: getattr(info, column) for column in RANK_COLUMNS}
             found.append(OfflineProfilingResult(**of_rank, **tables))  # type: ignore[arg-type]
         return cls(found)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from pfo_fs.autotune.samples import Point, Samples
+from pfo_fs.planner.profile_csv import read_table
 
 
 def test_points_are_written_with_their_errors_and_counts_but_for_those_whose_power_is_hardly_known() -> None:
@@ -16,10 +15,12 @@ def test_points_are_written_with_their_errors_and_counts_but_for_those_whose_pow
         point.add_times(50, time_s, 0.001 * time_s)
         point.add_power(200.0, power_error_w)
     samples.waiting.add_power(83.64, 0.1)
-    rows = list(csv.DictReader(samples.csv().splitlines()))
-    assert [row["frequency"] for row in rows] == ["1410", "1395"]
-    for row in rows:
-        point = samples.points[0, "forward"][int(row["frequency"])]
-        told = [float(row[name]) for name in ("count", "waiting_power", "time_error", "power_error", "energy")]
-        known = (point.count, 83.64, point.time_error, point.power_error, point.energy_j)
-        assert told == pytest.approx(known, rel=1e-5)
+    rows = read_table("p.csv", samples.csv()).set_index("frequency")
+    assert list(rows.index) == [1410, 1395]
+    for mhz, row in rows.iterrows():
+        point = samples.points[0, "forward"][mhz]
+        assert row["count"] == point.count
+        assert row["waiting_power"] == 83.64
+        assert row["time_error"] == pytest.approx(point.time_error, rel=1e-5)
+        assert row["power_error"] == pytest.approx(point.power_error, rel=1e-5)
+        assert row["energy"] == pytest.approx(point.energy_j, rel=1e-5)

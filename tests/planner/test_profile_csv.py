@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import PlanError
-from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, read_rows, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, read_table, table_text
 
 HEADER = ",".join(COLUMNS) + "\n"
 cells = st.one_of(
@@ -23,26 +24,38 @@ cells = st.one_of(
 @example("," * 100_000)
 def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
     try:
-        rows, _ = read_rows("p.csv", text)
+        table = read_table("p.csv", text)
     except PlanError as error:
         assert str(error).startswith("p.csv")
     else:
-        assert all(row.time_s > 0 and row.energy_j > 0 for row in rows)
+        assert set(COLUMNS) <= set(table.columns)
+        assert (table["time"] > 0).all()
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(50, 2000), *[st.floats(1e-9, 1e5)] * 2))
 )
 def test_what_is_written_is_read_exactly(rows: list[tuple[int, str, int, float, float]]) -> None:
-    assert [row[:5] for row in read_rows("p.csv", table_text(rows, COLUMNS))[0]] == rows
+    table = read_table("p.csv", table_text(rows, COLUMNS))
+    assert [tuple(row) for row in table.itertuples(index=False)] == rows
 
 
 def test_rows_keep_the_line_numbers_of_the_file() -> None:
-    rows, _ = read_rows("p.csv", HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n")
-    assert [row.line for row in rows] == [3, 5]
+    table = read_table("p.csv", HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n")
+    assert table.index.tolist() == [3, 5]
 
 
-def test_only_columns_that_no_form_has_are_told() -> None:
+def test_cells_of_optional_columns_that_hold_no_usable_number_are_missing() -> None:
     header = ",".join((*COLUMNS, *MEASURED_COLUMNS))
-    rows, others = read_rows("p.csv", f"{header},attention\n0,forward,1410,0.1,20,inf,-1,many,1e300,ring\n")
-    assert (len(rows), others) == (1, ["attention"])
+    table = read_table("p.csv", f"{header}\n0,forward,1410,0.1,20,inf,-1,many,1e300\n")
+    assert table[list(MEASURED_COLUMNS)].isna().to_numpy().all()
+
+
+def test_a_rank_that_is_not_a_whole_number_is_named() -> None:
+    with pytest.raises(PlanError, match=r"row 2, column rank: '0.5' is not a rank"):
+        read_table("p.csv", "rank," + HEADER + "0.5,0,forward,1410,0.1,20\n")
+
+
+def test_a_column_that_is_there_twice_is_named() -> None:
+    with pytest.raises(PlanError, match="column time appears twice"):
+        read_table("p.csv", "stage,instruction,frequency,time,energy,time\n")
