@@ -49,20 +49,14 @@ LONG = int(BELIEVED_AFTER_S) + 3
 pairs = st.tuples(st.sampled_from([0, 1, 2, 999_999_999]), st.sampled_from([-1, 0, 1, 7, 999_999_999]))
 
 
-@given(st.lists(st.tuples(st.none() | pairs, st.integers(1, 30)), max_size=6), pairs)
+@given(st.lists(st.tuples(st.none() | pairs, st.integers(1, 30)), max_size=6), st.none() | pairs)
 def test_whatever_was_written_before_ranks_follow_what_the_file_says_for_long(
-    earlier: list[tuple[Pair | None, int]], last: Pair
+    earlier: list[tuple[Pair | None, int]], last: Pair | None
 ) -> None:
     ranks = Ranks()
     for current, polls in earlier:
         ranks.see(current, polls)
-    assert ranks.see(last, LONG) == (last[1] if last[1] >= 0 else None)
-
-
-def test_ranks_go_to_default_clocks_when_the_file_is_gone_for_long() -> None:
-    ranks = Ranks()
-    assert ranks.see((999_999_999, 7)) == 7
-    assert ranks.see(None, LONG) is None
+    assert ranks.see(last, LONG) == (last[1] if last is not None and last[1] >= 0 else None)
 
 
 @pytest.mark.parametrize("stale", [(1, 3), (0, 9), (1, -1), None])

@@ -172,12 +172,6 @@ def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
     assert caplog.text.count("device not ready") == 1
 
 
-def test_events_are_used_again(tracker: CudaEventTracker, device: Device, clocks: FakeClocks) -> None:
-    for step in range(20):
-        run_step(tracker, device, step, waits=True)
-    assert device.made <= 7
-
-
 def test_a_schedule_is_followed_as_without_events(
     tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:

@@ -214,16 +214,6 @@ def test_instructions_between_steps_are_ignored(tracker: InstructionTracker, clo
     assert (told, clocks.target, clocks.words[shared_page.HEAD]) == ([], 0, before)
 
 
-def test_a_step_that_was_left_by_an_exception_does_not_disturb_the_next(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    run(tracker, F, B, step=1)
-    assert told == []
-
-
 def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(
     tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:

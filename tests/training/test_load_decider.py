@@ -113,18 +113,6 @@ def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decid
     assert "learning" in state.text
 
 
-def test_the_figures_of_the_last_step_reach_training(decider: Running) -> None:
-    ranks = [decider.connect(rank) for rank in (0, 1)]
-    for step in range(4):
-        for rank in ranks:
-            tell(rank, step, [EndedStep(step - 1, 0.123456789, 1410.0)] if step else [])
-        for rank in ranks:
-            hear(rank)
-    last = wait_for(lambda: (found := read_state(decider.state_fd)) and found.last)
-    assert last is not None
-    assert last.work_s == [0.1235, 0.1235]
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_connection_without_the_jobs_secret_is_closed_and_the_job_goes_on(decider: Running, rank: int) -> None:
     stranger = decider.greet(rank, secrets.token_bytes(TOKEN_BYTES))

@@ -12,7 +12,7 @@ from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.followed_plan import START
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
-from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TARGET, TURN_SHIFT, TURNS
+from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TURN_SHIFT, TURNS
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
@@ -258,23 +258,6 @@ def test_the_clock_process_waits_for_the_doorbell_when_the_device_has_done_every
     device.catch_up()
     assert device.requests.waits()
     assert device.requests.wake_ns(device.now_ns) == NEVER
-
-
-def test_progress_that_was_not_looked_at_yet_keeps_the_clock_process_awake(
-    tracker: InstructionTracker, device: Device, clocks: FakeClocks, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900)])
-    run(tracker, F)
-    clocks.words[PROGRESS] = queue[-1]
-    assert not device.requests.waits()
-
-
-def test_while_clocks_follow_the_callbacks_the_clock_process_waits_for_the_doorbell(clocks: FakeClocks) -> None:
-    requests = ClockRequests(clocks.words, LatencyModel())
-    clocks.words[TARGET] = 900
-    assert requests.wanted(MS) == 900
-    assert requests.waits()
-    assert requests.wake_ns(MS) == NEVER
 
 
 # ---- failures
