@@ -113,7 +113,7 @@ class Decider:
             elif key.data.connection.fileno() >= 0 and not self._take(key.data):
                 return False
         if not whole:
-            self._drop_silent()
+            self._drop_strangers(_HELLO_WITHIN_S)
         return True
 
     def _accept(self) -> None:
@@ -176,22 +176,16 @@ class Decider:
         of.rank = rank
         self._ranks[rank] = of
         if len(self._ranks) == self._size:
-            self._close_port()
+            self._ready.unregister(self._listening)
+            self._listening.close()
+            self._drop_strangers(0.0)
         return True
 
-    def _close_port(self) -> None:
-        """Accepts nothing any more: all ranks are there."""
-        self._ready.unregister(self._listening)
-        self._listening.close()
-        for key in list(self._ready.get_map().values()):
-            if isinstance(key.data, _Rank) and key.data.rank < 0:
-                self._drop(key.data)
-
-    def _drop_silent(self) -> None:
-        """Drops connections that have not shown the secret in time."""
+    def _drop_strangers(self, silent_s: float) -> None:
+        """Drops connections that have not shown the secret within this time."""
         for key in list(self._ready.get_map().values()):
             of = key.data
-            if isinstance(of, _Rank) and of.rank < 0 and time.monotonic() - of.since_s > _HELLO_WITHIN_S:
+            if isinstance(of, _Rank) and of.rank < 0 and time.monotonic() - of.since_s >= silent_s:
                 self._drop(of)
 
     def _drop(self, of: _Rank) -> None:
