@@ -246,7 +246,7 @@ class InstructionTracker:
                 return
             self._position = position + 1
             if self._marker is not None:
-                self._marker.begin(position)
+                self._marker.mark(position << 1)
             elif mhz != self._target_mhz:
                 words = self._words
                 self._target_mhz = words[TARGET] = mhz
@@ -268,7 +268,7 @@ class InstructionTracker:
         try:
             self._last_end_ns = now_ns = monotonic_ns()
             if self._marker is not None and self._position:
-                self._marker.end(self._position - 1)
+                self._marker.mark((self._position << 1) - 1)
             if self._measuring:
                 code = self._end_codes.get(name if isinstance(name, str) else str(name))
                 if code is None:

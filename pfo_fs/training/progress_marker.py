@@ -92,7 +92,7 @@ class ProgressMarker:
         self._words[FOLLOWS] = PLAN
         slot = self._slot if turn.follows else shared_page.DEFAULT_SLOT
         self._next_turn(slot + (shared_page.MIXED if turn.is_mixed else 0))
-        self._mark(START)
+        self.mark(START)
 
     def begin_at(self, mhz: int) -> int:
         """Marks the begin of a step that has one clock, in MHz; 0 is the default clock.
@@ -102,33 +102,26 @@ class ProgressMarker:
         """
         self._words[FOLLOWS] = ONE_CLOCK
         self._next_turn(mhz)
-        self._mark(START)
+        self.mark(START)
         return self._turn
-
-    def begin(self, position: int) -> None:
-        """Marks the begin of an instruction of the plan."""
-        self._mark(position << 1)
-
-    def end(self, position: int) -> None:
-        """Marks the end of an instruction."""
-        self._mark(position << 1 | 1)
 
     def end_step(self) -> None:
         """Marks the end of a step: until the next one begins, the clock process may choose the clock."""
-        self._mark(IDLE)
+        self.mark(IDLE)
 
     def leave_step(self) -> None:
         """Marks the same where a step does not run as scheduled: its duration says nothing about other steps."""
         if self._words[LAUNCHED] & POINT_MASK != IDLE:
             self._next_turn(0)
-            self._mark(IDLE)
+            self.mark(IDLE)
 
     def _next_turn(self, what: int) -> None:
         self._turn = (self._turn + 1) & TURN_MASK
         self._turn_bits = self._turn << TURN_SHIFT
         self._words[TURNS + self._turn % shared_page.RECENT_TURNS] = what
 
-    def _mark(self, point: int) -> None:
+    def mark(self, point: int) -> None:
+        """Marks a point of the plan: the begin of instruction n is 2 n, its end 2 n + 1."""
         words = self._words
         point |= self._turn_bits
         try:

@@ -339,11 +339,11 @@ def test_steps_in_which_half_of_the_ranks_follow_teach_nothing_of_the_others(
     def step(turn: Turn, takes_ns: int) -> int:
         """Returns when, after the begin of the first instruction, the clock of the second is requested."""
         reach(lambda: marker.begin_step(turn), 500 * MS)
-        reach(lambda: marker.begin(0), MS)
+        reach(lambda: marker.mark(0), MS)
         due_ns = requests.wake_ns(now_ns) - now_ns
-        reach(lambda: marker.end(0), takes_ns)
-        reach(lambda: marker.begin(1), MS)
-        reach(lambda: marker.end(1), 100 * MS)
+        reach(lambda: marker.mark(1), takes_ns)
+        reach(lambda: marker.mark(2), MS)
+        reach(lambda: marker.mark(3), 100 * MS)
         reach(marker.end_step, MS)
         return due_ns
 
