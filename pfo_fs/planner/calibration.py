@@ -24,7 +24,7 @@ _MODEL_ERROR = 0.002
 
 
 class Calibration(NamedTuple):
-    """What has to be added to the DAG: the delay of every dependency between two ranks, and a time per iteration, in s."""
+    """What has to be added to the DAG, in s: a delay of each dependency between two ranks, a time per iteration."""
 
     delay_s: float
     overhead_s: float
