@@ -143,16 +143,10 @@ def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
     assert public - own_state - before_a_job - made_of_others <= set(vars(RemotePolicy))
 
 
-def test_an_error_of_a_policy_names_it_as_before(start: Start) -> None:
-    policy = start("schedulers:Misbehaves", "an error")
-    policy.request()
-    with pytest.raises(PolicyFailed, match="the scheduler failed: ZeroDivisionError: as asked"):
-        policy.observe(results())
-
-
 @pytest.mark.parametrize(
     ("takes", "said"),
     [
+        ("an error", "the scheduler failed: ZeroDivisionError: as asked"),
         ("memory", "more than 64 MiB of memory"),
         ("processor time", "more than 1 s of processor time"),
         ("time", "has not answered for 1 s"),
@@ -160,7 +154,7 @@ def test_an_error_of_a_policy_names_it_as_before(start: Start) -> None:
         ("the process", "exit code 3"),
     ],
 )
-def test_a_policy_that_takes_too_much_fails_and_says_of_what(start: Start, takes: str, said: str) -> None:
+def test_a_policy_that_raises_or_takes_too_much_fails_and_says_of_what(start: Start, takes: str, said: str) -> None:
     policy = start("schedulers:Misbehaves", takes, wall_s=1.0 if takes == "time" else SMALL.wall_s)
     policy.request()
     with pytest.raises(PolicyFailed, match=said):
