@@ -140,7 +140,7 @@ class _DocumentReader:
             return None
 
     def _selected(self, section: str, what: str, node: yaml.Node) -> tuple[SelectedEntry, ...]:
-        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
+        if node.tag == "tag:yaml.org,2002:null":
             return ()  # the lines below the key are comments
         if not isinstance(node, yaml.MappingNode):
             reason = f"{section!r} has a line per {what}, such as `0: 1200`; got {describe_node(node)}"

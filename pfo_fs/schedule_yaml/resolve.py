@@ -148,10 +148,9 @@ class _Resolver:
         return schedules
 
     def _stages(self) -> set[int]:
-        stages = set(range(self._job.pp_degree))
-        for order in {id(order): order for order in self._orders.values()}.values():  # ranks share them
-            stages.update(stage for _, stage in order or () if stage is not None)
-        return stages
+        orders = {id(order): order for order in self._orders.values()}.values()  # ranks share them
+        named = {stage for order in orders for _, stage in order or () if stage is not None}
+        return named.union(range(self._job.pp_degree))
 
     def _by_number(
         self, selection: Sequence[SelectedEntry], what: str, known: range | set[int]

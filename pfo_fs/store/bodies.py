@@ -194,9 +194,8 @@ class IndexBody(OfSchedule):
     @property
     def term(self) -> Term:
         """For how long the schedule holds, and who follows it meanwhile."""
-        return Term(
-            self.until, self.after, tuple(self.turns), by_hand=self.source.kind == "yaml" and not self.source.check
-        )
+        by_hand = self.source.kind == "yaml" and not self.source.check
+        return Term(self.until, self.after, tuple(self.turns), by_hand)
 
     @property
     def stays(self) -> bool:

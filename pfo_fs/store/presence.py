@@ -89,12 +89,11 @@ class Presence:
             return ""
 
     def _names(self, path: str) -> list[str]:
-        calls = self.files.calls
-        fd = calls.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.files.calls.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return calls.listdir(fd)
+            return self.files.calls.listdir(fd)
         finally:
-            calls.close(fd)
+            self.files.calls.close(fd)
 
     def _content_gone(self, job_id: str) -> str:
         """The directory itself is there: tells whether its content, or the job's folder, was removed."""
