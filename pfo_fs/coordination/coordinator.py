@@ -137,7 +137,6 @@ class Coordinator:
     def claim(self, names: set[str]) -> bool:
         """Claims the job, if it is free and allowed; returns False if there is no job yet."""
         if self._job is None:
-            # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             self._job = self.folder.read_job() if layout.JOB in names else None
         if self._job is not None and self._mine is None:
             claim = self.folder.read(bodies.ClaimBody) if layout.COORDINATOR in names else None

@@ -37,17 +37,11 @@ class Leadership:
 
     generation: int
     newest_generation: Callable[[], int]
-
-    def __post_init__(self) -> None:
-        self._ended = False
-
-    def end(self) -> None:
-        """Makes `holds` return False from now on."""
-        self._ended = True
+    ended: bool = False
 
     def holds(self) -> bool:
         """Returns whether this daemon still leads in this generation."""
-        return not self._ended and self.newest_generation() <= self.generation and not self._ended
+        return not self.ended and self.newest_generation() <= self.generation and not self.ended
 
 
 @dataclass
@@ -164,7 +158,7 @@ class Leader:
     def step_down(self) -> None:
         """Ends the leadership without notifying the standby daemons; another leader has a whole lease to show life."""
         if self.leadership is not None:
-            self.leadership.end()
+            self.leadership.ended = True
         self.leadership = None
         self.forget_silence()
 
@@ -176,7 +170,7 @@ class Leader:
         """
         try:
             if self.leadership is not None and self.leadership.holds():
-                self.leadership.end()
+                self.leadership.ended = True
                 self._write(self.leadership.generation, stopped=True)
         finally:
             self.step_down()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.policy_start import Kind, MakePolicy, choose_policy, make_scheduler
+from pfo_fs.coordination.policy_start import Kind, MakePolicy, choose_policy, make_scheduler, policy_name
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, StoreError
@@ -117,8 +117,7 @@ class PolicyRunner:
         self.start_at = -math.inf
         self.longest_plan_s = 0.0
         self.observed = Observed()
-        self._choice = choose_policy(self.job, self.settings)
-        self.policy = self._choice.policy
+        self.policy = policy_name(*choose_policy(self.job, self.settings))
         self.results = Results(self.folder, self.ranks)
         self.dump_folder = self.settings.dump_dir / self.folder.job_id if self.settings.dump_data else None
         self._profile = ""  # as it was written last
@@ -142,7 +141,7 @@ class PolicyRunner:
 
     @property
     def plan_inputs(self) -> PlanInputs:
-        """The scheduler's plan inputs."""
+        """As in the scheduler."""
         return self.scheduler.plan_inputs if self.scheduler is not None else PlanInputs()
 
     def start(self, made: dict[int, bodies.Source], kept: int = -1) -> None:
@@ -154,9 +153,8 @@ class PolicyRunner:
         """
         try:
             with self._planning():
-                scheduler = make_scheduler(
-                    self._choice, self.kind, self.folder, self.job, self.ranks.planned_infos, self.settings, self.make
-                )
+                infos = self.ranks.planned_infos
+                scheduler = make_scheduler(self.kind, self.folder, self.job, infos, self.settings, self.make)
                 scheduler.request()
                 replay(scheduler, made, self._hand_over, self._published)
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):

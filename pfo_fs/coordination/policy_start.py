@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -32,26 +31,15 @@ PLAN_ARG = "solution_path"
 _WHERE = f"scheduler_args: {PLAN_ARG}"
 
 
-@dataclass(frozen=True)
-class PolicyChoice:
-    """The scheduler that a job gets, `from_job`: by its own files; else by the operator's settings."""
-
-    name: str
-    args: dict[str, Any]
-    from_job: bool
-
-    @property
-    def policy(self) -> str:
-        """Name and arguments in short, as the sources of schedules hold them."""
-        exactly = json.dumps([self.name, self.args], sort_keys=True)
-        return f"{self.name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
+def policy_name(name: str, args: Mapping[str, Any]) -> str:
+    """Returns a scheduler and its arguments in short, as the sources of schedules hold them."""
+    exactly = json.dumps([name, args], sort_keys=True)
+    return f"{name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
 
 
-def choose_policy(job: bodies.JobBody, settings: PFOSettings) -> PolicyChoice:
-    """Returns the scheduler that the job requests, or else that of the settings."""
-    if job.scheduler:
-        return PolicyChoice(job.scheduler, job.scheduler_args, from_job=True)
-    return PolicyChoice(settings.scheduler, settings.scheduler_args, from_job=False)
+def choose_policy(job: bodies.JobBody, settings: PFOSettings) -> tuple[str, Mapping[str, Any]]:
+    """Returns name and arguments of the scheduler that the job's own files request, or else of the operator's."""
+    return (job.scheduler, job.scheduler_args) if job.scheduler else (settings.scheduler, settings.scheduler_args)
 
 
 class PolicyCall(NamedTuple):
@@ -83,7 +71,6 @@ MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
 
 
 def make_scheduler(
-    choice: PolicyChoice,
     kind: Kind,
     folder: JobFolder,
     job: bodies.JobBody,
@@ -99,15 +86,15 @@ def make_scheduler(
         ConfigError: The scheduler does not exist, its arguments do not fit, or the job may not request it.
         PlanError: The scheduler itself finds something wrong with its arguments.
     """
-    is_trusted = kind == "local" or not choice.from_job
-    if not is_trusted and not is_builtin(choice.name):
-        raise ConfigError(
-            f"the job asks for the scheduler {choice.name!r}; a daemon runs only built-in ones when a job asks, "
-            f"others are given to the daemon itself (--scheduler {choice.name})"
-        )
-    call = PolicyCall(choice.name, job.job_info, infos, settings, choice.args)
-    if is_trusted:
+    name, args = choose_policy(job, settings)
+    call = PolicyCall(name, job.job_info, infos, settings, args)
+    if kind == "local" or not job.scheduler:
         return make(call)
+    if not is_builtin(name):
+        raise ConfigError(
+            f"the job asks for the scheduler {name!r}; a daemon runs only built-in ones when a job asks, others are "
+            f"given to the daemon itself (--scheduler {name})"
+        )
     with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # here, since the policy's process may be killed
         return make(call._replace(copies=(folder, place)))
 

@@ -27,10 +27,7 @@ NAMED = 16
 
 @dataclass
 class RankRegistry:
-    """The ranks of one job.
-
-    Args:
-        rank_infos: All ranks, if they are not read from the folder.
+    """The ranks of one job; `rank_infos` are all of them, if they are not read from the folder.
 
     Attributes:
         by_rank: The ranks that are known, by number.
@@ -52,7 +49,7 @@ class RankRegistry:
 
     @property
     def infos(self) -> list[RankInfo]:
-        """All known ranks, ordered by number."""
+        """All known ranks, by number."""
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
     @property
@@ -79,7 +76,6 @@ class RankRegistry:
         """Reads the ranks that have registered since the last call; returns whether there are any.
 
         Raises:
-            RecordError: A registration cannot belong to this job.
             PlanError: All ranks have registered, but their places contradict each other.
         """
         came = False

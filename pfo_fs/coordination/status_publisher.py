@@ -20,11 +20,7 @@ _MOST_CAUSES = 200
 
 @dataclass
 class LogOnce:
-    """Logs each text once.
-
-    A text that is reported again and again is logged only the first time. If it is not reported for `GONE_AFTER_S`, its
-    next report is logged.
-    """
+    """Logs a text the first time that it is reported, and again after it was not reported for `GONE_AFTER_S`."""
 
     logger: logging.Logger
     monotonic: Callable[[], float]
@@ -34,7 +30,6 @@ class LogOnce:
         self._lock = threading.Lock()
 
     def log(self, level: int, text: str) -> None:
-        """Logs `text`, unless it was reported within the last `GONE_AFTER_S`."""
         now = self.monotonic()
         with self._lock:
             last = self._reported.pop(text, None)
@@ -55,11 +50,7 @@ State = Literal["waiting", "running", "broken", "ended"]
 
 @dataclass
 class StatusPublisher:
-    """Publishes the state of one coordinator's job.
-
-    Attributes:
-        message: Text for the status about a problem; may be empty.
-    """
+    """Publishes the state of one coordinator's job; `message` is text about a problem, and may be empty."""
 
     folder: JobFolder
     still_leads: Callable[[], bool]

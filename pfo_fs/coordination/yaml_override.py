@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import yaml
 
@@ -35,9 +35,7 @@ Problem: TypeAlias = tuple[int | None, str]
 class SettledFile:
     """Follows the content of one file: when it has stopped changing, and when it is gone.
 
-    Attributes:
-        content: The content that was read last; None before that, and once the file is gone.
-        sha256: The hash of the content.
+    `content` is what was read last, with its hash; None before that, and once the file is gone.
     """
 
     def __init__(self) -> None:
@@ -193,8 +191,8 @@ class YamlOverride:
         self.published_sha256 = self.accepted_sha256
         self._before = f"schedule {number}, which was accepted before"
         if self._decided == self.accepted_sha256:
-            state: Literal["in force", "accepted, starts soon"] = "in force" if in_force else "accepted, starts soon"
-            self._write_status(state, self.accepted_sha256, more={"schedule_number": number, "from_step": start_step})
+            state = "in force" if in_force else "accepted, starts soon"
+            self._write_status(state, self.accepted_sha256, published=(number, start_step))
 
     def end(self) -> None:
         """Leaves the clocks to the scheduler again: the accepted file was for steps that have passed."""
@@ -206,21 +204,17 @@ class YamlOverride:
         """Completes the status: the scheduler has made schedule `number` for the target or the straggler."""
         asked_for = self.target is not None or self.straggler is not None
         if asked_for and self._file.sha256 and self._decided == self._file.sha256 and not self.problem:
-            more = {"schedule_number": number, "from_step": start_step}
-            self._write_status("applied by the scheduler", self._file.sha256, more=more)
+            self._write_status("applied by the scheduler", self._file.sha256, published=(number, start_step))
 
     def _write_status(
-        self,
-        state: str,
-        sha256: str,
-        problems: Sequence[Problem] = (),
-        more: Mapping[str, int] | None = None,
+        self, state: str, sha256: str, problems: Sequence[Problem] = (), published: tuple[int, int] | None = None
     ) -> None:
         """Writes `schedule.status.yaml` about the file with this hash, if it changes; logs errors of the directory."""
         document: dict[str, object] = {"state": state}
         if sha256:
             document["sha256_of_schedule_yaml"] = sha256
-        document.update(more or {})
+        if published:
+            document["schedule_number"], document["from_step"] = published
         if problems:
             document["problems"] = [
                 {"line": line, "reason": reason} if line else {"reason": reason} for line, reason in problems

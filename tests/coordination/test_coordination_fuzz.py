@@ -15,7 +15,7 @@ from jobs import write_step
 from record_corpus import Place, damaged_records, make_directory, places, plant
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.coordination.policy_start import PolicyChoice
+from pfo_fs.coordination.policy_start import policy_name
 from pfo_fs.errors import PfoError
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -35,7 +35,7 @@ class Base:
         assert job is not None
         assert index is not None
         args = {"slowdown": 1.0}
-        policy = PolicyChoice("ParetoScheduler", args, from_job=True).policy
+        policy = policy_name("ParetoScheduler", args)
         made = index.source.model_copy(update={"policy": policy, "revision": 0})
         own = job.model_copy(update={"scheduler_args": args})
         folder.files.publish(folder.path_of(bodies.JobBody), folder.encoded(own))

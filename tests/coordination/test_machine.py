@@ -25,7 +25,7 @@ from jobs import make_job, rank_infos, register, write_step
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.leader import Leader
 from pfo_fs.coordination.policy_runner import replay
-from pfo_fs.coordination.policy_start import PolicyChoice
+from pfo_fs.coordination.policy_start import policy_name
 from pfo_fs.coordination.progress import PollPace
 from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -279,7 +279,7 @@ class Cluster(RuleBasedStateMachine):
 
     def made_schedules(self) -> dict[int, bodies.Source]:
         publication = Publication(self.folder, 0, PollPace(1.0, remote=False, adapts=False, now=0.0))
-        publication.restore(PolicyChoice(self.settings.scheduler, {}, from_job=False).policy)
+        publication.restore(policy_name(self.settings.scheduler, {}))
         return publication.made
 
     @invariant()
