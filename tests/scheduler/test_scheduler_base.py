@@ -100,7 +100,6 @@ class Asking(FrequencyScheduler):
 
 
 AT_1200 = [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])]
-AT_900 = [FrequencySchedule(rank=0, frequencies=[("forward", 900)])]
 
 
 @pytest.mark.parametrize("yielded", [AT_1200, ScheduleRequest(AT_1200, revision=7)])

@@ -127,30 +127,6 @@ def test_a_passing_error_at_any_call_of_a_claim_still_gives_one_owner(tmp_path: 
             assert (tmp_path / "a.json").read_bytes() == b"mine"
 
 
-class NoLinks(SystemCalls):
-    """A file system without hard links, on which a rename fails that is not the first `renames`."""
-
-    def __init__(self, renames: int = 1_000_000) -> None:
-        self.left = renames
-
-    @staticmethod
-    def link(*args: Any, **kwargs: Any) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no hard links here")
-
-    def rename(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        self._count()
-        os.rename(*args, **kwargs)
-
-    def replace(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        self._count()
-        os.replace(*args, **kwargs)
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(errno.ENOSPC, "full")
-
-
 def leave_behind(folder: Path, name: str, age_s: float) -> None:
     (folder / name).write_bytes(b"half")
     now = time.time()
