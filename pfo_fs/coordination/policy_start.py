@@ -31,7 +31,7 @@ PLAN_ARG = "solution_path"
 _WHERE = f"scheduler_args: {PLAN_ARG}"
 
 
-def policy_name(name: str, args: Mapping[str, Any]) -> str:
+def policy_name(name: str, args: Mapping[str, object]) -> str:
     """Returns a scheduler and its arguments in short, as the sources of schedules hold them."""
     exactly = json.dumps([name, args], sort_keys=True)
     return f"{name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"

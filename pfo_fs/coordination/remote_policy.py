@@ -125,13 +125,13 @@ class _Policy:
         self._scheduler: FrequencyScheduler | None = None
         self._asked: object = None
 
-    def do(self, method: str, args: tuple[Any, ...], orders: Orders | None) -> tuple[Any, dict[str, Any]]:
+    def do(self, method: str, args: tuple[object, ...], orders: Orders | None) -> tuple[object, dict[str, object]]:
         """Calls a method, or none; returns its result, and what has changed of the scheduler's state."""
         scheduler = self._scheduler = self._scheduler or self._call.make()
         if orders is not None:
             scheduler.orders = orders
         value = getattr(scheduler, method)(*args) if method else None
-        state: dict[str, Any] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
+        state: dict[str, object] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
         if method in ("request", "assess"):  # what is said of a request may change with the iterations
             asked = scheduler.request()
             if asked is not self._asked:
@@ -302,18 +302,18 @@ class RemotePolicy(FrequencyScheduler):
 
     # ---- how
 
-    def _change(self, method: str, *args: Any) -> None:
+    def _change(self, method: str, *args: object) -> None:
         self._is_old = True
         self._call(method, *args)
 
-    def _call(self, method: str, *args: Any) -> Any:
+    def _call(self, method: str, *args: object) -> Any:
         orders = self.orders if self.orders is not self._given_orders else None
         value, state = self._exchange(method, args, orders)
         self._given_orders = self.orders
         vars(self).update(state)
         return value
 
-    def _exchange(self, *asked: object) -> tuple[Any, dict[str, Any]]:
+    def _exchange(self, *asked: object) -> tuple[object, dict[str, object]]:
         """Returns the result of a method, and what has changed of the scheduler's state.
 
         Raises:

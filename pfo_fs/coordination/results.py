@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 from pydantic import TypeAdapter
 
@@ -29,7 +29,7 @@ class StoredResults(Sequence[ProfilingResult]):
         self._ranks = frozenset(ranks)
         self._read: list[ProfilingResult] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_read": None}
 
     def __len__(self) -> int:

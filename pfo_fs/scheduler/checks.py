@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
-from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import (
@@ -68,7 +67,7 @@ def _knows_steps(result: ProfilingResult) -> bool:
 def _of_steps(result: ProfilingResult, steps: Collection[int]) -> ProfilingResult:
     """Returns a result with the iterations of these steps only; its powers stay those of all of them."""
     kept = [number for number, step in enumerate(result.iter_step) if step in steps]
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     for name in PER_ITERATION:
         row = getattr(result, name)
         changed[name] = [row[number] for number in kept if row]

@@ -138,7 +138,7 @@ class StageAdapter(FrequencyScheduler):
                 slowest[time.step, time.number] = time
         before = self.inner.plan_inputs
         after = self.inner.assess([time._replace(pipeline=0) for time in slowest.values()])
-        changes: dict[str, Any] = {
+        changes: dict[str, object] = {
             field: getattr(after, field)
             for field in PlanInputs.model_fields
             if getattr(after, field) != getattr(before, field)
@@ -159,7 +159,7 @@ class StageAdapter(FrequencyScheduler):
 
 def _for_one_pipeline(plan_inputs: PlanInputs) -> PlanInputs:
     """Returns the plan inputs with all pipelines of the job as pipeline 0."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if plan_inputs.slow_pipelines:
         changes["slow_pipelines"] = {0: max(plan_inputs.slow_pipelines.values())}
     if plan_inputs.straggler is not None and plan_inputs.straggler.pipeline is not None:

@@ -52,9 +52,9 @@ WhoFollows = Annotated[int, Field(ge=0, le=ALL)]
 Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 
 
-def plain_json(value: dict[str, Any]) -> dict[str, Any]:
+def plain_json(value: dict[str, object]) -> dict[str, object]:
     """Refuses arguments that are nested deeply, not finite, too long or too many."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
+    waiting: list[tuple[object, int]] = [(value, 0)]
     seen = 0
     while waiting:
         item, depth = waiting.pop()
