@@ -30,8 +30,8 @@ from pfo_fs.scheduler import (
     IterationTime,
     Manual,
     ScheduleRequest,
+    is_builtin,
     load_scheduler,
-    only_reads_a_plan,
 )
 from pfo_fs.scheduler.base import ScheduleGenerator
 
@@ -215,9 +215,10 @@ class PolicyProcesses:
 
     def make(self, call: PolicyCall) -> FrequencyScheduler:
         """Makes a policy that runs in a process of its own; a plan is read in one, which ends then."""
-        if load_scheduler(call.name) is Manual or why_no_processes():
+        cls = load_scheduler(call.name)
+        if cls is Manual or why_no_processes():
             return call.make()
-        if not only_reads_a_plan(call.name):
+        if not (is_builtin(call.name) and issubclass(cls, FixedSchedules)):
             return RemotePolicy(call, self._limits)
         with self._reading:
             policy = RemotePolicy(call, _PLAN_LIMITS)

@@ -8,7 +8,7 @@ from pfo_fs.scheduler.checks import check_schedules
 from pfo_fs.scheduler.fixed_plan import FixedSchedules, Manual, PointSolution, PointSolution3D
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, parse_plan, read_plan
-from pfo_fs.scheduler.registry import BUILTIN, check_scheduler_args, is_builtin, load_scheduler, only_reads_a_plan
+from pfo_fs.scheduler.registry import BUILTIN, check_scheduler_args, is_builtin, load_scheduler
 
 __all__ = [
     "BUILTIN",
@@ -26,7 +26,6 @@ __all__ = [
     "is_builtin",
     "load_scheduler",
     "make_3d_parallel",
-    "only_reads_a_plan",
     "parse_plan",
     "read_plan",
 ]

@@ -30,11 +30,6 @@ def is_builtin(name: str) -> bool:
     return name in BUILTIN
 
 
-def only_reads_a_plan(name: str) -> bool:
-    """Whether the built-in scheduler `name` requests what is in a file, and nothing else later."""
-    return BUILTIN.get(name) in (PointSolution, PointSolution3D)
-
-
 def load_scheduler(name: str) -> type[FrequencyScheduler]:
     """Returns the scheduler class called `name`: a built-in one, or `package.module:Class`.
 
