@@ -13,10 +13,7 @@ and waits for the doorbell or the time of the next measurement. Where clocks fol
 progress shortly before something is due (`clock_follower.py`). It imports neither pydantic nor torch nor pandas, so
 that it starts fast.
 
-This module waits, and watches the trainer and the signals. How a clock is changed: `_serve_once` wakes; `_wanted` reads
-what training wants, or where the device is (`clock_requests.py`), from which `clock_follower.py` decides what to ask
-for now; `clock_setter.py` chooses a clock that the GPU offers and waits for this process's turn at the driver
-(`driver_calls.py`); the way in `clock_backends` makes the call. `measuring.py` measures.
+`measuring.py` measures; CONTRIBUTING.md follows a clock from the plan to the GPU.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class Collectives:
         self.rank = rank
         self.world_size = world_size
         self._dist = dist
+        self._group: Any = None  # the program's; the power-limit optimizer has one of its own (`power_limit/ranks.py`)
 
     @classmethod
     def of_job(cls, rank: int, world_size: int) -> Collectives:
@@ -57,7 +58,7 @@ class Collectives:
         if self.world_size == 1:
             return value
         box = [value]
-        self._dist.broadcast_object_list(box, src=0)
+        self._dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
     def gather_to_rank_0(self, value: T) -> list[T]:
@@ -65,7 +66,7 @@ class Collectives:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
-        self._dist.gather_object(value, gathered, dst=0)
+        self._dist.gather_object(value, gathered, dst=0, group=self._group)
         return gathered or []
 
     def all_gather(self, value: T) -> list[T]:
@@ -73,7 +74,7 @@ class Collectives:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(gathered, value)
+        self._dist.all_gather_object(gathered, value, group=self._group)
         return gathered
 
 

@@ -71,37 +71,25 @@ class _State:
         folder, self._idle_w = simulation_dir(), simulated_model().blocking_power_w
         self.path = os.path.join(folder, f"{name}.state")
         self.log_path = os.path.join(folder, f"{name}.log")
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            self._make(folder)
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+            if os.fstat(fd).st_size == 0:
+                os.ftruncate(fd, _STATE_WORDS * 8)
             self._map = mmap.mmap(fd, _STATE_WORDS * 8)
+            self.words = memoryview(self._map).cast("q")
+            self.numbers = memoryview(self._map).cast("d")
+            if self.words[_MAGIC] == 0:
+                self.words[_MARK_NS] = self.words[_UNTIL_NS] = time.monotonic_ns()
+                self.numbers[_POWER_W] = self._idle_w
+                self.words[_MAGIC] = _MAGIC_WORD  # last: a process that is killed before leaves it to the next one
         except ValueError:
             raise DeviceError(f"{self.path} is not the state of a simulated GPU") from None
         finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # the mapping keeps the file open
             os.close(fd)
-        self.words = memoryview(self._map).cast("q")
-        self.numbers = memoryview(self._map).cast("d")
         if self.words[_MAGIC] != _MAGIC_WORD:
             raise DeviceError(f"{self.path} is not the state of a simulated GPU of this release")
-
-    def _make(self, folder: str) -> None:
-        """Links a complete file into place; if the other process was faster, its file is used."""
-        temporary = os.path.join(folder, f".{os.getpid()}-{time.monotonic_ns()}")
-        with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as file:
-            file.truncate(_STATE_WORDS * 8)
-            with mmap.mmap(file.fileno(), _STATE_WORDS * 8) as state, memoryview(state) as view:
-                words, numbers = view.cast("q"), view.cast("d")
-                words[_MAGIC] = _MAGIC_WORD
-                words[_MARK_NS] = words[_UNTIL_NS] = time.monotonic_ns()
-                numbers[_POWER_W] = self._idle_w
-                words.release()
-                numbers.release()
-        with suppress(FileExistsError):
-            os.link(temporary, self.path)
-        os.unlink(temporary)
 
     def energy_at(self, now_ns: int) -> float:
         """Returns the energy consumed until `now_ns`, in joules."""

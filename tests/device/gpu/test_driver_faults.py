@@ -12,6 +12,8 @@ from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.clocks.undo_note import clock_note
 from pfo_fs.device.metering.reporter import Reporter
 
@@ -132,6 +134,15 @@ def test_the_next_process_finishes_what_the_driver_has_refused(tmp_path_factory:
         assert later.run(2.0, leave_clocks=True) == 0
         assert (later.nvml.limit_mw, later.notes()) == (400_000, set())
         later.close()
+
+
+def test_what_a_dead_clock_process_has_left_is_reset_although_the_driver_refuses_at_first(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with bench(tmp_path_factory, Fault("nvmlDeviceResetGpuLockedClocks", 999, count=9)) as one:
+        one.nvml.lock_mhz = 900
+        assert reset_left_by(f"nvml:{UUID}", ClockOptions(clock_backend="nvml")) == ""
+        assert one.nvml.lock_mhz == 0
 
 
 def test_without_a_list_of_clocks_energy_and_power_limits_work(tmp_path_factory: pytest.TempPathFactory) -> None:

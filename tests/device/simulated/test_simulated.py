@@ -83,7 +83,7 @@ def test_a_foreign_state_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.state").write_bytes(b"x" * 128)
     with pytest.raises(DeviceError, match="release"):
         SimulatedGpu("a")
-    (tmp_path / "b.state").write_bytes(b"")
+    (tmp_path / "b.state").write_bytes(b"x")
     with pytest.raises(DeviceError, match="not the state"):
         SimulatedGpu("b")
 
