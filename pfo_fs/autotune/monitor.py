@@ -165,22 +165,3 @@ class Monitor:
         elif abs(now / slow.get(one.pipeline, 1.0) - 1) > _SAME:
             slow[one.pipeline] = round(now, 3)
             self.reasons[one.pipeline] = one.throttled or "its iterations take longer"
-
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
-"""Number of iterations from one measurement to the next: first, longest."""
-
-
-class RemeasureBackoff:
-    """Doubles the pause with each measurement that an alarm of the monitor asks for."""
-
-    def __init__(self) -> None:
-        self._not_before, self._pause = -1, _FIRST_PAUSE
-
-    def take_turn(self, step: int) -> bool:
-        """Returns whether to measure at this step; if so, the next pause begins and is twice as long."""
-        if step < self._not_before:
-            return False
-        self._not_before = step + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        return True

@@ -13,7 +13,7 @@ from pfo_fs.autotune.goals import PlanGoal, figures_of, goal_of, goal_text, meas
 from pfo_fs.autotune.job_layout import MOST_WINDOWS_WITHOUT_ORDER, ClockPlan, JobLayout
 from pfo_fs.autotune.judgements import Judgement, Trial
 from pfo_fs.autotune.model import JobModel
-from pfo_fs.autotune.monitor import Monitor, RemeasureBackoff
+from pfo_fs.autotune.monitor import Monitor
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.autotune.windows import Window
 from pfo_fs.errors import PlanError
@@ -33,6 +33,8 @@ _ALL_FOLLOW = (ALL,)
 _AGAIN, _FIRST_AGAIN = 1.5, 40
 """The plan in force is measured again when the job has run for 1.5 times as many iterations as at the last measurement,
 and for 40 more at least: what its data is like changes with time, and a measurement costs nothing."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
+"""Number of iterations from one measurement that an alarm of the monitor asks for to the next: it doubles."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -79,7 +81,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._measured_at = 0  # the iteration of the latest measurement
         self._epoch = 0  # that of the latest decision
         self._monitor = Monitor(job_info.dp_degree)
-        self._backoff = RemeasureBackoff()
+        self._not_before, self._pause = -1, _FIRST_PAUSE  # of measurements that alarms ask for
 
     # ---- the phases
 
@@ -306,7 +308,11 @@ class ParetoScheduler(FrequencyScheduler):
         is_due = choice.converged and (no_energy or self._seen - self._measured_at >= pause)
         if is_due:
             self._energy_asked.add(choice.plan)  # where there is no energy counter, it is asked for once
-        if is_due or (stragglers is not None and self._backoff.take_turn(iteration_times[-1].step)):
+        is_alarmed = stragglers is not None and iteration_times[-1].step >= self._not_before
+        if is_alarmed and not is_due:
+            self._not_before = iteration_times[-1].step + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        if is_due or is_alarmed:
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})

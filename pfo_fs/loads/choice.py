@@ -86,11 +86,6 @@ class LoadChoice:
         """Whether twice what may be lost was lost, or more: all clocks stay the highest until it has evened out."""
         return self.late > _MOST_LOST * self._lost_time
 
-    @property
-    def lowers(self) -> bool:
-        """Whether loads explain enough, and not too much time was lost, to lower clocks."""
-        return self.explains and not self.has_lost_too_much
-
     def status_text(self, found: str = "") -> str:
         """Returns what is known, for people; `found` is what was measured of energy and time."""
         count = self.durations.count
@@ -121,7 +116,7 @@ class LoadChoice:
             late_s: By how much later than the first one each pipeline begins the step, (pipelines,).
         """
         pipelines = loads.shape[1]
-        if not self.lowers or not np.isfinite(loads).all():
+        if not self.explains or self.has_lost_too_much or not np.isfinite(loads).all():
             return [self.offered_mhz[0]] * pipelines
         full_s = self.durations.ends_s(loads).max(axis=0) + late_s
         deadline_s = full_s.max() * (1 - self.margin) - self.change_s

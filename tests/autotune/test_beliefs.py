@@ -331,10 +331,7 @@ def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
     calm, same, calm_trial = measured_in_turns(())
     assert model.judge(plan).late == pytest.approx(calm.judge(same).late, abs=0.004)
     assert trial.later.error < 3 * calm_trial.later.error + 0.003
-
-
-def test_a_window_in_turns_counts_its_steps_at_default_clocks() -> None:
-    assert measured_in_turns(())[2].default_steps == 4, "two of all ranks, and four of half of them"
+    assert trial.default_steps == 4, "two of all ranks, and four of half of them"
 
 
 def test_blocks_that_are_too_short_for_energy_counters_tell_no_energy() -> None:

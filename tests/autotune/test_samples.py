@@ -8,8 +8,9 @@ from statistics import fmean
 import pytest
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction, numbered_iterations
-from pfo_fs.autotune.samples import Samples
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.models import InstructionPower, ProfilingResult
+from pfo_fs.planner.profile_csv import read_table
 
 F, B = "forward", "backward"
 
@@ -28,9 +29,7 @@ def result(times: dict[str, list[list[float]]], powers: list[InstructionPower] |
     )
 
 
-def add(
-    samples: Samples, found: ProfilingResult, ran: Sequence[RunInstruction], power_drift_factor: float = 1.0
-) -> None:
+def add(samples: Samples, found: ProfilingResult, ran: Sequence[RunInstruction]) -> None:
     """Adds the mean times of a result, then its powers."""
     durations: dict[tuple[Kind, int], list[float]] = {}
     for _, runs in numbered_iterations(found, ran):
@@ -38,7 +37,7 @@ def add(
             durations.setdefault(((stage, name), mhz), []).append(run.time_s)
     for key, each in durations.items():
         samples.point(*key).add_times(len(each), fmean(each), 0.001 * fmean(each))
-    samples.add_powers(found, ran, 1410, power_drift_factor)
+    samples.add_powers(found, ran, 1410)
 
 
 def power(name: str, mhz: int, watts: float, error: float = 1.0) -> InstructionPower:
@@ -63,12 +62,6 @@ def test_better_known_powers_weigh_more() -> None:
     for watts, error in ((200.0, 1.0), (230.0, 20.0)):
         add(samples, result({F: [[0.1] * 5]}, [power(F, 900, watts, error)]), [(F, 0, 900)] * 5)
     assert samples.curve((0, F))[900].power_w == pytest.approx(200, abs=0.5)
-
-
-def test_a_warm_gpu_is_told_by_its_warmth() -> None:
-    samples = Samples()
-    add(samples, result({F: [[0.1] * 5]}, [power(F, 900, 220.0)]), [(F, 0, 900)] * 5, power_drift_factor=1.1)
-    assert samples.curve((0, F))[900].power_w == pytest.approx(200)
 
 
 def test_an_iteration_that_ran_something_else_is_left_out() -> None:
@@ -99,3 +92,21 @@ def test_waiting_is_taken_from_the_mean_power_of_short_iterations() -> None:
     samples.waiting.add_power(80.0, 1.0)
     add(samples, result({F: [[0.01] * 20] * 5}), [(F, 0, 900)] * 20)
     assert samples.curve((0, F))[900].power_w == pytest.approx(300, rel=0.01)
+
+
+def test_points_are_written_with_their_errors_and_counts_but_for_those_whose_power_is_hardly_known() -> None:
+    samples = Samples()
+    for mhz, time_s, power_error_w in ((1410, 0.1, 0.5), (1395, 0.12, 0.5), (1380, 0.13, 150.0)):
+        point = samples.points.setdefault((0, "forward"), {})[mhz] = Point()
+        point.add_times(50, time_s, 0.001 * time_s)
+        point.add_power(200.0, power_error_w)
+    samples.waiting.add_power(83.64, 0.1)
+    rows = read_table("p.csv", samples.csv()).set_index("frequency")
+    assert list(rows.index) == [1410, 1395]
+    for mhz, row in rows.iterrows():
+        point = samples.points[0, "forward"][mhz]
+        assert row["count"] == point.count
+        assert row["waiting_power"] == 83.64
+        assert row["time_error"] == pytest.approx(point.time_error, rel=1e-5)
+        assert row["power_error"] == pytest.approx(point.power_error, rel=1e-5)
+        assert row["energy"] == pytest.approx(point.energy_j, rel=1e-5)

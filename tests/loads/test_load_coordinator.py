@@ -61,25 +61,9 @@ def test_of_many_lanes_a_few_are_told_among_them_those_with_most_and_least_work_
     assert last.lanes == 100
 
 
-def test_all_ranks_of_a_lane_get_one_clock() -> None:
-    job = Ranks([0, 0, 1, 1, 2, 2])
-    job.run(40)
-    for _ in range(10):
-        mhz = job.run()
-        assert mhz[::2] == mhz[1::2]
-
-
 def test_the_time_of_a_change_is_left_before_the_last_one_ends() -> None:
     quick, slow = Ranks(range(4), noise=0.0), Ranks(range(4), noise=0.0, change_s=0.3)
     assert sum(sum(quick.run()) for _ in range(60)) < sum(sum(slow.run()) for _ in range(60))
-
-
-def test_a_step_at_default_clocks_comes_now_and_then_and_more_rarely_later() -> None:
-    job = Ranks(range(8), noise=0.0)
-    job.run(12)
-    at_top = [min(job.run()) == TOP_MHZ for _ in range(300)]
-    assert sum(at_top[:100]) > sum(at_top[200:]) > 0
-    assert sum(at_top) < 30
 
 
 def test_steps_that_are_shorter_than_the_ticks_of_energy_counters_are_compared_in_blocks() -> None:
@@ -148,25 +132,6 @@ def test_a_rank_that_begins_late_keeps_the_default_clock_since_the_others_wait_f
     assert job.late < 1e-4
 
 
-def test_work_that_takes_several_times_as_long_as_its_load_says_leaves_clocks_alone_until_it_has_evened_out() -> None:
-    job = Ranks(range(8))
-    job.run(60)
-    while (mhz := job.run())[0] == TOP_MHZ:
-        pass
-    before, was_late = job.choice.late, job.late
-    for _ in range(8):
-        job.heavy = 6.0
-        mhz = job.run()
-        job.heavy = 1.0
-        if mhz[0] < TOP_MHZ:
-            break
-    job.run(2)
-    assert job.late > was_late
-    assert job.choice.late > max(before, 0.8 * job.late)
-    assert min(job.run()) == TOP_MHZ
-    assert "seem to have held up the others" in job.coordinator.state.text
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_rare_work_that_is_in_no_control_step_makes_no_exact_figure_wrong(seed: int) -> None:
     job, drawn = Ranks(range(8), seed=seed), np.random.default_rng(seed)
@@ -189,23 +154,16 @@ def test_time_that_lower_clocks_cost_beside_the_work_is_told_though_no_model_kno
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_a_job_that_lower_clocks_make_slower_in_another_way_is_back_at_default_clocks_within_twenty_steps(
-    ranks: int,
+@pytest.mark.parametrize(("rest_s", "lowered"), [(0.2, False), (0.4, True)])
+def test_a_job_that_becomes_slower_by_lower_clocks_and_for_no_other_reason_goes_back_to_default_clocks(
+    ranks: int, rest_s: float, lowered: bool
 ) -> None:
     job = Ranks(range(ranks))
     job.run(60)
-    job.beside = lambda step, mhz: (0.2 if mhz == TOP_MHZ else 0.4, WAIT_W)  # such as collectives at a low clock
+    job.beside = lambda step, mhz: (rest_s if mhz == TOP_MHZ else 0.4, WAIT_W)  # such as collectives at a low clock
     job.run(20)
-    assert job.steps_with_lower_clocks(50) < 10
-    assert "slower" in job.coordinator.state.text or "cost" in job.coordinator.state.text
-
-
-def test_a_job_that_becomes_slower_for_another_reason_gets_its_lower_clocks_back() -> None:
-    job = Ranks(range(8))
-    job.run(60)
-    job.beside = lambda step, mhz: (0.5, WAIT_W)
-    job.run(40)
-    assert job.steps_with_lower_clocks(40) > 30
+    assert (job.steps_with_lower_clocks(50) >= 10) == lowered
+    assert lowered or "slower" in job.coordinator.state.text or "cost" in job.coordinator.state.text
 
 
 @pytest.mark.parametrize("every", [0, 5])

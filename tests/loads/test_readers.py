@@ -44,13 +44,15 @@ def test_what_a_mask_drops_is_told_too_since_a_model_computes_it(lengths: list[i
     assert loads.from_attention_mask(mask)[2:] == loads.tokens(mask)
 
 
-@pytest.mark.parametrize("batch", [np.zeros((2, 8)), {"input_ids": np.zeros((2, 8))}, [[0] * 8, [0] * 8]])
-def test_rows_of_token_ids_are_sequences_of_full_length(batch: Any) -> None:
-    assert loads.tokens(batch) == (16.0, 128.0)
-
-
-def test_one_row_of_token_ids_is_one_sequence() -> None:
-    assert loads.tokens([0] * 8) == (8.0, 64.0)
+@pytest.mark.parametrize(
+    ("batch", "load"),
+    [
+        *((ids, (16, 128)) for ids in (np.zeros((2, 8)), {"input_ids": np.zeros((2, 8))}, [[0] * 8] * 2)),
+        ([0] * 8, (8, 64)),
+    ],
+)
+def test_rows_of_token_ids_are_sequences_of_full_length(batch: Any, load: tuple[float, ...]) -> None:
+    assert loads.tokens(batch) == load
 
 
 def test_a_tensor_on_a_gpu_is_refused_since_reading_it_would_wait() -> None:
