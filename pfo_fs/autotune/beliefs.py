@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import median
 
 from pfo_fs.arrays import Array, np
@@ -75,7 +76,6 @@ class Beliefs:
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
         self.slow_pipelines: frozenset[int] = frozenset()
-        self._pipeline: Pipeline | None = None
         self._curves: Curves | None = None
 
     def block(self, *, for_energy: bool) -> int:
@@ -88,12 +88,10 @@ class Beliefs:
         """For how many steps a plan is tried at first: two rounds of turns."""
         return LEAST_ROUNDS * len(ROUND) * self.block(for_energy=False)
 
-    @property
+    @cached_property
     def pipeline(self) -> Pipeline:
         """The instructions that each pipeline runs; only once all orders are known."""
-        if self._pipeline is None:
-            self._pipeline = pipeline_of([self.layout.order(rank) for rank in self.layout.one_pipeline()])
-        return self._pipeline
+        return pipeline_of([self.layout.order(rank) for rank in self.layout.one_pipeline()])
 
     def take(
         self,
@@ -113,9 +111,9 @@ class Beliefs:
         if not self.layout.one_pipeline():
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, turns)
-        if window is not None and np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
-            self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
         if window is not None:
+            if np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
+                self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
             self.windows = [*self._worth_keeping(), window]
@@ -246,7 +244,7 @@ class Beliefs:
         """Returns the delays that the order of instructions leaves out; None while too little was measured."""
         pipeline = self.pipeline
         most = max(1, _MOST_INSTRUCTIONS // len(pipeline.instructions))
-        windows = [self.windows[0], *self.windows[1:][-2:]] if self.windows else []
+        windows = [self.windows[0], *self.windows[1:][-2:]]
         counts = [min(window.iterations, most) for window in windows]
         if sum(counts) < 2:
             return None

@@ -30,7 +30,7 @@ class Ratios:
     top_mhz: Array
 
     def at(self, kinds: Array, mhz: Array) -> tuple[Array, Array]:
-        """Returns log r and its error for kinds at clocks, arrays of one shape; between two clocks interpolated."""
+        """Returns log r and its error for kinds at clocks, arrays that fit together, interpolated between clocks."""
         clocks = self.clocks_mhz
         high = np.clip(np.searchsorted(clocks, mhz), 1, len(clocks) - 1) if len(clocks) > 1 else np.zeros_like(kinds)
         low = np.maximum(high - 1, 0)
@@ -52,7 +52,7 @@ class Rows:
         tables: list[list[Array]] = []
         for window in windows:
             ratio_logs, ratio_errors = ratio_of(kinds, window, ratios)
-            own_logs = ratios.at(np.broadcast_to(kinds[None, :, None], window.times_s.shape), window.clocks_mhz)[0]
+            own_logs = ratios.at(kinds[:, None], window.clocks_mhz)[0]
             runs = np.log(window.times_s), ratio_logs, ratio_errors, own_logs
             told = window.clocks_mhz, window.ran_mhz, window.at_clock, window.or_mhz == 0
             by_batch = (np.moveaxis(values[:, node_at], 3, 1).reshape(-1, node_at.shape[1]) for values in runs + told)
@@ -117,7 +117,7 @@ class Effect:
 
 def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array]:
     """Log r of each instruction of a window at the clock at which it ran, and the error of it."""
-    which = np.broadcast_to(kinds[None, :, None], window.times_s.shape)
+    which = kinds[:, None]
     logs, errors = ratios.at(which, window.ran_mhz)
     if window.or_mhz.any():  # it ran at either clock
         is_unsure = window.or_mhz > 0

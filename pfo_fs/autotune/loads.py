@@ -11,6 +11,7 @@ at the highest one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,7 +110,8 @@ class LoadModel:
             if not gain.any():
                 gain = _FIRST_SHARE * np.sqrt((rest**2).sum(axis=0) / np.maximum(rows.seen.sum(axis=0), 1))
             weights = np.where(rows.seen, robust / (noise**2 + rows.ratio_errors**2), 0.0)
-            load, load_variance = _loads(rest, gain, weights)
+            load_variance = 1.0 / (1.0 + (weights * gain**2).sum(axis=1))
+            load = (weights * gain * rest).sum(axis=1) * load_variance
             # The scale of loads is free: their variance is 1, so that sensitivities are standard deviations.
             surely = weights * (rows.ratio_errors <= 2 * noise)
             total = (surely * (load**2 + load_variance)[:, None]).sum(axis=0)
@@ -136,17 +138,14 @@ class LoadModel:
 
     def _by_window(self, windows: Sequence[Window], values: Array) -> dict[int, Array]:
         """Values of rows and kinds for each window, by its id, in its shape: iterations, nodes, pipelines."""
-        nodes = len(self.kind_of_node)
-        place: Array = np.zeros(nodes, int)
-        for row, own in enumerate(self.node_at):
-            place[own[own >= 0]] = row
+        batches, kinds = np.nonzero(self.node_at >= 0)
+        place = batches[np.argsort(self.node_at[batches, kinds])]  # of each node
         found, begin = {}, 0
         for window in windows:
-            iterations, _, pipelines = window.times_s.shape
-            end = begin + iterations * pipelines * len(self.node_at)
-            by_batch = values[begin:end].reshape(iterations, pipelines, len(self.node_at), -1)
+            shape = window.iterations, len(window.pipelines), len(self.node_at)
+            by_batch = values[begin : begin + math.prod(shape)].reshape(*shape, -1)
             found[id(window)] = np.moveaxis(by_batch[:, :, place, self.kind_of_node], 1, 2)
-            begin = end
+            begin += math.prod(shape)
         return found
 
     def _bases(self, full: Array, rows: Rows, robust: Array) -> Array:
@@ -167,16 +166,14 @@ class LoadModel:
         return np.array(found)
 
     def _found(self, rows: Rows, cells: _Cells) -> list[Found]:
-        found = []
-        for number, kind in enumerate(self.kinds):
-            count = int((rows.at_top & rows.seen & rows.latest[:, None])[:, number].sum())
-            top_s = float(np.exp(self.first_bases[number]))
+        found, top_s = [], np.exp(self.first_bases).tolist()
+        counts = (rows.at_top & rows.seen & rows.latest[:, None]).sum(axis=0).tolist()
+        for number, (kind, count) in enumerate(zip(self.kinds, counts, strict=True)):
             if count:
-                mhz = round(float(rows.top_mhz[number]))
-                found.append(Found(kind, mhz, count, top_s, float(self.noises[number]) / count**0.5, is_highest=True))
-            for (of_kind, mhz), (count, log, error) in sorted(cells.known.items()):
-                if of_kind == number:
-                    found.append(Found(kind, mhz, count, top_s * float(np.exp(log)), error))
+                mhz, error = round(float(rows.top_mhz[number])), float(self.noises[number]) / count**0.5
+                found.append(Found(kind, mhz, count, top_s[number], error, is_highest=True))
+        for (number, mhz), (count, log, error) in sorted(cells.known.items()):
+            found.append(Found(self.kinds[number], mhz, count, top_s[number] * float(np.exp(log)), error))
         return found
 
     def at_max_clocks_s(self, window: Window, ratios: Ratios) -> Array:
@@ -188,12 +185,9 @@ class LoadModel:
         """
         ratio_logs, error = ratio_of(self.kind_of_node, window, ratios)
         logs: Array = np.log(window.times_s) - ratio_logs
-        explained = self._explained.get(id(window))
-        if explained is None:
-            return np.exp(logs)
+        explained = self._explained[id(window)]
         variance = (self.noises[self.kind_of_node] ** 2)[:, None] / len(logs) + _LOAD_ERROR**2
-        kinds = np.broadcast_to(self.kind_of_node[None, :, None], logs.shape)
-        acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
+        acted = np.log(window.times_s) - ratios.at(self.kind_of_node[:, None], window.ran_mhz)[0]
         apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
         has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _NEARER * apart)
         unknown = np.where(window.at_clock | has_acted, 0.0, error**2 / (error**2 + variance))
@@ -308,9 +302,3 @@ def _shared_by_steps(load: Array, information: Array, by_step: Array) -> float:
     means = np.bincount(by_step, load) / rows
     known = np.bincount(by_step, information / (1 + information)) / rows
     return float(np.clip((means**2).sum() / np.maximum(known.sum(), 1e-9), 0.0, 0.95))
-
-
-def _loads(rest: Array, gain: Array, weights: Array) -> tuple[Array, Array]:
-    """The load of each row and its variance, from what is left of its durations; loads have the variance 1."""
-    precision = 1.0 + (weights * gain**2).sum(axis=1)
-    return (weights * gain * rest).sum(axis=1) / precision, 1.0 / precision
