@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pytest
 from curve_points import follows, points_of
 from hypothesis import given, settings
@@ -60,14 +59,6 @@ def test_the_error_of_a_difference_between_clocks_is_that_of_their_ratio() -> No
         for column, mhz in enumerate(ratios.clocks_mhz.astype(int).tolist()):
             difference = error_of(curves, {(kind, mhz): 1.0, (kind, 1410): -1.0}) if mhz < 1410 else 0.0
             assert difference == pytest.approx(float(ratios.errors[number, column]), abs=1e-9)
-
-
-def test_a_clock_that_was_not_measured_is_less_certain_the_farther_it_is_from_those_that_were() -> None:
-    curves = curves_of({FORWARD: [1410, 1260]})
-    errors = [error_of(curves, {(FORWARD, mhz): 1.0, (FORWARD, 1410): -1.0}) for mhz in CLOCKS if mhz <= 1260]
-    assert errors == sorted(errors)
-    assert errors[0] < 0.002
-    assert errors[-1] > 0.02
 
 
 def test_errors_of_gpus_that_are_fitted_apart_add_up_as_independent_ones() -> None:
@@ -126,14 +117,3 @@ def test_clocks_at_which_energy_only_rises_again_are_not_estimated() -> None:
     every = list(range(1410, 200, -30))
     curves = curves_of({FORWARD: [1410, 1200]}, clocks=every)
     assert 400 < min(rows_of(curves, EVERYTHING)) < 600
-
-
-def test_ratios_are_those_of_the_times_of_the_profile() -> None:
-    curves = curves_of({FORWARD: [1410, 1110], BACKWARD: [1410, 1290]})
-    ratios = curves.ratios([FORWARD, BACKWARD])
-    for number, kind in enumerate((FORWARD, BACKWARD)):
-        rows = rows_of(curves, EVERYTHING, kind)
-        logs, _ = ratios.at(np.full(len(rows), number), np.array(list(rows), float))
-        expected = [math.log(row.time_s / rows[1410].time_s) for row in rows.values()]
-        # Where an estimate is beyond what physics allows, the profile has the bound.
-        assert np.abs(logs - expected).max() < 0.01

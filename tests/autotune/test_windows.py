@@ -65,8 +65,27 @@ def found(job: JobLayout, results: Sequence[ProfilingResult], schedules: Sequenc
     return one
 
 
-def at_one_clock(job: JobLayout, mhz: int) -> list[FrequencySchedule]:
-    return [schedule_of(info.rank, names_of(job, info.rank), lambda _: mhz) for info in job.rank_infos]
+def at_one_clock(job: JobLayout, mhz: int, last_mhz: int = 0) -> list[FrequencySchedule]:
+    """All instructions at one clock, but for the last one if that has another."""
+    schedules = [schedule_of(info.rank, names_of(job, info.rank), lambda _: mhz) for info in job.rank_infos]
+    for schedule in schedules:
+        schedule.frequencies[-1] = (schedule.frequencies[-1][0], last_mhz or mhz)
+    return schedules
+
+
+def followed(
+    schedules: Sequence[FrequencySchedule],
+    clocks: Sequence[int],
+    instruction_s: float = 0.04,
+    steps: Sequence[int] = (1,),
+    mode: str = "device",
+    **latencies_s: float,
+) -> Window:
+    """What ranks measure whose clock processes know of some clocks, such as `at900`, when they act."""
+    known = {int(name.removeprefix("at")): seconds for name, seconds in latencies_s.items()}
+    switching = Switching.model_validate({"mode": mode, "call_s": 0.005, "gpus": 1, "latencies_s": known})
+    results = [result(rank, steps, instruction_s, clocks=clocks, switching=switching) for rank in (0, 1)]
+    return found(layout(), results, schedules)
 
 
 STEPS = st.lists(st.integers(1, 12), min_size=1, max_size=10, unique=True).map(sorted)
@@ -145,11 +164,8 @@ def test_where_no_clock_process_knows_when_clocks_act_the_first_instructions_aft
 def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_follows_the_device(
     mode: str, knows: bool
 ) -> None:
-    job = layout()
-    switching = Switching.model_validate({"mode": mode, "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
     clocks = [1400, 905, 900, 900, 900, 900]
-    results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
-    one = found(job, results, at_one_clock(job, 900))
+    one = followed(at_one_clock(layout(), 900), clocks, 0.1, mode=mode, at900=0.004)
     assert sorted(one.ran_mhz[0, :, 0].tolist())[-2:] == ([1400, 1400] if knows else [900, 900])
     assert not one.at_clock.all()
     if knows:
@@ -157,50 +173,33 @@ def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_
 
 
 def test_a_run_soon_after_a_change_to_a_clock_whose_latency_is_unknown_tells_nothing_of_it() -> None:
-    job = layout()
-    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
-    results = [result(rank, [1], 0.04, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
-    one = found(job, results, at_one_clock(job, 900))
+    one = followed(at_one_clock(layout(), 900), [900] * 6)
     assert one.at_clock[0, :6, 0].tolist() == [False] * 3 + [True] * 3, "each takes 0.04 s"
     assert one.or_mhz[0, :6, 0].tolist() == [TOP_MHZ] * 3 + [0.0] * 3
 
 
 def test_a_clock_that_stays_between_iterations_needs_no_time_to_act_in_the_next_one() -> None:
-    job = layout()
-    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
-    results = [result(rank, [1, 2], 0.01, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
-    one = found(job, results, at_one_clock(job, 900))
+    one = followed(at_one_clock(layout(), 900), [900] * 6, 0.01, (1, 2))
     assert not one.at_clock[0].any()
     assert one.at_clock[1].all()
 
 
 def test_an_iteration_after_one_that_ends_at_another_clock_may_begin_at_that_clock() -> None:
     """The highest clock is requested as soon as an iteration ends; nobody knows yet when it acts."""
-    job = layout()
-    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
-    results = [result(rank, [1], 0.04, clocks=[TOP_MHZ] * 6, switching=switching) for rank in (0, 1)]
-    ends_low = at_one_clock(job, TOP_MHZ)
-    for schedule in ends_low:
-        schedule.frequencies[-1] = (schedule.frequencies[-1][0], 900)
-    one = found(job, results, ends_low)
+    one = followed(at_one_clock(layout(), TOP_MHZ, last_mhz=900), [TOP_MHZ] * 6, at900=0.004)
     assert one.at_clock[0, :4, 0].tolist() == [False] * 3 + [True], "each takes 0.04 s"
     assert one.or_mhz[0, :4, 0].tolist() == [900] * 3 + [0]
 
 
-def test_a_run_in_which_the_next_clock_may_have_acted_tells_nothing_where_its_latency_is_unknown() -> None:
+@pytest.mark.parametrize(("mean_mhz", "tells"), [(900, True), (940, False)])
+def test_a_run_in_which_the_next_clock_may_have_acted_tells_nothing_where_its_latency_is_unknown(
+    mean_mhz: int, tells: bool
+) -> None:
     """The next clock is requested early, so that it acts in time; the mean clock of the run before is a guess."""
-    job = layout()
-    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
-    ends_high = at_one_clock(job, 900)
-    for schedule in ends_high:
-        schedule.frequencies[-1] = (schedule.frequencies[-1][0], 1200)
-    last = len(ends_high[0].frequencies) - 1
-    for mean_mhz, tells in ((900, True), (940, False)):
-        clocks = [900] * 4 + [mean_mhz, 1200]
-        results = [result(rank, [1], 0.04, clocks=clocks, switching=switching) for rank in (0, 1)]
-        one = found(job, results, ends_high)
-        assert one.at_clock[0, last - 1, 0] == tells
-        assert one.or_mhz[0, last - 1, 0] == (0 if tells else 1200)
+    one = followed(at_one_clock(layout(), 900, last_mhz=1200), [900] * 4 + [mean_mhz, 1200], at900=0.004)
+    last = 2 * MICROBATCHES - 1
+    assert one.at_clock[0, last - 1, 0] == tells
+    assert one.or_mhz[0, last - 1, 0] == (0 if tells else 1200)
 
 
 def test_results_without_steps_are_paired_by_their_place() -> None:
