@@ -117,18 +117,6 @@ def trial_time(judgement: Judgement, iterations: int) -> float:
     return (error * normal.pdf(late / error) + late * normal.cdf(late / error)) * iterations
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """Of the plans that were made for a target, those that save most and very likely, or perhaps, keep to it.
-
-    `margin` is by how much the planner was asked for another time than the target at last, relative.
-    """
-
-    margin: float
-    sure: ClockPlan | None
-    likely: ClockPlan | None
-
-
 def choose(
     model: JobModel,
     last: Choice | None,
@@ -180,16 +168,16 @@ class _Decision:
             is_open = judgement is not None and not in_time(judgement) and not is_late(judgement)
             if judgement is not None and is_open and judgement.saved > least and may_be_tried(judgement):
                 return replace(last, judgement=judgement, windows=last.windows + 1, note="measuring a plan again")
-        planned = self._planned(last.margin if last is not None else TOLERANCE / 2, least, run)
+        margin, sure, perhaps = self._planned(last.margin if last is not None else TOLERANCE / 2, least, run)
         note = ""
-        if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
-            run, note = planned.sure or model.max_clocks, "another plan saves more" if last is not None else ""
+        if run is None or (sure is not None and model.judge(sure).saved > least):
+            run, note = sure or model.max_clocks, "another plan saves more" if last is not None else ""
         judgement = model.judge(run)
         stays = run if run in self.tried else None
         in_vain = self._in_vain(run)
-        choice = Choice(run, judgement, planned.margin, stays or run, in_vain=in_vain, note=note)
+        choice = Choice(run, judgement, margin, stays or run, in_vain=in_vain, note=note)
         left = LOST_TIME * (HORIZON + self.iterations) - self.lost
-        for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, run, self.steady))):
+        for likely in filter(None, (perhaps, model.plan(1 + TOLERANCE / 2, CAUTIOUS, run, self.steady))):
             expected = model.judge(likely)
             is_more = expected.saved > judgement.saved + LEAST_GAIN
             is_new = likely not in self.tried and in_vain < 2 * TRIALS_IN_VAIN
@@ -231,11 +219,14 @@ class _Decision:
                 run = plan
         return None if run is None or model.judge(run).saved < 0 else run
 
-    def _planned(self, margin: float, least_saved: float, near: ClockPlan | None) -> _Planned:
+    def _planned(
+        self, margin: float, least_saved: float, near: ClockPlan | None
+    ) -> tuple[float, ClockPlan | None, ClockPlan | None]:
         """Makes plans for the target, at first for another time by `margin`; those that save less have no interest.
 
         Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the
-        time that the planner is asked for moves until the verdict agrees.
+        time that the planner is asked for moves until the verdict agrees. Returns by how much at last, and the plans
+        that save most of those that very likely, and perhaps, keep to the target.
         """
         model = self.model
         made: list[tuple[float, Judgement, ClockPlan]] = []
@@ -254,7 +245,7 @@ class _Decision:
             margin = max(margin - over - TOLERANCE / 4, least_margin + (margin - least_margin) / 4)
         sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
         likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
-        return _Planned(sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None)
+        return sure[0] if sure else margin, sure[2] if sure else None, likely[2] if likely else None
 
     def _in_vain(self, run: ClockPlan) -> int:
         """How many trials in a row have won nothing, if this plan is to run; a regular measurement allows one more."""
