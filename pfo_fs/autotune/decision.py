@@ -287,7 +287,10 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     Kinds of instructions that have no slack at all are lowered once per iteration, those that take most of the time
     first, unless that is expected to be later than a trial may be.
     """
-    cautious = _in_time(model, model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch))
+    whole = model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch)
+    # Iterations differ: where ranks have waited in the few measured ones, they may not wait in those that come.
+    parts = (model.nearer(model.max_clocks, whole, part) for part in PARTS)
+    cautious = next((plan for plan in parts if may_be_tried(model.judge(plan))), model.max_clocks)
     ladder = _ladders(model)
     instructions = model.problem.pipeline.instructions
     places: dict[Kind, list[int]] = {}
@@ -304,7 +307,9 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
             nodes, steps = places[kind], ladder[kind[0]]
             if any(row[node] < steps[0] for node in nodes):
                 continue
-            before, stretch = list(row), _stretch(model, nodes[(len(nodes) // 2 + group) % len(nodes)])
+            before, chosen = list(row), nodes[(len(nodes) // 2 + group) % len(nodes)]
+            first, end = next((a, b) for a, b in pairwise(model.problem.pipeline.first_nodes) if a <= chosen < b)
+            stretch = [node for node in range(first, end) if model.stretches[node] == model.stretches[chosen]]
             for number in _FIRST_STEPS:
                 for node in stretch:
                     row[node] = min(before[node], steps[min(number, len(steps) - 1)])
@@ -312,22 +317,6 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
                     break
                 row[:] = before
     return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
-
-
-def _in_time(model: JobModel, plan: ClockPlan) -> ClockPlan:
-    """A plan whose clocks are so far on the way from the highest ones to those of a plan that it may be tried.
-
-    Iterations differ: where ranks have waited in the few measured ones, they may not wait in those that come.
-    """
-    nearer = (model.nearer(model.max_clocks, plan, part) for part in PARTS)
-    return next((each for each in nearer if may_be_tried(model.judge(each))), model.max_clocks)
-
-
-def _stretch(model: JobModel, chosen: int) -> list[int]:
-    """The nodes of the stretch that a node belongs to."""
-    firsts = model.problem.pipeline.first_nodes
-    first, last = next((a, b) for a, b in pairwise(firsts) if a <= chosen < b)
-    return [node for node in range(first, last) if model.stretches[node] == model.stretches[chosen]]
 
 
 def _ladders(model: JobModel) -> dict[int, list[int]]:

@@ -55,7 +55,6 @@ class JobModel:
         keep: Pipelines that run clocks of their own now, and go on to.
 
     Attributes:
-        curves: What is believed of each instruction at each clock.
         problem: The job in the planner's form, with expected times.
         everything: The same with all clocks, however little is known of them.
         group_of: The group of each pipeline that runs clocks of its own.

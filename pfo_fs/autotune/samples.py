@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_high
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
@@ -189,7 +190,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     latency_s = _latency_by_clock(reports, infos)
     return SwitchCosts(
         driver_time_s=call_s * calls,
-        latency_s=_middle(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
+        latency_s=median_high(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
         timing_error_s=_TIMING_ERROR_S + _CALL_SPREAD * call_s,
         calls=calls,
         hosts=hosts,
@@ -204,16 +205,11 @@ def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -
     for report in reports:
         for mhz, seconds in report.latencies_s.items():
             known.setdefault(mhz, []).append(seconds)
-    latency_s = {mhz: _middle(values) for mhz, values in known.items()}
+    latency_s = {mhz: median_high(values) for mhz, values in known.items()}
     if not latency_s:
         return {}
-    usual_s = _middle(latency_s.values())
+    usual_s = median_high(latency_s.values())
     return {mhz: usual_s for info in infos for mhz in info.available_frequencies} | latency_s
-
-
-def _middle(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0.0
 
 
 def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
