@@ -215,9 +215,8 @@ class ClockCurves:
         found: dict[Kind, dict[int, Estimate]] = {}
         errors = zip(self.times.errors, self.powers.errors, strict=True)
         for row, ((kind, mhz), (time_error, power_error)) in enumerate(zip(self.where, errors, strict=True)):
-            found.setdefault(kind, {})[mhz] = Estimate(
-                math.exp(self.times.mean[row]), math.exp(self.powers.mean[row]), float(time_error), float(power_error)
-            )
+            time_s, power_w = math.exp(self.times.mean[row]), math.exp(self.powers.mean[row])
+            found.setdefault(kind, {})[mhz] = Estimate(time_s, power_w, float(time_error), float(power_error))
         return found
 
 
@@ -226,19 +225,18 @@ def fit_curves(
 ) -> list[ClockCurves]:
     """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
 
-    `points` are measured ones, by clock; a kind without any has no curve. `clocks_mhz` are the clocks for which
-    estimates are wanted, highest first.
+    `points` are measured ones, by clock, at least one of each kind. `clocks_mhz` are the clocks for which estimates are
+    wanted, highest first.
     """
-    measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
     groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs
-    for kind in measured:
+    for kind in points:
         groups.setdefault(max(clocks_mhz[kind]), []).append(kind)
     fitted = []
     for top_mhz, kinds in groups.items():
-        if sum(len(measured[kind]) for kind in kinds) <= _MOST_TOGETHER:
-            fitted.append(_fit(measured, clocks_mhz, top_mhz, kinds, {}))
+        if sum(len(points[kind]) for kind in kinds) <= _MOST_TOGETHER:
+            fitted.append(_fit(points, clocks_mhz, top_mhz, kinds, {}))
             continue
-        fitted += [_fit(measured, clocks_mhz, top_mhz, [kind], _companions(measured, kinds, kind)) for kind in kinds]
+        fitted += [_fit(points, clocks_mhz, top_mhz, [kind], _companions(points, kinds, kind)) for kind in kinds]
     return fitted
 
 
@@ -267,7 +265,7 @@ def _fit(
     wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
     others = [(kind, mhz) for kind, curve in companions.items() for mhz in curve]
     grid = _Grid([*wanted, *others], dict.fromkeys([*kinds, *companions], top_mhz))
-    known = [{**points, **companions}[kind].get(mhz) for kind, mhz in [*wanted, *others]]
+    known = [points[kind].get(mhz) for kind, mhz in wanted] + [companions[kind][mhz] for kind, mhz in others]
     times = [(math.log(p.time_s), min(p.time_error, 0.1)) if p else None for p in known]
     powers = [(math.log(p.power_w), min(p.power_error, 0.3)) if p and p.power_w > 0 else None for p in known]
     return ClockCurves(wanted, _believe(TIME, grid, times, len(wanted)), _believe(POWER, grid, powers, len(wanted)))

@@ -217,9 +217,7 @@ class LoadDurations:
         self.count += bool(np.isfinite(ends_s).any())
 
     def fit(self) -> None:
-        """Fits the model to the latest steps."""
-        if not self._steps:
-            return
+        """Fits the model to the latest steps, one at least."""
         pipelines = self._steps[-1][1].shape[1]
         every = -(-len(self._steps) * pipelines * len(self._shape.rank) // _MOST_TIMES)
         steps = list(self._steps)[::-every]
