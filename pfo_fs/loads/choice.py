@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations, StepShape
@@ -108,7 +107,7 @@ class LoadChoice:
             f"steps; margin {100 * self.margin:.1f} %"
         )
 
-    def choose(self, loads: Array, late_s: Any = 0.0) -> list[int]:
+    def choose(self, loads: Array, late_s: Array | float = 0.0) -> list[int]:
         """Returns the clock of each pipeline, in MHz.
 
         Args:

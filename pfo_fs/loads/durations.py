@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.planner.longest_paths import LongestPaths
@@ -310,18 +309,18 @@ class LoadDurations:
         first = len(self._coefficients) - len(self._shape.names)
         return self._coefficients[:first].reshape(self._shape.ranks, -1), np.append(1.0, self._coefficients[first:-1])
 
-    def _ends_s(self, basis: Array, slower: Any, pace: Any) -> Array:
+    def _ends_s(self, basis: Array, slower: Array | float, pace: Array | float) -> Array:
         """When ranks end, (ranks, columns)."""
         return self._shape.ends_s(self._times_s(basis, slower, pace))
 
-    def _times_s(self, basis: Array, slower: Any, pace: Any) -> Array:
+    def _times_s(self, basis: Array, slower: Array | float, pace: Array | float) -> Array:
         """Durations of the instructions, (instructions, columns)."""
         shape, (weights, times) = self._shape, self._parts()
         work = np.einsum("mcf,rf->rmc", basis, weights)[shape.rank, shape.micro_batch] * times[shape.name][:, None]
         times_s: Array = np.maximum(work, _LEAST) * self._mean_s * (1 + self._coefficients[-1] * slower) * pace
         return times_s
 
-    def ends_s(self, loads: Array, slower: Any = 0.0) -> Array:
+    def ends_s(self, loads: Array, slower: Array | float = 0.0) -> Array:
         """Returns when each rank is expected to end, in s, (ranks, pipelines); only after `fit`.
 
         Args:
@@ -330,7 +329,7 @@ class LoadDurations:
         """
         return self._ends_s(self._basis(loads), slower, self.pace)
 
-    def busy(self, loads: Array, slower: Any = 0.0) -> Array:
+    def busy(self, loads: Array, slower: Array | float = 0.0) -> Array:
         """Returns for which share of the time until its end each rank works, (ranks, pipelines); only after `fit`."""
         times_s = self._times_s(self._basis(loads), slower, self.pace)
         return self._shape.busy_s(times_s) / self._shape.ends_s(times_s)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from copy import copy
 from random import Random
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations
@@ -169,7 +169,7 @@ class Took(NamedTuple):
 
     time_s: float
     rest_s: float
-    loads: Any
+    loads: Array
 
     def due_s(self, model: LoadDurations) -> float:
         """Returns the time that its loads make expected at the highest clocks."""
