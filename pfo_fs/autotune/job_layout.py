@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
@@ -95,40 +95,30 @@ class JobLayout:
             stages=[stage for _, stage in order] if names_stages else None,
         )
 
-    def schedules_of(self, plan: ClockPlan, first_nodes: Sequence[int]) -> list[FrequencySchedule]:
-        """Returns the schedule of each rank whose clocks can be set.
+    def _nodes(self) -> dict[int, slice]:
+        """The nodes of each pipeline-parallel rank, as in `Pipeline.instructions`."""
+        firsts = accumulate((len(self.order(rank)) for rank in self.one_pipeline()), initial=0)
+        return {pp_rank: slice(*ends) for pp_rank, ends in enumerate(pairwise(firsts))}
 
-        Args:
-            first_nodes: The first node of each rank of a pipeline, and the one behind the last rank's last.
-        """
-        return [
-            self.schedule(info.rank, plan.of(info.dp_rank)[first_nodes[info.pp_rank] : first_nodes[info.pp_rank + 1]])
-            for info in self.rank_infos
-            if info.available_frequencies
-        ]
+    def schedules_of(self, plan: ClockPlan) -> list[FrequencySchedule]:
+        """Returns the schedule of each rank whose clocks can be set."""
+        nodes, infos = self._nodes(), [info for info in self.rank_infos if info.available_frequencies]
+        return [self.schedule(info.rank, plan.of(info.dp_rank)[nodes[info.pp_rank]]) for info in infos]
 
-    def plan_of(
-        self,
-        schedules: Sequence[FrequencySchedule],
-        first_nodes: Sequence[int],
-        highest_mhz: tuple[int, ...],
-        group_of: tuple[tuple[int, int], ...],
-    ) -> ClockPlan:
-        """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks.
-
-        Args:
-            first_nodes: As for `schedules_of`.
-            highest_mhz: The highest clock of each node.
-        """
+    def plan_of(self, schedules: Sequence[FrequencySchedule], max_clocks: ClockPlan) -> ClockPlan:
+        """Returns the plan that schedules run; ranks without one, or with another order, run at max clocks."""
+        nodes, highest_mhz = self._nodes(), max_clocks.clocks_mhz[0]
         rows: dict[int, list[int]] = {}
         for schedule in schedules:
             info = self.place[schedule.rank]
-            first, last = first_nodes[info.pp_rank], first_nodes[info.pp_rank + 1]
-            row = rows.setdefault(info.dp_rank, list(highest_mhz))
-            if len(schedule.frequencies) == last - first:
-                row[first:last] = [mhz or highest_mhz[first + at] for at, (_, mhz) in enumerate(schedule.frequencies)]
-        of_groups = {dict(group_of).get(pipeline, 0): tuple(rows[pipeline]) for pipeline in sorted(rows, reverse=True)}
-        return ClockPlan(tuple(of_groups.get(group, highest_mhz) for group in range(1 + len(group_of))), group_of)
+            own, row = nodes[info.pp_rank], rows.setdefault(info.dp_rank, list(highest_mhz))
+            clocks = [mhz or top for (_, mhz), top in zip(schedule.frequencies, highest_mhz[own], strict=False)]
+            if len(schedule.frequencies) == own.stop - own.start:
+                row[own] = clocks
+        group_of = dict(max_clocks.group_of)
+        of_groups = {group_of.get(pipeline, 0): tuple(rows[pipeline]) for pipeline in sorted(rows, reverse=True)}
+        clocks_mhz = (of_groups.get(group, highest_mhz) for group in range(len(max_clocks.clocks_mhz)))
+        return ClockPlan(tuple(clocks_mhz), max_clocks.group_of)
 
     def run_by(self, rank: int, schedule: FrequencySchedule | None) -> list[RunInstruction]:
         """Returns what a rank ran: its order, at the clocks of its schedule."""
@@ -238,7 +228,7 @@ def stretches_of(
     when the clock is known to act.
 
     Args:
-        first_nodes: As for `JobLayout.schedules_of`.
+        first_nodes: The first node of each rank of a pipeline, and the one behind the last rank's last.
         times_s: Mean duration of each node.
         long_enough_s: Least duration of a stretch.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at.

@@ -310,8 +310,7 @@ class JobModel:
 
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
-        first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.max_clocks.clocks_mhz[0]
-        return self._beliefs.layout.plan_of(schedules, first_nodes, highest_mhz, self.max_clocks.group_of)
+        return self._beliefs.layout.plan_of(schedules, self.max_clocks)
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
         """Returns what a plan saves if a view of what is uncertain is right, relative."""
@@ -351,7 +350,7 @@ class JobModel:
 
     def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
         """Returns the schedule of each rank."""
-        return self._beliefs.layout.schedules_of(plan, self.problem.pipeline.first_nodes)
+        return self._beliefs.layout.schedules_of(plan)
 
 
 def _spread(count: int, chosen: int) -> Array:

@@ -235,7 +235,9 @@ def test_default_clocks_below_the_highest_ones_are_noticed() -> None:
 def test_schedules_of_a_plan_name_the_instructions_of_each_rank() -> None:
     beliefs = probed(dp=2)
     model = model_of(beliefs)
-    schedules = model.schedules(model.plan(1.0005))
+    plan = model.plan(1.0005)
+    schedules = model.schedules(plan)
+    assert model.plan_of(schedules) == plan
     assert [schedule.rank for schedule in schedules] == [info.rank for info in beliefs.layout.rank_infos]
     for schedule in schedules:
         names = [name for name, _ in schedule.frequencies]
