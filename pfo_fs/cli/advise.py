@@ -76,7 +76,7 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str]:
     """The pipeline of a job, its durations at default clocks as `advise` takes them, and the name of its GPUs."""
     from pfo_fs.arrays import np
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace import at_max_clocks
+    from pfo_fs.reports.timeline import at_max_clocks
 
     folder = find_job(job, shared_dir, archived=True)
     steps: dict[int, list[list[float]]] = {}

@@ -23,7 +23,6 @@ class Summary:
         plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
         settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
-        profiling_again: How often measuring windows came back after a plan had been in force.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
         full_time_s, full_energy_j: Time and energy of an iteration at max clocks, without noise; if durations
             vary, the mean over the iterations by which plans are judged (`Variation.judged`).
@@ -40,7 +39,6 @@ class Summary:
     settled_at: int | None
     settled: bool
     schedules: int
-    profiling_again: int
     profiling_steps: int
     full_time_s: float
     full_energy_j: float
@@ -115,7 +113,6 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         settled_at=settled_at,
         settled=bool(under_plan and current and current.converged and played[-1].number == current.number == last),
         schedules=1 + max(numbers, default=-1),
-        profiling_again=sum(i.step - 1 in steps for i in profiling),
         profiling_steps=len(profiling),
         full_time_s=fmean(iteration.full_time_s for iteration in judged),
         full_energy_j=fmean(iteration.full_energy_j for iteration in judged),

@@ -10,7 +10,7 @@ from traced_jobs import write_trace as write_durations
 
 from pfo_fs.errors import PlanError
 from pfo_fs.reports.collect import JobData, collect_job
-from pfo_fs.reports.trace import write_trace
+from pfo_fs.reports.timeline import write_trace
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, read_trace
 
