@@ -102,8 +102,8 @@ class Play:
         self._step += 1
         ranks, begin_s = self._ranks, self.cluster.now_s
         played = self.cluster.run(ranks.begin_step(self._step, self._virtual_s))
-        until, plans = ranks.measured_until, ranks.plans(self._step)
-        self._measure(PlayedStep(self._step, ranks.number, ranks.measured_number, until, begin_s, played, plans))
+        counts_for, until = ranks.switcher.measured_number, ranks.switcher.measured_until
+        self._measure(PlayedStep(self._step, counts_for, until, begin_s, played, ranks.plans(self._step)))
         for look_s in _LOOKS_S:
             after_s = look_s if look_s > 0 else played.time_s + look_s
             self._virtual_s = max(self._virtual_s, begin_s + min(max(after_s, 0.0), 0.9 * played.time_s))
