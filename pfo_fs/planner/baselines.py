@@ -17,11 +17,11 @@ _BATCH = 4_000_000
 """Instructions times combinations that are evaluated at once: about 100 MB."""
 
 
-def all_maximum(problem: Problem, straggler_s: float | None = None) -> Plan:
+def all_maximum(problem: Problem) -> Plan:
     """Every instruction at the highest clock that was measured for it: training without this library."""
     top = {kind: max(m.frequency_mhz for m in ms) for kind, ms in problem.profile.measurements.items()}
     frequencies = tuple(top[i.stage, i.name] for i in problem.pipeline.instructions)
-    plan = Plan(problem, frequencies, "all-maximum", deadline_s=0.0, straggler_s=straggler_s)
+    plan = Plan(problem, frequencies, "all-maximum", deadline_s=0.0)
     return plan.replace(deadline_s=plan.iteration_time_s)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,6 @@ from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.store import bodies
-from pfo_fs.store.bodies import IndexBody
 
 
 @dataclass
@@ -90,7 +89,9 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     """Returns the result of a run."""
     cluster = play.cluster
     numbers = {iteration.number for iteration in played}
-    indexes = {number: index for number, index in _indexes(play) if number in numbers}
+    known = numbers.intersection(play.folder.schedule_numbers())
+    read = ((number, play.folder.read(bodies.IndexBody, number=number)) for number in known)
+    indexes = {number: index for number, index in read if index is not None}
     # A schedule for measuring is limited to some steps.
     under_plan = [
         i for i in played if play.first_plan is not None and i.number >= play.first_plan and indexes[i.number].stays
@@ -159,10 +160,3 @@ def judged_iterations(cluster: Cluster, schedules: RankSchedules, *, as_learned:
         exact.begin_from(cluster)
     steps = (1.0,) * _JUDGED if varies is None else varies.judged(cluster.iteration, cluster.seed)
     return exact.steady(exact.clocks_of(schedules), steps)
-
-
-def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:
-    for number in play.folder.schedule_numbers():
-        index = play.folder.read(bodies.IndexBody, number=number)
-        if index is not None:
-            yield number, index
