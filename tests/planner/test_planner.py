@@ -165,6 +165,15 @@ def test_one_clock_per_stage_evens_out_the_forwards() -> None:
     assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1400}]
 
 
+def test_a_stage_is_planned_at_its_own_clocks() -> None:
+    kinds = [(stage, name) for stage in range(2) for name in ("forward", "backward")]
+    profile = Profile(
+        {kind: [Measurement(mhz, 140 / mhz, mhz / 50) for mhz in (1400, 1300 - 100 * kind[0])] for kind in kinds}
+    )
+    plan = one_per_stage(Problem(make_pipeline("1f1b", 2, 2), profile, 1.0), 10.0)
+    assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1200}]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("slowdown", [1.0, 1.02, 1.4])
 def test_one_clock_per_stage_is_on_time_and_never_worse_than_one_for_all(seed: int, slowdown: float) -> None:
