@@ -9,7 +9,7 @@ import pytest
 from pfo_fs.autotune.instruction_profiler import InstructionProfiler, share_out
 from pfo_fs.errors import PlanError
 from pfo_fs.planner import make_pipeline
-from pfo_fs.planner.profile_csv import read_rows
+from pfo_fs.planner.profile_csv import read_table
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, generated_job
 
@@ -21,10 +21,10 @@ def test_clocks_are_measured_until_the_energy_of_each_instruction_has_passed_its
     play = Play(job.cluster(1), tmp_path, PFOSettings(profile_steps=3, scheduler="InstructionProfiler"))
     assert any("profiled in" in iteration.status_text for iteration in play.run(400))
     assert play.coordinator.scheduler is not None
-    rows, _ = read_rows("the job", play.coordinator.scheduler.export_profile())
+    table = read_table("the job", play.coordinator.scheduler.export_profile())
     offered = job.truth.clocks_mhz
-    for kind in {(row.stage, row.instruction) for row in rows}:
-        curve = [row.frequency_mhz for row in rows if (row.stage, row.instruction) == kind]
+    for kind, rows in table.groupby(["stage", "instruction"]):
+        curve = rows["frequency"].tolist()
         true_j = {mhz: job.truth.measurement(*kind, mhz).energy_j for mhz in offered}
         best_mhz = min(true_j, key=lambda mhz: true_j[mhz])
         assert max(curve) == max(offered)
