@@ -132,5 +132,4 @@ class Curves:
             longest_s = max(time_s, top_s * top_mhz / mhz)
             time_s = min(longest_s, max(min(time_s, top_s), time_s * math.exp(view.times * time_error)))
             power_w *= math.exp(view.powers * power_error)
-        count = self._measured[kind][mhz].count if mhz in self._measured[kind] else 1
-        return Measurement(mhz, time_s, power_w * time_s, time_error * time_s, power_error * power_w * time_s, count)
+        return Measurement(mhz, time_s, power_w * time_s)

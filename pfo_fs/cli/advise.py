@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +15,6 @@ from pfo_fs.cli.terminal import JsonFlag, NumRanksOption, SharedDirOption, err, 
 from pfo_fs.reports.wording import duration_text, percent
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pfo_fs.arrays import Array
     from pfo_fs.planner import Pipeline
     from pfo_fs.simulator.advice import Advice, Interval, Remedy
@@ -76,7 +73,7 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str]:
     """The pipeline of a job, its durations at default clocks as `advise` takes them, and the name of its GPUs."""
     from pfo_fs.arrays import np
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace import at_max_clocks
+    from pfo_fs.reports.timeline import at_max_clocks
 
     folder = find_job(job, shared_dir, archived=True)
     steps: dict[int, list[list[float]]] = {}
@@ -106,7 +103,9 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     )
     shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
     shown.title = "Energy saved, by how much longer steps may be"
-    _add(shown, advice.remedies)
+    for remedy in advice.remedies:
+        name, needs = _REMEDIES[remedy.name]
+        shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
     show(shown)
     if not advice.published:
         say(
@@ -126,12 +125,6 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         return
     best = max(advice.remedies, key=lambda one: one.saved[0].high)
     say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")
-
-
-def _add(shown: Table, remedies: Sequence[Remedy]) -> None:
-    for one in remedies:
-        name, needs = _REMEDIES[one.name]
-        shown.add_row(Text(name), *(_text(saved) for saved in one.saved), Text(needs))
 
 
 def _left(remedy: Remedy) -> str:

@@ -144,7 +144,7 @@ def trace(
 ) -> None:
     """Write all durations of a job's instructions that were measured at max clocks, for `pfo-fs simulate --trace`."""
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.trace import write_trace
+    from pfo_fs.reports.timeline import write_trace
 
     folder = find_job(job, shared_dir, archived=True)
     answer = {"file": str(output), "job_id": folder.job_id, **write_trace(collect_job(folder), output)}

@@ -1,4 +1,7 @@
-"""Simpler plans for the same problem, for comparison: they show how much more one clock per instruction saves."""
+"""Simpler plans for the same problem, for comparison: they show how much more one clock per instruction saves.
+
+`straggler_s` is the iteration time of another pipeline that this one waits for, in s; energies are over this time.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,16 @@ _BATCH = 4_000_000
 """Instructions times combinations that are evaluated at once: about 100 MB."""
 
 
-def all_maximum(problem: Problem, straggler_s: float | None = None) -> Plan:
-    """Every instruction at the highest clock that was measured for it: training without this library.
-
-    Args:
-        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over this time.
-    """
+def all_maximum(problem: Problem) -> Plan:
+    """Every instruction at the highest clock that was measured for it: training without this library."""
     top = {kind: max(m.frequency_mhz for m in ms) for kind, ms in problem.profile.measurements.items()}
     frequencies = tuple(top[i.stage, i.name] for i in problem.pipeline.instructions)
-    plan = Plan(problem, frequencies, "all-maximum", deadline_s=0.0, straggler_s=straggler_s)
+    plan = Plan(problem, frequencies, "all-maximum", deadline_s=0.0)
     return plan.replace(deadline_s=plan.iteration_time_s)
 
 
 def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
     """One clock for all stages: the one that takes least energy within the deadline.
-
-    Args:
-        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over this time.
 
     Raises:
         Impossible: No clock is fast enough; or no clock was measured for all instructions.

@@ -30,7 +30,6 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
     """Runs lowtime and yields its plans as it finds them, from the slowest to the fastest.
 
     Args:
-        problem: A problem without delays, which lowtime cannot express.
         unit_time_s: Time by which an iteration gets shorter from one plan to the next, in s.
 
     Yields:
@@ -120,6 +119,6 @@ def _spec(measurements: list[Measurement] | Any, blocking_power_w: float, unit_t
     if len(candidates.options) <= _FEW_OPTIONS:
         raise PlannerError(
             f"lowtime keeps {len(candidates.options)} options of {kind[1]} on stage {kind[0]} at a unit time of "
-            f"{unit_time_s} s; give a shorter --unit-time"
+            f"{unit_time_s} s"
         )
     return OperationSpec(options=candidates, cost_model=ExponentialModel(candidates, search_strategy="best"))

@@ -9,10 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner.profile_csv import COLUMNS, read_table, write_table
+from pfo_fs.planner.profile_csv import COLUMNS, read_table, table_text
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """Power of a GPU that waits for other GPUs (NCCL's kernels run while they wait), in W, by a word of the GPU's name.
@@ -39,16 +40,11 @@ class Measurement:
     Attributes:
         time_s: Mean duration in seconds.
         energy_j: Mean energy of one GPU in joules.
-        time_spread_s: Standard deviation over the rows that were averaged; 0 for a single row.
-        energy_spread_j: The same in joules.
     """
 
     frequency_mhz: int
     time_s: float
     energy_j: float
-    time_spread_s: float = 0.0
-    energy_spread_j: float = 0.0
-    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class Profile:
             for (stage, name), measurements in self.measurements.items()
             for m in measurements
         )
-        write_table(path, rows, COLUMNS)
+        Path(path).write_text(table_text(rows, COLUMNS), encoding="utf-8", newline="")
 
 
 def blocking_power_w(gpu_name: str) -> float:
@@ -115,25 +111,19 @@ def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profi
     """Reads a profile CSV, in any form of `profile_csv`; rows of one (stage, instruction, frequency) are averaged.
 
     Args:
-        path: The file; with `text`, the begin of messages.
-        text: The file's content, if it is at hand.
+        path: The file; with `text`, which is then its content, the begin of messages.
 
     Raises:
         PlanError: The file cannot be read; a row cannot be right (the message names row and column); values of one
             key, or of neighbouring clocks, differ by more than they can; there are no rows, or a stage is missing.
     """
     table, source = read_table(path, text), str(path)
-    keys = ["stage", "instruction", "frequency"]
-    groups = table.groupby(keys, sort=False)[["time", "energy"]]
-    means, spreads, rows = groups.mean(), groups.std().fillna(0.0), groups.size()
-    _refuse_mixtures(table, means, spreads, source)
+    groups = table.groupby(["stage", "instruction", "frequency"], sort=False)[["time", "energy"]]
+    means = groups.mean()
+    _refuse_mixtures(table, means, groups.std(), source)
     kinds: dict[Kind, list[Measurement]] = {}
-    for (stage, instruction, mhz), (time_s, energy_j), (time_spread_s, energy_spread_j), count in zip(
-        means.index, means.to_numpy().tolist(), spreads.to_numpy().tolist(), rows.tolist(), strict=True
-    ):
-        kinds.setdefault((int(stage), instruction), []).append(
-            Measurement(int(mhz), time_s, energy_j, time_spread_s, energy_spread_j, count)
-        )
+    for (stage, instruction, mhz), (time_s, energy_j) in zip(means.index, means.to_numpy().tolist(), strict=True):
+        kinds.setdefault((int(stage), instruction), []).append(Measurement(int(mhz), time_s, energy_j))
     for (stage, instruction), measured in kinds.items():
         _refuse_jumps(stage, instruction, sorted(measured, key=lambda m: -m.frequency_mhz), source)
     order = {instruction: number for number, instruction in enumerate(table["instruction"].unique())}

@@ -2,7 +2,8 @@
 
 All forms have Zeus's five columns: `stage,instruction,frequency,time,energy` (MHz, s, J; one GPU, one micro-batch).
 Zeus's own profiler puts `rank,dp_rank,pp_rank,tp_rank` in front. A job of this library adds the errors of each row
-(`time_error,power_error`, both relative, and `count`) and the power of a waiting GPU (`waiting_power`, W).
+(`time_error,power_error`, both relative, and `count`) and the power of a waiting GPU (`waiting_power`, W). Only the
+five are read.
 
 pandas takes 0.3 s to import, so functions import it: training and an idle daemon never load it.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from pfo_fs.arrays import np
@@ -25,10 +25,7 @@ MAX_STAGES = 4096
 
 _MAX_NAME = 64
 _CLOCKS_MHZ = (50, 20_000)
-_RANKS = (0, 10_000_000)
 _LONGEST_S, _MOST_J = 1e5, 1e9
-_LARGEST = 1e9
-"""A larger value in an optional column counts as missing."""
 
 
 def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
@@ -39,8 +36,7 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
         text: The file's content, if it is at hand.
 
     Returns:
-        The five columns as int, lower-case str, int, float, float; and those of the other known columns that the text
-        has: ranks as int, the rest as float with NaN where a cell holds no usable number.
+        The five columns as int, lower-case str, int, float, float; unknown columns are named in `attrs["dropped"]`.
 
     Raises:
         PlanError: The file cannot be read, is too large, or has no such columns, or a row cannot be right; the message
@@ -53,12 +49,6 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> Any:
     hint = "; clocks are in MHz here, not in Hz, kHz or GHz"
     _whole_numbers(frame, "frequency", _CLOCKS_MHZ, "a clock in MHz", source, hint)
     check_measured(frame, source)
-    for column in RANK_COLUMNS:
-        if column in frame:
-            _whole_numbers(frame, column, _RANKS, "a rank", source)
-    for column in MEASURED_COLUMNS:
-        if column in frame:
-            frame[column] = _numbers_or_nan(frame[column])
     return frame
 
 
@@ -87,22 +77,15 @@ def table_text(rows: Iterable[Sequence[Any]], columns: Sequence[str], digits: in
     return text
 
 
-def write_table(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> None:
-    """Writes rows to a CSV file, in the form of `table_text`."""
-    Path(path).write_text(table_text(rows, columns), encoding="utf-8", newline="")
-
-
 def _cells(source: str | os.PathLike[str], text: str | None) -> Any:
-    """The known columns as text."""
+    """The five columns as text."""
     import pandas as pd
 
-    lines, rows = [], []
-    with csv_table(source, COLUMNS, "a profile", optional=(*RANK_COLUMNS, *MEASURED_COLUMNS), text=text) as table:
-        for cells in table:
-            lines.append(table.line)
-            rows.append(cells)
-    frame = pd.DataFrame(rows, index=pd.Index(lines, dtype="int64"), columns=pd.Index(table.names), dtype=object)
-    frame.attrs["dropped"] = table.others[:8]
+    with csv_table(source, COLUMNS, "a profile", text=text) as table:
+        rows = [(table.line, *cells) for cells in table]
+    frame = pd.DataFrame(rows, columns=pd.Index(["line", *COLUMNS]), dtype=object).set_index("line")
+    frame.index = frame.index.astype("int64")
+    frame.attrs["dropped"] = [name for name in table.others if name not in (*RANK_COLUMNS, *MEASURED_COLUMNS)][:8]
     return frame
 
 
@@ -142,10 +125,3 @@ def _whole_numbers(frame: Any, column: str, limits: tuple[int, int], what: str, 
     good = (numbers == numbers.round()) & numbers.between(least, most)
     _require(good, frame, column, source, f"is not {what} from {least} to {most}{hint}")
     frame[column] = numbers.astype("int64")
-
-
-def _numbers_or_nan(cells: Any) -> Any:
-    import pandas as pd
-
-    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
-    return numbers.where(numbers.between(0, _LARGEST))

@@ -51,8 +51,7 @@ class ScenarioPlanner:
 
     Args:
         near: `answer` of a planner for about the same scenarios; it saves most of the time that the first plan takes.
-        waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
-        most_walks: The most walks of a descent through all scenarios in which plans get slower.
+        waiting_w, most_walks: As for `ScenarioDescent`.
 
     Attributes:
         answer: What the program over all scenarios found for the latest plan; None: it was not needed.
@@ -130,7 +129,7 @@ class ScenarioPlanner:
         """Returns the best plan of those near a relaxation's answer, near some others, and some known ones.
 
         Args:
-            mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
+            mean_s: As for `at`.
             starts: Clocks near which there may be good plans, as positions.
             known: Plans that are good enough as they are.
             thorough: Whether the search begins in several places near the answer, if clock changes cost something.

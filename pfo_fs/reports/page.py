@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pfo_fs
 from pfo_fs.errors import PfoError
@@ -20,9 +20,6 @@ from pfo_fs.reports.summary import headline_section, messages
 from pfo_fs.reports.timeline import dag_of, measured_pipeline
 from pfo_fs.reports.wording import seconds_text, signed_percent
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 _MOST_ROWS = 2000
 """A browser shows a table of this length at once."""
 
@@ -30,7 +27,6 @@ _MOST_ROWS = 2000
 def render_page(data: JobData, rates: Mapping[str, float] | None = None) -> str:
     """Returns the page about a job."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("pfo_fs.reports"),
@@ -45,7 +41,7 @@ def render_page(data: JobData, rates: Mapping[str, float] | None = None) -> str:
         version=pfo_fs.__version__,
         job_id=data.folder.job_id,
         path=str(data.folder.path),
-        style=Markup(style),  # noqa: S704  a file of this package
+        style=style,
         ramp=f"linear-gradient(90deg, {', '.join(SCALE)})",
         state=data.text,
         facts=_facts(data),
@@ -74,13 +70,6 @@ def _facts(data: JobData) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-def picture_markup(svg: str) -> Markup:
-    """Returns a picture of `pictures.Svg`, which escapes its texts, for the template."""
-    from markupsafe import Markup
-
-    return Markup(svg)  # noqa: S704
-
-
 def legend(values: Sequence[float], unit: str) -> dict[str, object]:
     """Returns the bounds of a colour scale."""
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
@@ -101,7 +90,7 @@ def schedules(data: JobData) -> dict[str, object]:
         **section,
         "lead": f"Mean clock of each {data.place} under each schedule; low boxes are in turns with default clocks",
         "legend": legend(bounds, "MHz"),
-        "picture": picture_markup(life_svg(data, bounds)),
+        "picture": life_svg(data, bounds),
         "straggler": any(window.follows_straggler for window in data.windows),
     }
 
@@ -117,7 +106,7 @@ def last_step(data: JobData) -> dict[str, object]:
     return {
         "lead": f"Own work of {some} in step {step.step}; the colour is the clock",
         "legend": legend(bounds, "MHz"),
-        "picture": picture_markup(loads_svg(step, who, bounds)),
+        "picture": loads_svg(step, who, bounds),
     }
 
 
@@ -210,7 +199,7 @@ def pipeline(data: JobData) -> dict[str, object]:
         "lead": " ".join(filter(None, lead)),
         "missing": "",
         "legend": legend(bounds, "MHz" if by == "clock" else "W"),
-        "picture": picture_markup(step_svg(name, laid, bounds, by, place=data.place)),
+        "picture": step_svg(name, laid, bounds, by, place=data.place),
     }
 
 

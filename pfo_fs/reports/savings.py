@@ -117,17 +117,14 @@ def _figures(window: Window, *, follow: bool = True) -> Figures | None:
     origin += "s" if measured.iterations != 1 else ""
     origin = origin if follow else "of ranks at default clocks, in turns with it"
     origin += "" if any(window.clocks_mhz) else "; clocks were left alone, which counts as max clocks"
-    errors = (_error_of_mean(spread, measured.iterations) for spread in (measured.time_spread, measured.energy_spread))
+    spreads = measured.time_spread, measured.energy_spread
+    errors = (None if spread is None else spread / math.sqrt(measured.iterations) for spread in spreads)
     return Figures(measured.time_s, measured.energy_j, measured.span_s, origin, *errors)
 
 
 def _twice(*errors: float | None) -> float | None:
     known = [error for error in errors if error is not None]
     return TIMES_THE_ERROR * math.hypot(*known) if len(known) == len(errors) else None
-
-
-def _error_of_mean(spread: float | None, iterations: int) -> float | None:
-    return None if spread is None else spread / math.sqrt(iterations)
 
 
 def _baseline(data: JobData) -> Figures | None:

@@ -22,13 +22,13 @@ _quietly = Quietly([])
 """What cannot be read is left out of the screen, unless it is a job's."""
 _HEARTBEAT_WAIT_S = 1.5
 _LOCAL_SIGN_WITHIN_S = 8.0
-_MOST_FOLDERS = 500
+_MOST_FOLDERS, _MOST_ENDED = 500, 5
 _MOST_SECONDS = 10.0
 _MOST_HOSTS = 2000
 """Progress is read from at most this many hosts of a job."""
 
 
-def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -> dict[str, Any]:
+def collect_status(shared: SharedDirectory, live: int = 50) -> dict[str, Any]:
     """Reads the state of daemon and jobs, the newest jobs first.
 
     Reads at most 500 folders and for about 10 s; `folders_without_job` counts those of them that hold no job, and
@@ -50,7 +50,7 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
             empty += 1
         elif layout.END not in names:
             running.append(describe_job(folder, switched)[0])
-        elif len(over) < ended:
+        elif len(over) < _MOST_ENDED:
             over.append(describe_job(folder, switched)[0])
     daemon = None if told is None else _with_sign_of_life(shared, told, since_s)
     return {

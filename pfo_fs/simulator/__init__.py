@@ -5,8 +5,8 @@ from pfo_fs.simulator.job_generator import SimulatedJob, generated_job, varied_j
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import Summary, summarize
 from pfo_fs.simulator.traces import Trace, read_trace
-from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
-from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation, read_step_factors
+from pfo_fs.simulator.truth import ModelTruth, ProfileTruth
+from pfo_fs.simulator.variation import DrawnVariation, Mixture, read_step_factors
 
 __all__ = [
     "QUIET",
@@ -23,8 +23,6 @@ __all__ = [
     "SimulatedJob",
     "Summary",
     "Trace",
-    "Truth",
-    "Variation",
     "generated_job",
     "read_step_factors",
     "read_trace",

@@ -112,7 +112,6 @@ class Cluster:
     seed: int = 0
     now_s: float = 0.0
     iteration: int = 0
-    energy_j: float = 0.0
     nodes: NodeSettings | None = None
     knows_latencies: bool = False
     variation: Variation | None = None
@@ -154,7 +153,6 @@ class Cluster:
         played = self._compared(clocks, self.slowdowns())
         self.now_s += played.time_s
         self.iteration += 1
-        self.energy_j += played.energy_j
         return played
 
     def begin_from(self, other: Cluster) -> None:

@@ -28,7 +28,6 @@ class PlayedStep(NamedTuple):
     """
 
     step: int
-    number: int
     measured_number: int
     until: int
     begin_s: float

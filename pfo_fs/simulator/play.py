@@ -102,8 +102,11 @@ class Play:
         self._step += 1
         ranks, begin_s = self._ranks, self.cluster.now_s
         played = self.cluster.run(ranks.begin_step(self._step, self._virtual_s))
-        until, plans = ranks.measured_until, ranks.plans(self._step)
-        self._measure(PlayedStep(self._step, ranks.number, ranks.measured_number, until, begin_s, played, plans))
+        counts_for, until = ranks.switcher.measured_number, ranks.switcher.measured_until
+        new = PlayedStep(self._step, counts_for, until, begin_s, played, ranks.plans(self._step))
+        for rank, report in self._meters.measure(new):
+            if rank not in self.mute_ranks:
+                ranks.send_from_clocks(rank, report, self._virtual_s)
         for look_s in _LOOKS_S:
             after_s = look_s if look_s > 0 else played.time_s + look_s
             self._virtual_s = max(self._virtual_s, begin_s + min(max(after_s, 0.0), 0.9 * played.time_s))
@@ -157,9 +160,3 @@ class Play:
             scheduler = self.coordinator.scheduler
             if self.first_plan is None and scheduler is not None and scheduler.model():
                 self.first_plan = number
-
-    def _measure(self, new: PlayedStep) -> None:
-        """Lets the meters measure, and sends their results, except those of mute ranks."""
-        for rank, report in self._meters.measure(new):
-            if rank not in self.mute_ranks:
-                self._ranks.send_from_clocks(rank, report, self._virtual_s)

@@ -33,6 +33,7 @@ class SimulatedRanks:
 
     Attributes:
         schedule: The schedule in force; its number is -1 if there is none.
+        switcher: It says what a measurement of a step counts for, and when that ends.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class SimulatedRanks:
         self._helper = HelperState(_TOKEN, poll_interval_s=None, now_s=0.0, seed=cluster.seed)
         self._unread: list[m.Message] = []  # that the helper has sent to training
         self.schedule = m.NewSchedule(number=-1)
-        self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
+        self.switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
         self._clocks: dict[tuple[bool, ...], Array] = {}  # of the schedule in force, by the halves that follow it
         self._do(self._helper.first_actions(), 0.0)
         self._join(settings, metadata)
@@ -127,30 +128,20 @@ class SimulatedRanks:
         """The number of the schedule that the ranks follow."""
         return self.schedule.number
 
-    @property
-    def measured_number(self) -> int:
-        """The number of the schedule that a measurement of this step counts for."""
-        return self._switcher.measured_number
-
-    @property
-    def measured_until(self) -> int:
-        """The step before which a measurement of this step ends; 0: after as many steps as usual; -1: it has ended."""
-        return self._switcher.measured_until
-
     def receive(self, now_s: float) -> list[int]:
         """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
         self._do(self._helper.handle(e.TimePassed(), now_s), now_s)
         new_numbers = []
         for new in self._unread:
-            if isinstance(new, m.NewSchedule) and new.number > self._switcher.newest:
-                self._switcher.expect(new)
+            if isinstance(new, m.NewSchedule) and new.number > self.switcher.newest:
+                self.switcher.expect(new)
                 new_numbers.append(new.number)
         self._unread.clear()
         return new_numbers
 
     def begin_step(self, step: int, now_s: float) -> Array:
         """Applies the schedule that is due at `step`; returns the clocks, for `Cluster.run`."""
-        applied = self._switcher.step_begin(step)
+        applied = self.switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
             message = m.ScheduleApplied(number=applied.number, step=step, late=late)
@@ -163,7 +154,7 @@ class SimulatedRanks:
 
     def _halves(self, step: int) -> tuple[bool, ...]:
         """Whether the even and the odd ranks follow the schedule in force in a step."""
-        return tuple(self._switcher.has_turn(step, half) for half in (0, 1))
+        return tuple(self.switcher.has_turn(step, half) for half in (0, 1))
 
     def plans(self, step: int) -> dict[int, m.RankPlan | None]:
         """Returns what each rank follows in a step; None: default clocks."""
@@ -192,7 +183,7 @@ class SimulatedRanks:
                 several = len({instruction.stage for instruction in order}) > 1
                 seen = [(i.name, i.stage if several else None) for i in order]
                 self.send(stage * self._gpus, m.OrderSeen(instructions=seen), now_s)
-        number = self.measured_number
+        number = self.switcher.measured_number
         last = self._cluster.pipeline.first_nodes[1] - 1  # a pipeline's first rank reports its own last instruction
         for pipeline, span_s in enumerate(played.ends_s[last]):
             report = m.ProgressReport(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,6 @@ from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.store import bodies
-from pfo_fs.store.bodies import IndexBody
 
 
 @dataclass
@@ -23,7 +22,6 @@ class Summary:
         plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
         settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
-        profiling_again: How often measuring windows came back after a plan had been in force.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
         full_time_s, full_energy_j: Time and energy of an iteration at max clocks, without noise; if durations
             vary, the mean over the iterations by which plans are judged (`Variation.judged`).
@@ -40,7 +38,6 @@ class Summary:
     settled_at: int | None
     settled: bool
     schedules: int
-    profiling_again: int
     profiling_steps: int
     full_time_s: float
     full_energy_j: float
@@ -92,7 +89,9 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     """Returns the result of a run."""
     cluster = play.cluster
     numbers = {iteration.number for iteration in played}
-    indexes = {number: index for number, index in _indexes(play) if number in numbers}
+    known = numbers.intersection(play.folder.schedule_numbers())
+    read = ((number, play.folder.read(bodies.IndexBody, number=number)) for number in known)
+    indexes = {number: index for number, index in read if index is not None}
     # A schedule for measuring is limited to some steps.
     under_plan = [
         i for i in played if play.first_plan is not None and i.number >= play.first_plan and indexes[i.number].stays
@@ -115,7 +114,6 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         settled_at=settled_at,
         settled=bool(under_plan and current and current.converged and played[-1].number == current.number == last),
         schedules=1 + max(numbers, default=-1),
-        profiling_again=sum(i.step - 1 in steps for i in profiling),
         profiling_steps=len(profiling),
         full_time_s=fmean(iteration.full_time_s for iteration in judged),
         full_energy_j=fmean(iteration.full_energy_j for iteration in judged),
@@ -162,10 +160,3 @@ def judged_iterations(cluster: Cluster, schedules: RankSchedules, *, as_learned:
         exact.begin_from(cluster)
     steps = (1.0,) * _JUDGED if varies is None else varies.judged(cluster.iteration, cluster.seed)
     return exact.steady(exact.clocks_of(schedules), steps)
-
-
-def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:
-    for number in play.folder.schedule_numbers():
-        index = play.folder.read(bodies.IndexBody, number=number)
-        if index is not None:
-            yield number, index

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,6 @@ from pfo_fs.planner import (
     Instruction,
     Pipeline,
     make_pipeline,
-    pipeline_from_orders,
     pipeline_from_torch,
 )
 from pfo_fs.planner.pipeline_schedules import SCHEDULES
@@ -134,11 +132,6 @@ def test_delays_are_between_ranks_only() -> None:
         assert delay_s == (0.01 if rank_of[before] != rank_of[after] else 0.0)
 
 
-def test_orders_without_a_way_to_run_are_refused() -> None:
-    with pytest.raises(PlanError, match="circle"):
-        pipeline_from_orders([[(0, "backward", 0), (0, "forward", 0)]])
-
-
 # ---- torch.distributed.pipelining
 
 
@@ -186,10 +179,3 @@ def test_schedules_that_only_torch_knows_are_taken_as_they_are(name: str) -> Non
 def test_what_is_no_schedule_is_refused() -> None:
     with pytest.raises(PlanError, match="has no pipeline_order"):
         pipeline_from_torch(SimpleNamespace())
-
-
-def test_ranks_run_one_instruction_at_a_time() -> None:
-    pipeline = make_pipeline("interleaved", 4, 4, num_ranks=2)
-    edges = {(before, after) for before, after, _ in pipeline.edges}
-    for first, end in pairwise(pipeline.first_nodes):
-        assert all((node, node + 1) in edges for node in range(first, end - 1))

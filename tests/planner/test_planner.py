@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from itertools import pairwise
@@ -19,6 +20,8 @@ from pfo_fs.planner import (
     Profile,
     all_maximum,
     even_deadlines,
+    lowtime_plan,
+    lowtime_plans,
     make_pipeline,
     one_frequency,
     one_per_stage,
@@ -162,6 +165,15 @@ def test_one_clock_per_stage_evens_out_the_forwards() -> None:
     assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1400}]
 
 
+def test_a_stage_is_planned_at_its_own_clocks() -> None:
+    kinds = [(stage, name) for stage in range(2) for name in ("forward", "backward")]
+    profile = Profile(
+        {kind: [Measurement(mhz, 140 / mhz, mhz / 50) for mhz in (1400, 1300 - 100 * kind[0])] for kind in kinds}
+    )
+    plan = one_per_stage(Problem(make_pipeline("1f1b", 2, 2), profile, 1.0), 10.0)
+    assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1200}]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("slowdown", [1.0, 1.02, 1.4])
 def test_one_clock_per_stage_is_on_time_and_never_worse_than_one_for_all(seed: int, slowdown: float) -> None:
@@ -251,3 +263,41 @@ def test_lowtimes_own_plans_are_beaten_at_their_own_iteration_time(shared_data: 
         theirs = Plan(problem, clocks_mhz, "lowtime", deadline_s=0.0)
         ours = planner.at(straggler=theirs.iteration_time_s)
         assert ours.energy_j <= theirs.energy_j
+
+
+# ---- lowtime as another solver
+
+
+@pytest.fixture
+def problem(shared_data: Path) -> Problem:
+    pytest.importorskip("lowtime")
+    return published(shared_data, 2)
+
+
+def test_lowtime_finds_plans_from_the_slowest_to_the_fastest(problem: Problem) -> None:
+    found = list(lowtime_plans(problem, unit_time_s=0.005))
+    said = [computed_s for computed_s, _ in found]
+    assert said == sorted(said, reverse=True)
+    assert len(said) > 20
+
+
+def test_lowtime_returns_the_same_kind_of_plan_and_ours_is_no_worse(problem: Problem) -> None:
+    deadline_s = all_maximum(problem).iteration_time_s * 1.1
+    theirs = lowtime_plan(problem, deadline_s, unit_time_s=0.002)
+    ours = Planner(problem).at(deadline=deadline_s)
+    assert theirs.iteration_time_s <= deadline_s
+    assert theirs.solver == "lowtime"
+    assert ours.energy_j <= theirs.energy_j
+    assert ours.lower_bound_j is not None
+    assert ours.lower_bound_j <= theirs.energy_j
+
+
+def test_lowtime_says_when_its_fastest_plan_is_too_slow(problem: Problem) -> None:
+    with pytest.raises(Impossible, match="its fastest takes"):
+        lowtime_plan(problem, 0.5, unit_time_s=0.005)
+
+
+def test_lowtime_is_not_asked_for_what_it_cannot_express(problem: Problem) -> None:
+    other = dataclasses.replace(problem, pipeline=make_pipeline("1f1b", 8, 2, delay_s=0.001))
+    with pytest.raises(ConfigError, match="without communication delays"):
+        next(lowtime_plans(other))

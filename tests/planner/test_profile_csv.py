@@ -45,15 +45,10 @@ def test_rows_keep_the_line_numbers_of_the_file() -> None:
     assert table.index.tolist() == [3, 5]
 
 
-def test_cells_of_optional_columns_that_hold_no_usable_number_are_missing() -> None:
+def test_only_columns_that_no_form_has_are_told() -> None:
     header = ",".join((*COLUMNS, *MEASURED_COLUMNS))
-    table = read_table("p.csv", f"{header}\n0,forward,1410,0.1,20,inf,-1,many,1e300\n")
-    assert table[list(MEASURED_COLUMNS)].isna().to_numpy().all()
-
-
-def test_a_rank_that_is_not_a_whole_number_is_named() -> None:
-    with pytest.raises(PlanError, match=r"row 2, column rank: '0.5' is not a rank"):
-        read_table("p.csv", "rank," + HEADER + "0.5,0,forward,1410,0.1,20\n")
+    table = read_table("p.csv", f"{header},attention\n0,forward,1410,0.1,20,inf,-1,many,1e300,ring\n")
+    assert (len(table), table.attrs["dropped"]) == (1, ["attention"])
 
 
 def test_a_column_that_is_there_twice_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from planner_problems import measured_mhz, problems, random_profile
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
+from pfo_fs.planner.rank_runs import cheapest, nodes_needed
 from pfo_fs.planner.relaxation import Relaxation
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
@@ -181,18 +183,6 @@ def test_the_drivers_can_make_the_changes_of_a_plan(seed: int) -> None:
     assert scenarios.play(scenarios.numbers(clocks)).impossible == 0
 
 
-@settings(max_examples=10)
-@given(st.integers(0, 10**9))
-def test_the_order_of_pipelines_does_not_matter(seed: int) -> None:
-    problem = small_problem(seed)
-    scenarios = scenarios_of(problem, seed, 4, [0, 1, 0])
-    turned = Scenarios(problem, scenarios.full_s[:, :, [2, 0, 1]], [0, 0, 1])
-    clocks = random_clocks(problem, 2, seed)
-    assert turned.energy_j(clocks) == pytest.approx(scenarios.energy_j(clocks))
-    assert turned.iteration_times_s(clocks) == pytest.approx(scenarios.iteration_times_s(clocks))
-    assert weights_of(turned, clocks) == pytest.approx(weights_of(scenarios, clocks)[:, [2, 0, 1]])
-
-
 def test_the_same_scenarios_give_the_same_plan() -> None:
     problem = small_problem(1)
     first, second = (ScenarioPlanner(scenarios_of(problem, 2, 6, [0, 0])) for _ in range(2))
@@ -265,3 +255,51 @@ def test_a_plan_saves_most_of_what_there_is_also_where_drivers_are_too_slow_for_
     (clocks,) = ScenarioPlanner(scenarios).at(longest_s)
     saved_j = highest.energy_j - Plan(problem, tuple(clocks), "", longest_s).energy_j
     assert saved_j > 0.9 * (highest.energy_j - Planner(problem).at(deadline=longest_s).energy_j)
+
+
+# ---- runs of one clock
+
+
+COUNT, CLOCKS = 5, 3
+
+
+def runs_of(clocks: tuple[int, ...]) -> list[tuple[int, int, bool]]:
+    """Begin and length of each run of one clock, and whether the clock before was higher."""
+    found, first = [], 0
+    for clock, members in itertools.groupby(clocks):
+        length = len(list(members))
+        found.append((first, length, first > 0 and clock < clocks[first - 1]))
+        first += length
+    return found
+
+
+@given(st.integers(0, 10**9), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 1.5, 2.5, 9.0]))
+def test_the_cheapest_of_all_clocks_is_found(seed: int, missing: float, shortest_s: float) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random((COUNT, CLOCKS)) < missing, np.inf, rng.normal(size=(COUNT, CLOCKS)))
+    values[:, -1] = np.abs(rng.normal(size=COUNT))  # the highest clock was measured
+    changes = rng.random((COUNT - 1, CLOCKS, CLOCKS))
+    needed = nodes_needed(np.ones((COUNT, CLOCKS)), np.array([[shortest_s] * CLOCKS, [1.5 * shortest_s] * CLOCKS]))
+
+    def cost(clocks: tuple[int, ...]) -> float:
+        if any(length < needed[int(lowered), first, clocks[first]] for first, length, lowered in runs_of(clocks)):
+            return np.inf
+        total = sum(values[k, clock] for k, clock in enumerate(clocks))
+        pairs = enumerate(itertools.pairwise(clocks))
+        return float(total + sum(changes[k, old, new] for k, (old, new) in pairs if old != new))
+
+    least = min(map(cost, itertools.product(range(CLOCKS), repeat=COUNT)))
+    assert cost(tuple(cheapest(values, needed, changes).tolist())) == pytest.approx(least)
+
+
+def test_none_is_found_where_each_clock_lacks_an_instruction_and_runs_are_long() -> None:
+    values = np.array([[1.0, np.inf], [np.inf, 1.0]])
+    needed = np.array([[[2, 2], [1, 1]]] * 2)
+    assert cheapest(values, needed, np.zeros((1, 2, 2))) is None
+
+
+def test_a_run_needs_as_many_instructions_as_last_until_the_next_change_or_all_that_are_left() -> None:
+    times_s = np.array([[1.0, np.inf], [1.0, 2.0], [1.0, 2.0]])
+    needed = nodes_needed(times_s, np.array([[1.5, 1.5], [2.5, 4.5]]))
+    assert needed[0].tolist() == [[2, 2], [2, 1], [1, 1]]
+    assert needed[1].tolist() == [[3, 3], [2, 2], [1, 1]]

@@ -46,8 +46,7 @@ def test_a_profile_survives_its_csv(
     assert tuple(next(csv.reader(path.read_text().splitlines()))) == (*RANK_COLUMNS, *COLUMNS)
     read = read_table(path)
     for result in profile.root:
-        rows = read[read["rank"] == result.rank]
-        assert (rows["stage"] == result.pp_rank).all()
+        rows = read[read["stage"] == result.pp_rank]
         for name, times_s, energies_j in (
             ("forward", result.forward_time, result.forward_energy),
             ("backward", result.backward_time, result.backward_energy),

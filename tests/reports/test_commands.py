@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from commands import pfo_fs
 
-from pfo_fs.simulator import read_trace
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -51,9 +50,3 @@ def test_what_cannot_be_done_is_said_and_leaves_no_file(
     done = pfo_fs(*arguments, "-d", played_once)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trace_can_be_replayed(played_once: Path, tmp_path: Path) -> None:
-    done = pfo_fs("trace", "latest", "-d", played_once, "-o", tmp_path / "job.csv.gz", "--json")
-    assert json.loads(done.stdout)["pipelines"] == 2
-    assert read_trace(tmp_path / "job.csv.gz").dp_ranks == [0, 1]

@@ -184,11 +184,6 @@ def test_errors_are_clean_whatever_they_quote() -> None:
     assert StoreError(5, "x").errno == 5
 
 
-def test_text_of_bodies_is_clean_for_every_reader() -> None:
-    body = bodies.EndBody(reason="crashed", message="\x1b[31m\nERROR")
-    assert body.message == "?[31m ERROR"
-
-
 def test_a_log_line_cannot_be_forged() -> None:
     formatter = PlainFormatter("%(levelname)s %(message)s")
     try:

@@ -140,14 +140,6 @@ def test_a_series_of_step_factors_repeats_without_a_jump() -> None:
     assert judged == [2, 1, 1], "plans are judged by the steps that follow"
 
 
-def test_a_step_factor_is_common_to_all_ranks_beside_what_varies_within_the_step() -> None:
-    job = replace(generated_job(7), pipelines=2, pipeline=PIPELINE, variation=drawn(own=0.1))
-    assert job.variation is not None
-    with_factors = job.with_step_factors([1.5]).variation
-    assert with_factors is not None
-    assert np.allclose(with_factors.factors(3, 0), 1.5 * job.variation.factors(3, 0))
-
-
 def test_the_same_iteration_at_max_clocks_has_the_same_step_factor() -> None:
     calm = replace(QUIET, delay_s=0.0, overhead_s=0.0, switch_s=0.0)
     job = replace(generated_job(7), nodes=None, nuisances=calm).with_step_factors([1.0, 1.3, 0.8])

@@ -84,19 +84,9 @@ def test_a_row_that_cannot_be_meant_is_named(tmp_path: Path, place: int, text: s
         read_trace(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"step,dp_rank,stage,instruction,micro_batch\n", "time_s is missing"),
-        (b"step,dp_rank,stage,instruction,micro_batch,time_s\n", "has no rows"),
-        (b"step,dp_rank,stage,instruction,micro_batch,time_s\n1,0\n", "row 2, column stage: '' is not a whole number"),
-    ],
-)
-def test_a_file_that_is_no_trace_is_refused_with_the_reason(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "job.csv"
-    path.write_bytes(content)
-    with pytest.raises(PlanError, match=words):
-        read_trace(path)
+def test_a_trace_without_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="has no rows"):
+        read_trace(write_trace(tmp_path / "job.csv", []))
 
 
 @pytest.mark.parametrize("nodes", [None, KIND])
