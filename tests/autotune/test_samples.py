@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import StringIO
 from statistics import fmean
 
+import pandas as pd
 import pytest
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction, numbered_iterations
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.models import InstructionPower, ProfilingResult
-from pfo_fs.planner.profile_csv import read_table
 
 F, B = "forward", "backward"
 
@@ -101,7 +102,7 @@ def test_points_are_written_with_their_errors_and_counts_but_for_those_whose_pow
         point.add_times(50, time_s, 0.001 * time_s)
         point.add_power(200.0, power_error_w)
     samples.waiting.add_power(83.64, 0.1)
-    rows = read_table("p.csv", samples.csv()).set_index("frequency")
+    rows = pd.read_csv(StringIO(samples.csv())).set_index("frequency")
     assert list(rows.index) == [1410, 1395]
     for mhz, row in rows.iterrows():
         point = samples.points[0, "forward"][mhz]
