@@ -297,8 +297,14 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
     assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)
 
 
-def measured_in_turns(factors: Sequence[float], block: int = 1) -> tuple[JobModel, ClockPlan, Trial]:
-    """A plan that lowers the second stage, and what a window of two rounds of turns tells of it."""
+def measured_in_turns(
+    factors: Sequence[float], block: int = 1, shorter: float = 1.0
+) -> tuple[JobModel, ClockPlan, Trial]:
+    """A plan that lowers the second stage, and what a window of two rounds of turns tells of it.
+
+    Every second instruction at lower clocks has begun at the clock before: its mean clock is told as higher by 60 MHz,
+    and it takes `shorter` times as long as at that clock.
+    """
     beliefs = probed()
     model = model_of(beliefs)
     second = model.problem.pipeline.first_nodes[1]
@@ -307,6 +313,12 @@ def measured_in_turns(factors: Sequence[float], block: int = 1) -> tuple[JobMode
     schedules = model.schedules(plan)
     turns, count = tuple(turn for turn in ROUND for _ in range(block)), 8 * block
     results = results_of(beliefs, schedules, turns=turns, count=count, factors=[*factors, *factors][:count])
+    for result in results if shorter != 1.0 else ():
+        for name, rows in result.time_breakdown.items():
+            for row, clocks in zip(rows, result.clock_breakdown[name], strict=True):
+                for place in [place for place, mhz in enumerate(clocks) if mhz == 1110][::2]:
+                    row[place] *= shorter * (0.2 + 0.8 * TOP_MHZ / 1170) / (0.2 + 0.8 * TOP_MHZ / 1110)
+                    clocks[place] = 1170
     window = beliefs.take(results, schedules, turns)
     assert window is not None
     return model_of(beliefs), plan, trial_of(model_of(beliefs), beliefs, plan, window, block)
@@ -325,6 +337,12 @@ def test_the_energy_that_a_plan_saves_is_told_by_each_ranks_own_steps_with_and_w
         _, _, trial = measured_in_turns(factors, block=2)
         assert trial.saved.value == pytest.approx(saved, abs=3 * trial.saved.error + 0.003)
         assert trial.saved.error < 0.01
+
+
+def test_instructions_that_began_at_the_clock_before_are_not_taken_for_less_work() -> None:
+    _, _, exact = measured_in_turns((), block=2)
+    _, _, late_clocks = measured_in_turns((), block=2, shorter=0.94)
+    assert late_clocks.saved.value == pytest.approx(exact.saved.value, abs=2 * late_clocks.saved.error)
 
 
 def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
