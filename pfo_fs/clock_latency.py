@@ -5,10 +5,10 @@ work by then and takes
 
     y = d + (1 - d / t_b) * t_c
 
-where t_b and t_c are its durations at the two clocks; `took` is this law for any number of changes. So what an
-instruction takes says how likely each latency is: much where the durations differ a lot, little where they differ by
-2 %, and of a clock that had acted before the instruction began only that it was not later. The clock process, the
-default policy and `pfo-fs doctor` use this law.
+where t_b and t_c are its durations at the two clocks; `took` is this law for any number of changes. So y tells how
+likely each latency is: much where t_b and t_c differ a lot, little where they differ by 2 %. If the clock had acted
+before the instruction began, y only tells that it did not act later. The clock process, the default policy and
+`pfo-fs doctor` use this law.
 
 This module uses plain Python, since the clock process does not import numpy, which would make it start later.
 """
@@ -26,21 +26,21 @@ GRID_NS: Sequence[int] = (
     *range(20 * _MS, 60 * _MS, _MS),
     *range(60 * _MS, 201 * _MS, 4 * _MS),
 )
-"""The latencies that are told apart. After the last one a clock acts in any case."""
+"""The latencies that are told apart. Every clock is taken to act by the last one at the latest."""
 _ENDS_NS = [0.0, *((below + above) / 2 for below, above in pairwise(GRID_NS)), float(GRID_NS[-1])]
 """The ends of the ranges for which the latencies of the grid stand."""
 _QUANTILES = (0.16, 0.5, 0.84)
 _FREEDOM = 5.0
-"""Degrees of freedom of Student's distribution of durations: some have another cause than the clock."""
+"""Degrees of freedom of Student's distribution of durations: some are off for another reason than the clock."""
 LEAST_DIFFERENCE = 0.01
-"""Durations at two clocks that differ by a smaller share show no latency: they are known no better than that."""
+"""Relative: where durations at two clocks differ by less, they show no latency, because they are known no better."""
 
 Row = list[float]
 """A number for each latency of the grid."""
 
 
 class Latency(NamedTuple):
-    """A latency in ns by its quantiles: 16, 50 and 84 %, which is a standard error around the middle."""
+    """A latency in ns by its quantiles: 16, 50 and 84 %; the outer two lie a standard error off the middle."""
 
     low_ns: int
     middle_ns: int
@@ -53,7 +53,7 @@ class Latency(NamedTuple):
 
 
 def took(first: float, changes: Iterable[tuple[float, float]]) -> float:
-    """Returns what an instruction takes during which clocks change; all times have the same unit.
+    """Returns how long an instruction takes while clocks change; all times have the same unit.
 
     Args:
         first: What it takes at the clock at which it begins.
@@ -94,7 +94,7 @@ def prior(usual_ns: float) -> Row:
 
 
 def probabilities(before: Sequence[float], logs: Sequence[float]) -> Row:
-    """Returns the probability of each latency, from that before and the logarithms of the likelihoods."""
+    """Returns the probability of each latency, from the one `before` and the likelihoods' logarithms, `logs`."""
     highest = max(logs)
     products = [one * math.exp(log - highest) for one, log in zip(before, logs, strict=True)]
     total = sum(products) or 1e-300

@@ -1,4 +1,4 @@
-"""Every error that pfo-fs raises. Each is also the built-in error that a caller may expect in its place.
+"""Every error that pfo-fs raises. Most also derive from the built-in error that callers would catch (ValueError, ...).
 
 Messages say what was wrong, where, and what to do about it. Messages may quote files that other people wrote, so
 `plain_text` cleans every message when the error is made. It also cleans bodies of records and log lines.
@@ -24,7 +24,7 @@ def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) ->
 
     Args:
         text: A text from another process, user or file.
-        max_chars: A longer text is cut to this length, and ends in `...`.
+        max_chars: A longer text is cut to this length, and ends in `...`. `keep_lines`: line ends stay as they are.
     """
     if len(text) > max_chars:
         text = text[: max(0, max_chars - 3)] + "..."
@@ -76,7 +76,7 @@ class ConfigError(PfoError, ValueError):
 
 
 class InvalidArgument(ConfigError):
-    """An argument of a power-limit optimizer for which Zeus's class raises ValueError; training has not begun."""
+    """An argument of a power-limit optimizer is not valid; raised before training begins, as Zeus's ValueError."""
 
 
 class PlanError(PfoError, ValueError):
@@ -131,7 +131,7 @@ class GpuLost(DeviceError):
 
 
 class CapturedStream(DeviceError):
-    """The current CUDA stream is being captured into a graph: a mark in it would store an old number at each replay."""
+    """The current CUDA stream is being captured into a graph, which would write a mark of this step at each replay."""
 
 
 class InstructionMismatch(PfoError, RuntimeError):
@@ -139,7 +139,7 @@ class InstructionMismatch(PfoError, RuntimeError):
 
 
 class CoordinationError(PfoError, RuntimeError):
-    """Ranks could not agree on a schedule."""
+    """Ranks could not agree on a schedule, or a rank could not reach its helper, or got no answer."""
 
 
 class PolicyFailed(PfoError, RuntimeError):

@@ -18,7 +18,7 @@ from pfo_fs.scheduler.base import IterationTime
 FALSE_ALARMS = 1e-9
 """Probability of a false alarm per iteration and test: one in 100,000 iterations of 1,000 pipelines in ten jobs."""
 LEAST_CHANGE = 0.02
-"""Relative: a smaller change is left to the next regular measurement, which costs nothing."""
+"""Relative: changes of less than half of this are left to the next regular measurement, which costs nothing."""
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0

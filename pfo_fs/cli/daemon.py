@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 10
-"""Service managers send SIGKILL later than this after SIGTERM."""
+"""The daemon ends within this time after SIGTERM; service managers send SIGKILL later."""
 
 Watching = Literal["auto", "poll", "events"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -36,6 +36,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _SCHEDULERS = (
     "ParetoScheduler (default), InstructionProfiler, Manual, PointSolution, PointSolution3D, or package.module:Class."
 )
+_SCHEDULER_ARGS = 'The scheduler\'s arguments, a JSON object: {"slowdown": 1.05}.'
 _USERS = (
     "Users by name or number, as alice,bob: only their jobs are served, and those of this user, of the directory's "
     "owner and of root. Default: all users who may write into the directory."
@@ -45,7 +46,7 @@ _USERS = (
 def daemon(
     shared_dir: SharedDirOption = None,
     scheduler: Annotated[str | None, Option(help=_SCHEDULERS)] = None,
-    scheduler_args: Annotated[str | None, Option(help='Its arguments, a JSON object: {"slowdown": 1.05}.')] = None,
+    scheduler_args: Annotated[str | None, Option(help=_SCHEDULER_ARGS)] = None,
     slowdown: Annotated[str, Option(hidden=True)] = "",
     poll_interval: Annotated[float | None, Option(help="Seconds between two reads of a job.")] = None,
     watch: Annotated[Watching | None, Option(help="How changes are noticed.")] = None,
@@ -53,7 +54,7 @@ def daemon(
     lease_timeout: Annotated[float | None, Option(help="A standby takes over after this silence, in s.")] = None,
     allow_users: Annotated[str | None, Option(help=_USERS)] = None,
     metrics_file: Annotated[Path | None, Option(help="File (.prom) for Prometheus's textfile collector.")] = None,
-    metrics_interval: Annotated[float, Option(help="Seconds between two versions of it.", min=1, max=3600)] = 15,
+    metrics_interval: Annotated[float, Option(help="Seconds between writes of --metrics-file.", min=1, max=3600)] = 15,
     log_level: Annotated[LogLevel | None, Option(help="Least serious messages to write.", case_sensitive=False)] = None,
 ) -> None:
     """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
@@ -76,7 +77,7 @@ def daemon(
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)
-    if ":" in settings.scheduler:  # package.module:Class; last, so that nothing there takes another module's place
+    if ":" in settings.scheduler:  # package.module:Class; added last, so that no file here hides an installed module
         with suppress(OSError):
             sys.path.append(os.getcwd())
     files = Files(shared_dir, create=True, users=users)
@@ -86,7 +87,7 @@ def daemon(
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # who has started the daemon may ignore it
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may have left it ignored, which is inherited
         signal.alarm(_STOP_WITHIN_S)  # ends the process if a call to the shared directory hangs
 
     with suppress(OSError, ValueError):  # each job's policy takes a descriptor

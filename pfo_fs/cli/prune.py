@@ -25,7 +25,7 @@ from pfo_fs.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from pfo_fs.store.pruning import Left
+    from pfo_fs.store.pruning import Leftover
 
 _UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 """Without m: 5m may mean months."""
@@ -55,7 +55,7 @@ def prune(
 
     shared = open_directory(the_directory(shared_dir), in_use=True)
     pruning = Pruning(shared)
-    removed: list[Left] = []
+    removed: list[Leftover] = []
     others = 0
     with err.status("reading jobs ..."):
         for left in list(pruning.find(older_than_s=older_than)):
@@ -78,7 +78,7 @@ def prune(
         sys.exit(1)
 
 
-def _print(removed: list[Left], total: int, dry_run: bool) -> None:
+def _print(removed: list[Leftover], total: int, dry_run: bool) -> None:
     from pfo_fs.reports.directory import user_name
 
     if removed:

@@ -100,7 +100,7 @@ class Daemon:
                     if not made_folders:
                         self._shared.make_folders()
                         made_folders = True
-                    wait_s = self._turn()
+                    wait_s = self._do_what_is_due()
                 except (StoreError, RecordError) as error:
                     self._log.log(logging.WARNING, f"{error.args[-1]}; trying again until that works")
                     self._leader.forget_silence()
@@ -114,7 +114,7 @@ class Daemon:
         finally:
             self._resign()
 
-    def _turn(self) -> float:
+    def _do_what_is_due(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
         self._leader.poll()
         self._read_site()  # a mistake in it is logged before a job comes
@@ -125,7 +125,7 @@ class Daemon:
             return min(0.5, self._settings.lease_timeout / 4)
         if self._watcher.is_due and not self._events.busy:
             self._events.start(self._watcher.start)
-        wait_s = min(self._jobs.turn(), self._leader.next_look_at - self._monotonic())
+        wait_s = min(self._jobs.serve(), self._leader.next_look_at - self._monotonic())
         return max(_LEAST_WAIT_S, wait_s)
 
     def _serve(self, leadership: Leadership | None) -> None:
@@ -171,7 +171,7 @@ class Daemon:
         self._events.start(lambda: call(job_id))
 
     def _read_site(self) -> SitePolicy:
-        """Returns what the site allows; called by each turn, and in the thread that claims jobs."""
+        """Returns what the site allows; called in the loop, and in the thread that claims jobs."""
         now = self._monotonic()
         if now - self._site_read >= _READ_SITE_EVERY_S:
             self._site = read_site_policy(self._shared, self._site)

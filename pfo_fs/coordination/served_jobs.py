@@ -24,7 +24,7 @@ _MOST_GRACE_S = 600.0
 as idle: after an outage of the file system, living processes write first."""
 
 _EARLY = 0.25
-"""When one job is due, others are polled with it up to this share of their pause early: each turn costs CPU time."""
+"""When one job is due, others are polled with it up to this share of their pause early: each round costs CPU time."""
 _FOLDERS = ""
 """Marks the poll of `jobs/` itself where a job's id is expected: ids are never empty."""
 
@@ -51,7 +51,7 @@ class ServedJobs:
         interval_s: Returns the longest time between two polls of a job that this daemon schedules; None where
             file-system events report changes.
         follow: Called with a job's id and whether file-system events of its folder are wanted.
-        wake: Called from another thread when a poll has ended, so that `turn` is due.
+        wake: Called from another thread when a poll has ended, so that `serve` is due.
     """
 
     folders: JobFolders
@@ -89,7 +89,7 @@ class ServedJobs:
                 entry.due = entry.not_before = -math.inf
                 entry.changed = True
 
-    def turn(self) -> float:
+    def serve(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
         now = self.monotonic()
         while True:

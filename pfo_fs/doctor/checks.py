@@ -17,7 +17,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.undo import SAME_W, reset_left
-from pfo_fs.device.clocks.undo_note import Left, clock_note, limit_note
+from pfo_fs.device.clocks.undo_note import Leftover, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
 from pfo_fs.device.gpu.interface import Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
@@ -29,7 +29,7 @@ from pfo_fs.ipc.messages import ClocksHeld, WatchSwitch
 from pfo_fs.switching_file import VARIABLE, given_switching
 
 _WAYS = "each way to set clocks"
-"""The line of the catalogue that is printed for each way to set clocks, under the name of the way."""
+"""The line of `lines.yaml` that is printed for each way to set clocks, under the name of the way."""
 _WITHIN_S = 30.0
 NOTED = "a job has noted that it could not reset the clock; the driver does not show whether it is still locked"
 _FIX_FOR_S = 10.0
@@ -75,7 +75,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     try:
         if len(gpus) == len(specs) > 0:
             checks += check_clocks(gpus[0])
-            checks += check_left(specs, gpus, fix=fix)
+            checks += check_leftovers(specs, gpus, fix=fix)
     finally:
         for gpu in gpus:
             gpu.close()
@@ -114,7 +114,7 @@ def check_clocks(gpu: Gpu) -> list[Check]:
 
 
 def check_marks(spec: str) -> Check:
-    """Runs the self-test of marks that the device writes when it gets there."""
+    """Runs the self-test of marks that the device writes when it reaches them."""
     if spec.startswith("simulated:"):
         return line("marks at device time", "ok", "simulated stream")
     try:
@@ -178,8 +178,8 @@ def running_clock_processes(proc: Path = Path("/proc")) -> list[Holder]:
     return found
 
 
-def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[Check]:
-    """Looks at each GPU, by name and open; resets those that were left and that no job holds, if `fix`."""
+def check_leftovers(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[Check]:
+    """Looks at GPUs (`specs`: names, `gpus`: opened); if `fix`, resets those that were left and that no job holds."""
     running = [holder for holder in running_clock_processes() if holder.pid != os.getpid()]
     lines = []
     for spec, gpu in zip(specs, gpus, strict=True):
@@ -190,7 +190,7 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
             lines.append(line("clocks and limits left", "unknown", f"{label}: {error}"))
             continue
         note = note_of(gpu.uuid, found)
-        outcome = judge_left(found, holders_of(spec, running), note)
+        outcome = judge_leftover(found, holders_of(spec, running), note)
         if outcome in ("left", "perhaps") and fix:
             lines.append(_fix(gpu, label, found))
         elif outcome != "none":
@@ -198,9 +198,9 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
     return lines or [line("clocks and limits left", "none", f"{len(gpus)} GPU(s) at their defaults")]
 
 
-def note_of(uuid: str, found: GpuSettings) -> Left | None:
+def note_of(uuid: str, found: GpuSettings) -> Leftover | None:
     """Returns what a job of this user has noted about a GPU: about a power limit that is still in force, or a clock."""
-    limit, clock = limit_note(uuid).left(), clock_note(uuid).left()
+    limit, clock = limit_note(uuid).leftover(), clock_note(uuid).leftover()
     if limit is not None and found.limit_differs and limit.is_of(found.limit_w, SAME_W):
         return limit
     return clock
@@ -211,8 +211,8 @@ def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
     return [holder for holder in running if holder.spec in (None, spec)]
 
 
-def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None) -> str:
-    """Returns the outcome for one GPU, with what a job of this user has noted about a setting that is not put back."""
+def judge_leftover(found: GpuSettings, holders: Sequence[Holder], note: Leftover | None) -> str:
+    """Returns the outcome for one GPU, as in `lines.yaml`; `note`: what a job has noted and has not put back."""
     if holders or (note is not None and note.in_use):
         return "in-use" if found.differs else "none"
     if note is not None and not found.processes:
@@ -223,7 +223,7 @@ def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None)
         return "in-use"
     if found.locked_mhz and found.lock_is_sure:
         return "left"
-    return "perhaps" if found.locked_mhz else "site"
+    return "perhaps" if found.locked_mhz else "site"  # a power limit that no job noted: perhaps the site's own
 
 
 def _fix(gpu: Gpu, label: str, before: GpuSettings) -> Check:

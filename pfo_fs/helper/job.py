@@ -13,7 +13,7 @@ from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
 TERMINATES_WITHIN_S = 600.0
-"""Training that ends within this time after a SIGTERM to it or the job, maybe with a checkpoint, ends because of it."""
+"""Training that ends within this time after a SIGTERM to it or to the job ends because of that: it may save first."""
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Client:
     """One connection.
 
     Attributes:
-        gpu: The GPU of a clock process, until that reports that it has put back what it had set.
+        gpu: A clock process's GPU, until the process reports that it has put back what it had set.
     """
 
     rank: int
@@ -72,7 +72,7 @@ class Job:
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.
         terminated_at_s: When this helper got SIGTERM, in monotonic s.
-        first_crash: How the first rank of this host has crashed that did so by itself; empty while none has.
+        first_crash: How the first rank of this host that crashed by itself did so; empty while none has.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
     """
@@ -91,10 +91,10 @@ class Job:
     )
 
     def training_ended(self, client: Client, reason: str, text: str, now_s: float) -> EndBody | None:
-        """Notes how a training process has ended; returns the job's end, which is that of rank 0, if this is it.
+        """Notes how a training process has ended; if it is rank 0's, that is the job's end, which is returned.
 
         A launcher ends the other ranks by SIGTERM when one has crashed: then the job has crashed. Otherwise SIGTERM is
-        the reason, whatever training made of it.
+        the reason, whatever training says.
         """
         terminated = client.terminated or now_s - self.terminated_at_s <= TERMINATES_WITHIN_S
         if self.first_crash:

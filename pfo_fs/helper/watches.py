@@ -138,7 +138,7 @@ class ScheduleWatch:
 
 
 FALLBACK_AFTER_S = 600.0
-"""If all reads have failed or one call has hung for this time, the directory is lost: ranks go to default clocks."""
+"""If all reads have failed or one call has hung for this time, the directory is lost; the consequence: `state`."""
 _CALM_S = 10.0
 """A directory counts as working again after this time without an error: on a full disk, some writes still succeed."""
 _LOCAL_S, _REMOTE_S = 1.0, 5.0
@@ -209,7 +209,7 @@ class DirectoryHealth:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the directory has not answered for `FALLBACK_AFTER_S`, so that ranks must go to default clocks."""
+        """Whether reads fail, or a call hangs, for `FALLBACK_AFTER_S`; `HelperState._hold` has the consequence."""
         silent_since = [*self._unfinished_since, *([] if self._unread_since is None else [self._unread_since])]
         return bool(silent_since) and self._monotonic() - min(silent_since) > FALLBACK_AFTER_S
 

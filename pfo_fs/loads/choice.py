@@ -22,7 +22,7 @@ _UP, _DOWN = 0.5, 0.005
 lose, so that the mean loss settles there; but at most by half a percent of the margin, which then halves in
 140 steps."""
 _MOST_LOST = 2.0
-"""While more than twice the allowed time was lost, all clocks stay the highest."""
+"""While more than twice the allowed time was lost, all ranks are at default clocks."""
 CHANGE_S = 0.03
 """How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
 _EXPLAINS = 0.06
@@ -82,7 +82,7 @@ class LoadChoice:
 
     @property
     def has_lost_too_much(self) -> bool:
-        """Whether twice what may be lost was lost, or more: all clocks stay the highest until it has evened out."""
+        """Whether more than twice what may be lost was lost: default clocks for all ranks until it has evened out."""
         return self.late > _MOST_LOST * self._lost_time
 
     def status_text(self, found: str = "") -> str:
@@ -91,16 +91,16 @@ class LoadChoice:
         if not self.explains and count < _FIRST_STEPS and (count or self.steps < _FIRST_STEPS):
             return f"learning what loads make of durations: {count} of {_FIRST_STEPS} steps"
         if not math.isfinite(self.durations.residual):
-            return "no step had loads of all ranks and an end of their work: all clocks stay the highest"
+            return "no step had loads of all ranks and an end of their work: all ranks are at default clocks"
         if not self.explains:
             return (
                 f"loads leave {100 * self.durations.residual:.1f} % of the ranks' times unexplained, more than "
-                f"{100 * _EXPLAINS:.0f} %: all clocks stay the highest"
+                f"{100 * _EXPLAINS:.0f} %: all ranks are at default clocks"
             )
         if self.has_lost_too_much:
             return (
                 f"ranks with lower clocks seem to have held up the others for {100 * self.late:.3f} % of the time, "
-                f"more than twice what is allowed: all clocks stay the highest until it has evened out. {found}"
+                f"more than twice what is allowed: all ranks are at default clocks until it has evened out. {found}"
             )
         return (
             f"loads explain {math.floor(100 * self.durations.explained)} % of what varies; {found}, over {self.steps} "

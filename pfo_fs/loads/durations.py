@@ -4,10 +4,10 @@ Each instruction takes
 
     (a + b . load [+ c load^2]) * times(name) * pace(pipeline) * (1 + s * (highest clock / clock - 1))
 
-with a, b and c of its rank in the pipeline. The square counts for loads of one number only; vectors bring what they
-need. times(name) is 1 for a forward; s is between 0 (work waits for memory) and 1 (it follows the clock). A worker that
-is slow for good has another pace: that is no work. The order of the instructions, and which waits for which, give the
-ends (`StepShape`).
+with a, b and c of its rank in the pipeline. Only loads of one number get the square; a vector may hold one itself.
+times(name) is 1 for a forward; s is between 0 (work waits for memory) and 1 (it follows the clock). A worker that is
+slow for good has another pace: that is no work. The order of the instructions, and which waits for which, give the ends
+(`StepShape`).
 
 All is learned from the ends of the ranks alone, so that no instruction needs a mark: least squares over the latest
 steps (Gauss-Newton: a pipeline's end is a maximum of sums of durations, so nearly linear in what is learned), the paces
@@ -27,28 +27,26 @@ from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
 _STEPS = 60
 """The latest 60 steps count: data changes within hundreds of steps."""
 _MOST_TIMES = 500_000
-"""Of large pipelines only every second, third, ... of these steps counts, so that a fit takes a second at most."""
+"""Most durations in a fit, for it to take a second at most: in larger jobs every second, third, ... step counts."""
 _FIRST_ROUNDS, _ROUNDS = 8, 3
 """What is learned and the paces are estimated in turn: 8 rounds from the start, 3 from the last fit. More rounds change
 them by less than their errors (on the trace `se`, 20 and 10 rounds save as much)."""
 _USUAL_S, _RUNS, _ASSUMED = 0.9, 30, 0.1
-"""Before s is measured, instructions are taken to follow the clock nearly; that counts as 30 runs at a clock that makes
-them a tenth longer."""
+"""Before s is measured, it is taken to be 0.9, which weighs as much as 30 runs at a clock that takes a tenth longer."""
 _ALIKE, _NEAR, _SCATTER = 0.3, 0.5, 0.02
 """Until the ends of a pipeline tell otherwise, its ranks are taken to have equal work within 30 %, and times(name) to
-be the usual one within 0.5; that counts as one end, known to 2 %."""
+be the usual one within 0.5; that weighs as much as one end that is known to 2 %."""
 _ODD = 0.02
-"""This share of the ends, those that are furthest off, may have been something else than work, such as a checkpoint: it
-does not count."""
+"""This share of the ends, those that are furthest off, does not count: they may hold a checkpoint or the like."""
 _STALLED = 2.0
 """Slow workers of measured jobs take up to 1.4 times as long; what takes more than twice as long has stalled."""
 _LEAST = 1e-3
-"""Of the mean duration, no instruction is taken to last for less than this share."""
+"""Every instruction is taken to last for at least this share of the mean duration."""
 _LEARNED = "_coefficients", "pace", "_scale", "_mean_s", "residual", "explained"
 _FORWARD = "forward"
 _USUAL_TIMES: Mapping[str, float] = {"backward": 2.0, "forward_backward": 3.0}
-"""By how many times an instruction takes as long as the forward of the same micro-batch: a backward has two products of
-matrices for each one of the forward. All others that are known take about as long as a forward."""
+"""How many times as long as the forward of the same micro-batch an instruction takes: a backward has two products of
+matrices for each one of the forward. All other known instructions take about as long as a forward."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class StepShape:
         rank: The rank in the pipeline that runs each instruction, (instructions,).
         micro_batch: The micro-batch of each instruction, (instructions,).
         name: The place of each instruction's name in `names`, (instructions,).
-        names: All names; the first is that to which the others are related.
+        names: All names; times(name) is relative to the first one.
     """
 
     rank: Array
@@ -70,7 +68,7 @@ class StepShape:
 
     @classmethod
     def alone(cls) -> StepShape:
-        """Returns the shape of a rank without a pipeline: all its micro-batches are one instruction's."""
+        """Returns the shape of a rank without a pipeline: one instruction runs all its micro-batches."""
         return cls.of(Pipeline(((Instruction(0, _FORWARD, 0),),), ()))
 
     @classmethod
@@ -123,7 +121,8 @@ class StepShape:
     def critical_paths(self, times_s: Array) -> Iterator[tuple[Array, Array]]:
         """Follows what each rank's end waited for, back to the begin of the step.
 
-        Yields instructions of the paths to all ranks' ends, (ranks, columns), and whether there was one left.
+        Yields the last instruction of each path, then the one before it, and so on, (ranks, columns); and whether the
+        path had one left.
         """
         none, columns = times_s.shape
         ends: Array = np.zeros((none + 1, columns))
@@ -154,10 +153,10 @@ class LoadDurations:
     """The model of durations.
 
     Attributes:
-        residual: What the loads do not explain of the ranks' ends (standard deviation), relative to them; infinite
+        residual: Standard deviation of what loads do not explain of the ranks' ends, relative to their mean; infinite
             before the first fit.
         explained: The share of the variance of ends that loads explain.
-        pace: By how many times a pipeline takes as long as the others, (pipelines,).
+        pace: How many times as long as the others each pipeline takes, (pipelines,).
         count: Number of steps with an end, since the beginning or the last `forget`.
     """
 
@@ -174,7 +173,7 @@ class LoadDurations:
 
     @property
     def slope(self) -> float:
-        """By which share of its time work follows the clock."""
+        """The share of work's time that follows the clock: s."""
         return float(self._coefficients[-1]) if len(self._coefficients) else _USUAL_S
 
     def forget(self) -> None:
@@ -270,7 +269,7 @@ class LoadDurations:
         self._mean_s = mean_s / float(self._ends_s(basis, np.zeros(loads.shape[1]), 1.0).mean())
 
     def _assumed(self, mean_s: float) -> tuple[Array, Array]:
-        """Rows and aims of least squares that say what is assumed until it is measured."""
+        """Rows of least squares and their right-hand sides, for what is assumed until it is measured."""
         ranks, names, count = self._shape.ranks, len(self._shape.names) - 1, len(self._coefficients)
         size = (count - 1 - names) // ranks
         rows: Array = np.eye(count)
@@ -282,10 +281,7 @@ class LoadDurations:
         return rows * weigh[:, None], aims * weigh
 
     def _slopes_s(self, basis: Array, slower: Array, pace: Array) -> Array:
-        """By how much later ranks end where one coefficient is larger, in s for each unit.
-
-        It has the shape (ranks, columns, coefficients), and is the sum over the instructions that the end waited for.
-        """
+        """Derivatives of ranks' ends by coefficients, (ranks, columns, coefficients): summed along critical paths."""
         shape, size, columns = self._shape, basis.shape[-1], np.arange(basis.shape[1])
         weights, times = self._parts()
         scale = self._mean_s * (1 + self._coefficients[-1] * slower) * pace

@@ -1,9 +1,9 @@
 """Loads of micro-batches from what training code has: lengths, boundaries, positions, masks.
 
 Each reader returns (tokens, sum of squared lengths): the work of a transformer is linear in both, the first for its
-matrix products, the second for its attention. With a mask, the same of the whole rows follows, since a model that
-computes padding takes time for it. Arrays may be lists, NumPy arrays or tensors on the CPU; those of a GPU are refused,
-since reading one would wait for it.
+matrix products, the second for its attention. With a mask, two more numbers follow: the same of whole rows, padding
+included, since a model that computes padding takes time for it. Arrays may be lists, NumPy arrays or tensors on the
+CPU; those of a GPU are refused, since reading one would wait for it.
 
 What can be understood in one way only is read; all else is a `ConfigError` that names the value and its shape.
 """
@@ -20,9 +20,9 @@ from pfo_fs.errors import ConfigError
 Load = tuple[float, ...]
 """The features of one micro-batch."""
 _NO_WEIGHT = -100.0
-"""A mask that is added to scores drops what it makes lower by this: e to this power is no normal 32-bit number."""
+"""Masks that are added to scores hold at most this for dropped tokens: exp of it is 0 in 32 bits."""
 _AXES = (3, 4)
-"""The numbers of a position where pictures are seen: time, height and width; some models put that in the text first."""
+"""Axes of a position in models that see pictures: time, height, width; some put the position in the text first."""
 
 
 def tokens(batch: Any) -> Load:
@@ -40,11 +40,11 @@ def tokens(batch: Any) -> Load:
 
 
 def from_batch(batch: Any) -> Load:
-    """Returns the load of a batch as collators make it: what tells most of its sequences counts.
+    """Returns the load of a batch as collators make it, from the first of these keys that it has, the best first:
 
-    In this order: `cu_seqlens` (also `cu_seq_lens_q`, `cu_seqlens_q`), `seq_lens` or `seq_lengths`, `position_ids`
-    (of the tokens that an `attention_mask` of their shape keeps), `attention_mask`, and `input_ids`, whose rows are all
-    full then. Transformers' and TRL's packing collators give one of the first four.
+    `cu_seqlens` (also `cu_seq_lens_q`, `cu_seqlens_q`), `seq_lens` or `seq_lengths`, `position_ids` (of the tokens that
+    an `attention_mask` of their shape keeps), `attention_mask`, and `input_ids`, whose rows all count as full then.
+    Transformers' and TRL's packing collators give one of the first four.
 
     Args:
         batch: A mapping, or an object with these attributes.
@@ -65,14 +65,14 @@ def from_batch(batch: Any) -> Load:
         if (value := get(key)) is not None:
             return _read(key, value, read)
     holds = f"with {', '.join(map(str, batch)) or 'nothing'}" if is_mapping else f"of type {type(batch).__name__}"
-    raise ConfigError(f"a batch {holds} shows no load; give loads= a reader for it")
+    raise ConfigError(f"a batch {holds} shows no load; give a function that reads one as loads=")
 
 
 def from_lengths(lengths: Iterable[Any]) -> Load:
     """Returns the load of sequences of these lengths, in tokens; rows of lengths are joined.
 
     Raises:
-        ConfigError: A length is negative.
+        ConfigError: A length is negative, infinite or not a number.
     """
     return _read("lengths", lengths, _of_lengths)
 
@@ -128,8 +128,8 @@ def _read(name: str, value: Any, read: Callable[[Any], Load]) -> Load:
 
 
 def _load(lengths: Sequence[float]) -> Load:
-    if any(not 0 <= length < math.inf for length in lengths):
-        raise ConfigError(f"a sequence has {min(lengths):g} tokens")
+    if bad := [length for length in lengths if not 0 <= length < math.inf]:
+        raise ConfigError(f"a sequence has {bad[0]:g} tokens")
     return math.fsum(lengths), math.fsum(length * length for length in lengths)
 
 
@@ -199,7 +199,7 @@ def _documents(mask: Any) -> list[Array]:
             )
         return [(row == 0).astype(int) for row in rows]
     if not (np.isfinite(values) & (values == np.floor(values))).all() or (values.dtype.kind == "f" and not high):
-        raise ConfigError(f"its numbers, {low:g} to {high:g}, do not tell what it keeps")
+        raise ConfigError(f"its numbers, {low:g} to {high:g}, do not tell which tokens it keeps")
     return rows
 
 
@@ -208,13 +208,13 @@ def _of_documents(rows: Sequence[Array]) -> Load:
     for row in rows:
         steps = np.diff(row[row != 0].astype(int))
         if (steps < 0).any():
-            raise ConfigError("its numbers of documents fall in a row")
+            raise ConfigError("document numbers decrease within a row")
         lengths += np.diff([0, *np.flatnonzero(steps) + 1, len(steps) + 1]).tolist() if row.any() else []
     return _load(lengths)
 
 
 def _of_rows(rows: Sequence[Array]) -> Load:
-    """The load of rows as long as they are."""
+    """The load of whole rows, padding included."""
     return _load([max(map(len, rows))] * len(rows))
 
 
@@ -226,7 +226,7 @@ def _rows(values: Any) -> list[Array]:
 
 
 def _split(values: Iterable[Any]) -> list[Any]:
-    """The rows of a list of numbers, which is one, or of a list of rows, which may have unequal lengths."""
+    """Splits into rows, which may have unequal lengths; a flat list of numbers is one row."""
     rows = list(values)
     axes = {np.ndim(row) for row in rows}
     if not (axes <= {0} or axes == {1}):

@@ -24,10 +24,10 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations
 
 _FIRST, _RAREST = 6, 48
-"""One of 6 + n steps with lower clocks is a control step, n of them so far, so that they become fewer as they tell
-more; but one of 48 at least, which costs 2 % of the saving: a change of the job shows in tens of steps."""
+"""A period has 6 + n blocks of steps after n periods, one of them of control steps, so that these become fewer as they
+tell more; but 48 at most, which costs 2 % of the saving: a change of the job shows in tens of steps."""
 _BLOCK_S, _MOST_BLOCK_S = 0.02, 10.0
-"""Control steps come in blocks, the n-th of 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
+"""A block of the n-th period lasts for 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
 counts across the begin of a block is shared by time."""
 _TICKS_S = 0.05
 """By that, a saving is known to a share of 50 ms over the length of a block: simulated counters told 2 to 6 % of a
@@ -158,7 +158,7 @@ RECENT = 8
 """Eight steps with lower clocks are compared with the last eight without: within twenty steps it is known whether a job
 that has become slower owes it to its clocks."""
 _SLOWER = 0.02
-"""Steps that are 2 % longer than expected have become slower, if that is beyond their scatter."""
+"""Relative: steps with lower clocks that are longer by more, and by more than `_ERRORS` errors, have become slower."""
 _ERRORS = 3.0
 _NORMAL = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""

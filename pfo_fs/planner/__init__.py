@@ -4,16 +4,16 @@ Mathematics only: no GPUs, no shared files. What is planned is a `Problem`: a `P
 changes cost (`SwitchCosts`).
 
 What clocks make of time and energy is computed in one place (`scenario_model`), for iterations as they were measured;
-iterations that are all alike are one such scenario. There is one search (`scenarios`): prices of time from a
-relaxation, the cheapest runs of one clock for each rank by dynamic programming (`rank_runs`), and moves that put the
-plan on time and save more (`scenario_descent`). A limit on clock changes is a price of a change.
+iterations that are all alike are one such scenario. One search (`scenarios`) makes plans, in three steps: (1) a
+relaxation gives prices of time; (2) dynamic programming finds each rank's cheapest runs of one clock (`rank_runs`); (3)
+moves put the plan on time and save more (`scenario_descent`). It keeps a limit on changes by giving each one a price.
 
 `Planner` answers requests for iterations that are alike. A linear program gives the prices, and a lower bound of the
 energy (`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost
-something, the search also begins there.
+something, the search begins at the linear program's answer.
 
 `ScenarioPlanner` is the search. For many unequal iterations of all pipelines, as running jobs have them, the linear
-program takes ten seconds (64 iterations); `scenario_relaxation` comes near its answer by gradient steps in one.
+program takes ten seconds (64 iterations); `scenario_relaxation` comes near its answer in one, by gradient steps.
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage

@@ -27,8 +27,8 @@ class ClockTable:
         full_s: Time of each kind at its max clock, in s, (kinds,).
         ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
-        options: For each kind, the clocks that plans may use by rising time, and then -1, (kinds, most of them).
-        useful: For each kind, those that no other one beats in both time and cost.
+        options: For each kind, the clocks that plans may use, by rising time, filled up with -1, (kinds, most clocks).
+        useful: For each kind, the clocks that no other one beats in both time and cost.
         nearest: The measured clock that is nearest to each clock, (kinds, clocks).
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
         max_clock: The max clock of each kind, (kinds,).
@@ -76,7 +76,7 @@ class ClockTable:
             self.hulls.append((times_s / full_s, costs_j / full_s))
 
     def wrong(self, kind: Array, low: Array, high: Array) -> tuple[Array, Array]:
-        """Returns the time in s of instructions at a higher clock than theirs, and the energy in J in addition.
+        """Returns the time in s of instructions that run at a higher clock than theirs, and the energy in J it adds.
 
         Args:
             low: The clocks of the instructions; the nearest one counts where it was not measured.

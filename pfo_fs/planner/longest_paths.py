@@ -17,18 +17,18 @@ Neighbours = list[list[tuple[int, float]]]
 """For each node, (node, delay in s) of others."""
 
 _BEFORE_ALL_S = -1e9
-"""When a neighbour that does not exist is ready."""
+"""A missing neighbour counts as ready at this time, before all others."""
 _LEAST_BLUR_S = 1e-12
-"""Without a blur, what is ready at nearly the same time shares alike: rounding errors do not choose."""
+"""Without a blur, neighbours that are ready this close together count alike, so that rounding errors do not decide."""
 
 
 class _Side(NamedTuple):
-    """One neighbour of each node of a level: those at the same place of the nodes' lists of neighbours.
+    """Column k of the lists of neighbours of a level's nodes: the k-th neighbour of each node.
 
     Attributes:
         at: The neighbours; the number of nodes where there is none, (n,).
         delay_s: Delays between the node and this neighbour, (n, 1).
-        place: At which place of that neighbour's list this node is, (n,).
+        place: The node's index in that neighbour's own list, (n,).
     """
 
     at: Array
@@ -55,7 +55,7 @@ class Ends(NamedTuple):
 
     Attributes:
         ends_s: The ends in s, (nodes, columns).
-        shares: How much each node that waits counts on each of those it waits for, for `LongestPaths.weights`; None if
+        shares: The share with which each neighbour decides when the node begins, for `LongestPaths.weights`; None if
             they were not asked for.
     """
 
@@ -72,7 +72,7 @@ class LongestPaths:
 
     Attributes:
         levels: The nodes by the longest path to them.
-        last: The nodes that no other one waits for.
+        last_nodes: Those that no other one waits for.
     """
 
     def __init__(self, order: Sequence[int], edges: Iterable[tuple[int, int, float]]) -> None:
@@ -86,7 +86,7 @@ class LongestPaths:
         self.levels = [
             Level(np.array(nodes), _sides(nodes, before, after), _sides(nodes, after, before)) for nodes in members
         ]
-        self.last = np.array([node for node, waiting in enumerate(after) if not waiting])
+        self.last_nodes = np.array([node for node, waiting in enumerate(after) if not waiting])
         self._places = max(len(level.before) for level in self.levels)
 
     def ends(self, times_s: Array, blur_s: float = 0.0, *, shares: bool = False) -> Ends:
@@ -150,13 +150,13 @@ class LongestPaths:
             ends[own] = start + durations_s(own, start)
 
     def weights(self, ends: Ends, last: Array) -> Array:
-        """Returns by how much something grows per second of each node, (nodes, columns).
+        """Returns the derivative of a quantity by each node's duration, per s, (nodes, columns).
 
         Args:
-            last: By how much it grows per second by which each of the last nodes ends later, (last nodes, columns).
+            last: Its derivative by the end of each of `last_nodes`, per s, (last nodes, columns).
         """
         weights = np.zeros(ends.shares.shape[1:])
-        weights[self.last] = last
+        weights[self.last_nodes] = last
         for own, _, sides in reversed(self.levels):
             found = weights[own]
             for side in sides:

@@ -12,7 +12,7 @@ Order: TypeAlias = "list[Instruction]"
 """The instructions of a rank. Functions take the rank, and the numbers of ranks, stages and micro-batches."""
 
 
-def _in_turns(warm_up: int, total: int, nth: Callable[[str, int], Instruction]) -> Order:
+def _alternating(warm_up: int, total: int, nth: Callable[[str, int], Instruction]) -> Order:
     """Forwards to warm up, then a forward and a backward in turn, then the other backwards."""
     order = [nth("forward", number) for number in range(warm_up)]
     for number in range(total - warm_up):
@@ -26,7 +26,7 @@ def _one_f_one_b(rank: int, ranks: int, stages: int, microbatches: int) -> Order
     A stage begins with one warm-up forward per later stage.
     """
     warm_up = min(stages - rank - 1, microbatches)
-    return _in_turns(warm_up, microbatches, lambda name, number: Instruction(rank, name, number))
+    return _alternating(warm_up, microbatches, lambda name, number: Instruction(rank, name, number))
 
 
 def _gpipe(rank: int, ranks: int, stages: int, microbatches: int) -> Order:
@@ -38,8 +38,8 @@ def _interleaved(rank: int, ranks: int, stages: int, microbatches: int) -> Order
     """Interleaved 1F1B (Narayanan et al., SC'21): rank r holds the stages r, r + ranks, r + 2 ranks, ...
 
     Raises:
-        ConfigError: The stages cannot be spread evenly over the ranks, or the micro-batches over rounds of about one
-            per rank.
+        ConfigError: The stages cannot be spread evenly over the ranks, or micro-batches cannot be divided into equal
+            rounds of about `ranks` each.
     """
     if stages % ranks:
         raise ConfigError(f"{stages} stages cannot be spread evenly over {ranks} ranks")
@@ -58,11 +58,11 @@ def _interleaved(rank: int, ranks: int, stages: int, microbatches: int) -> Order
         return Instruction(chunk * ranks + rank, name, round_ * size + within % size)
 
     total = microbatches * chunks
-    return _in_turns(min(total, (chunks - 1) * size + 2 * (ranks - 1 - rank)), total, nth)
+    return _alternating(min(total, (chunks - 1) * size + 2 * (ranks - 1 - rank)), total, nth)
 
 
 def _zero_bubble_h1(rank: int, ranks: int, stages: int, microbatches: int) -> Order:
-    """ZB-H1 (Qi et al., ICLR'24): 1F1B with the backward split; stage s computes weight gradients s backwards later.
+    """ZB-H1 (Qi et al., ICLR'24): 1F1B with the backward split; stage s does the weight gradient s backwards later.
 
     No rank holds more activations than the first one does in 1F1B.
     """
@@ -80,10 +80,10 @@ def _zero_bubble_h1(rank: int, ranks: int, stages: int, microbatches: int) -> Or
 
 
 def _zero_bubble_v(rank: int, ranks: int, stages: int, microbatches: int) -> Order:
-    """ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): stages r and 2 ranks - 1 - r on rank r.
+    """ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): rank r has r and `2 * ranks - 1 - r`.
 
-    The order is that of `ScheduleZBVZeroBubble` in torch.distributed.pipelining from 2 ranks - 1 micro-batches on; with
-    fewer, give the schedule object to `pipeline_from_torch`.
+    The order is that of `ScheduleZBVZeroBubble` in torch.distributed.pipelining from `2 * ranks - 1` micro-batches on;
+    with fewer, give the schedule object to `pipeline_from_torch`.
     """
     order: Order = []
     down, up = rank, stages - 1 - rank
@@ -145,7 +145,7 @@ SCHEDULES: dict[str, Callable[[int, int, int, int], Order]] = {
 }
 
 _MOST_PASSES = 200_000
-"""Three times 64 stages of 1,000 micro-batches: a larger pipeline is a mistake, and would fill the memory."""
+"""Stages x micro-batches, three times 64 x 1,000: a larger pipeline is a mistake, and would fill the memory."""
 
 
 def make_pipeline(
@@ -154,7 +154,9 @@ def make_pipeline(
     """Returns the DAG of a known schedule.
 
     Args:
+        schedule: One of `SCHEDULES`.
         num_ranks: Number of ranks of the pipeline; only `interleaved` needs it.
+        delay_s: Time in s from an instruction's end until an instruction of another rank that needs it can begin.
 
     Raises:
         ConfigError: The schedule is unknown, or it does not exist for these numbers.

@@ -88,7 +88,7 @@ class Plan:
     @property
     def switch_load(self) -> SwitchLoad:
         """What the clock changes cost."""
-        return self._played.load
+        return self._played.switch_load
 
     @property
     def switching(self) -> str:

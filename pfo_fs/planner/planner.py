@@ -194,7 +194,7 @@ class Planner:
             found = planner.search(answer.answer, target_s, starts, known)
             if found.effective_j + waiting_w * found.mean_s > (1 + _CLOSE_ENOUGH) * answer.lower_bound_j:
                 found = planner.search(answer.answer, target_s, starts, [*known, found], thorough=True)
-            limits = ChangeLimits(problem.played(clocks_mhz).load, planner.limited)
+            limits = ChangeLimits(problem.played(clocks_mhz).switch_load, planner.limited)
             chosen.append((tuple(problem.alike.mhz(found.clocks)[0]), limits, answer.lower_bound_j))
         return chosen
 

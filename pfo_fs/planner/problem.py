@@ -26,13 +26,13 @@ class Problem:
     """One iteration of one pipeline, and the options of its instructions.
 
     Attributes:
-        profile: Measurements of every (stage, instruction) in it, per GPU.
-        blocking_power_w: Power of a GPU that waits, in W.
+        profile: Measurements of every (stage, instruction) of the pipeline, per GPU.
+        blocking_power_w: Power of one GPU that waits, in W; of all GPUs of the pipeline: `waiting_power_w`.
         overhead_s: Time that an iteration takes beyond its DAG (optimizer step, gradient reduction), in s.
         switch_costs: What it costs when two instructions in a row run at different clocks.
         gpus_per_rank: Number of GPUs that share a rank's work (tensor parallelism); energies and powers are sums over
             them.
-        wider: A profile with more clocks, which new plans do not use; but known plans may. None: there are none.
+        wider: A profile with more clocks. New plans use only those of `profile`; plans that exist may hold these.
 
     Raises:
         PlanError: The profile lacks an instruction that the pipeline runs.
@@ -50,7 +50,7 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("blocking_power_w", "overhead_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a finite number, 0 or more")
         if self.gpus_per_rank < 1:
             raise ConfigError(f"gpus_per_rank is {self.gpus_per_rank}; a rank has at least one GPU")
         for stage, name in sorted({(i.stage, i.name) for i in self.pipeline.instructions}):
@@ -73,7 +73,7 @@ class Problem:
 
     @property
     def waiting_power_w(self) -> float:
-        """Power of all GPUs of the pipeline while they wait, in W."""
+        """Power of all GPUs of the pipeline while they wait, in W; `blocking_power_w` is that of one GPU."""
         return self.blocking_power_w * len(self.pipeline.orders) * self.gpus_per_rank
 
     @cached_property
@@ -145,7 +145,7 @@ class Problem:
         if self.switch_costs.none:
             return every
         several = [self._of_nodes(self.table.options.max(axis=1).tolist()), *self._fastest_without_changes()]
-        if self.played(every).load.fits:
+        if self.played(every).switch_load.fits:
             several.insert(0, every)
         return min(several, key=lambda clocks_mhz: self.played(clocks_mhz).mean_s)
 

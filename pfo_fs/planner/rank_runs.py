@@ -1,8 +1,8 @@
-"""Runs of one clock near the durations of a relaxation, where clock changes cost something: rank by rank, exactly.
+"""Splits each rank's instructions into runs of one clock, at least cost, near the durations of a relaxation.
 
-Each clock of an instruction has a value: its energy, and the price of time for what it adds to the mean iteration time
-if all others keep to the relaxation's durations. Dynamic programming finds the clocks of each rank that cost least,
-changes included, in which each run lasts until the drivers can make the next change.
+Each clock of an instruction has a value: its energy, plus the price of the time that it adds to the mean iteration
+while all other instructions keep the relaxation's durations. Dynamic programming finds the clocks of each rank that
+cost least, changes included, in which each run lasts until the drivers can make the next change.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 _NEVER = float("inf")
 _CLOSE = 1e-9
-"""A ratio that differs by less from a corner of the hull is there."""
+"""A ratio that differs by less from a corner of the hull counts as that corner."""
 _BEND = 16.0
-"""Ratios far from those of the relaxation cost as if hulls were bent by this multiple of what they are: all nodes move
-at once, which per-node values miss. From 4 to 64, plans for real jobs save alike within 0.03 points; where clocks act
+"""Ratios far from the relaxation's get an extra quadratic cost, this many times the hull's mean bend: all nodes move at
+once, which per-node values miss. From 4 to 64, plans for real jobs save alike within 0.03 points; where clocks act
 10 ms late, within 0.5."""
 _MOST_CLOCKS = 64
-"""Of more clocks, every second or third one is tried: this takes a time that grows with the square of their number."""
+"""Of more clocks, every second or third one is tried: the search's time grows with the square of their number."""
 _EPSILON_S = 1e-12
 
 
 class RankRuns:
-    """Finds runs of one clock for some scenarios, near durations."""
+    """Finds the runs of one clock for some scenarios, near the relaxation's durations."""
 
     def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, answer: ScenarioAnswer) -> None:
         self._scenarios = scenarios
@@ -57,7 +57,7 @@ class RankRuns:
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
 
     def _hull_prices(self, price_w: float) -> Array:
-        """The prices of time in J/s at which nodes take the ratios, the nearest to those of the longest paths."""
+        """For each node, the price of time (J/s) at which its ratio is optimal; of several, that next to its paths'."""
         scenarios, ratios = self._scenarios, self._ratios
         prices_w = price_w * self._per_ratio_s / scenarios.busy_s
         for kind, (own, costs_w) in enumerate(scenarios.table.hulls):
@@ -68,14 +68,14 @@ class RankRuns:
             prices_w[nodes] = prices_w[nodes].clip(slopes[right], slopes[left])
         return prices_w
 
-    def at(self, change_price_j: float, times_price: float = 1.0) -> Array:
+    def at(self, change_price_j: float, price_factor: float = 1.0) -> Array:
         """Returns the clocks that cost least, as positions, (nodes, groups).
 
         Args:
             change_price_j: Price of a change beyond its energy, in J.
-            times_price: The price of time, as a multiple of the relaxation's.
+            price_factor: The price of time, as a multiple of the relaxation's.
         """
-        scenarios, price_w = self._scenarios, times_price * self._price_w
+        scenarios, price_w = self._scenarios, price_factor * self._price_w
         own_w = self._hull_prices(price_w) * scenarios.busy_s
         more_j = own_w[:, :, None] * self._longer
         more_j = np.where(self._longer > 0, np.maximum(more_j, price_w * self._alone_s), more_j)
@@ -106,18 +106,18 @@ class RankRuns:
 
 
 def _bend(ratios: Array, costs: Array) -> float:
-    """The mean second derivative of a hull; between its corners it has none, and all ratios would cost the same."""
+    """The mean second derivative of a hull, which is straight between corners: all ratios there would cost the same."""
     slopes = np.diff(costs) / np.diff(ratios)
     return float((slopes[-1] - slopes[0]) / (ratios[-1] - ratios[0])) if len(slopes) > 1 else 0.0
 
 
 def nodes_needed(times_s: Array, shortest_s: Array) -> Array:
-    """Returns how many instructions runs must have at least, as `cheapest` takes it; waiting makes them only longer.
+    """Returns the fewest instructions of runs, for `cheapest`; waiting does not count, as it only makes runs longer.
 
     Args:
         times_s: Time of each instruction at each clock, in s; infinite where it was not measured: then the shortest
             counts, (instructions, clocks).
-        shortest_s: How long a run at each clock lasts at least that begins with a change up, and down, (2, clocks).
+        shortest_s: The shortest run at each clock: [0] begun by a change up, [1] by one down, (2, clocks).
     """
     known_s = np.where(np.isfinite(times_s), times_s, times_s.min(axis=1, keepdims=True))
     total_s = np.vstack([np.zeros((1, known_s.shape[1])), known_s.cumsum(axis=0)])
@@ -136,8 +136,8 @@ def cheapest(values_j: Array, needed: Array, changes_j: Array) -> Array | None:
     Args:
         values_j: The cost of each instruction at each clock (rising), in J; infinite where it cannot be used,
             (instructions, clocks).
-        needed: How many instructions a run must have at least that begins with each instruction at each clock, with a
-            change up and with one down, (2, instructions, clocks).
+        needed: The fewest instructions of a run that begins with each instruction at each clock: [0] by a change up,
+            [1] by one down, (2, instructions, clocks).
         changes_j: What a change before each instruction but the first costs, from the clock of the row to that of the
             column, in J, (instructions - 1, clocks, clocks) or what broadcasts to it.
     """
@@ -150,8 +150,8 @@ def cheapest(values_j: Array, needed: Array, changes_j: Array) -> Array | None:
     np.cumsum(unknown, axis=0, out=missing[1:])
     only_up = np.where(place[:, None] < place, 0.0, _NEVER)
     only_down = only_up.T
-    # The least cost up to each instruction if a run at each clock may end there; where its last part begins, and the
-    # clock before that.
+    # For each instruction and clock: the least cost up to it if a run at that clock may end there; where the last run
+    # begins, and the clock before that.
     least = np.full(values_j.shape, _NEVER)
     begins, before = np.zeros(values_j.shape, int), np.zeros(values_j.shape, int)
 

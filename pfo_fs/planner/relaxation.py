@@ -82,7 +82,7 @@ class Relaxation:
         """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time."""
         scenarios, before = self._scenarios, self._scenarios.problem.before
         group_of, columns = scenarios.group_of, len(scenarios.group_of)
-        column, last = np.arange(columns), scenarios.paths.last
+        column, last = np.arange(columns), scenarios.paths.last_nodes
         waits = [(node, *one) for node, own in enumerate(before) for one in own or [(-1, 0.0)]]
         node, other, delay_s = (np.array(each) for each in zip(*waits, strict=True))
         arrivals = np.arange(len(node) * columns).reshape(-1, columns)

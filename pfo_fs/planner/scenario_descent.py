@@ -272,7 +272,7 @@ class ScenarioDescent:
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
         ends_s = scenarios.paths.ends(times_s).ends_s if ends_s is None else ends_s
-        spans_s = ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
+        spans_s = ends_s[scenarios.paths.last_nodes].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
         _, weights = scenarios.mean_makespan(times_s, blur_s, weights=True)
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations

@@ -51,12 +51,12 @@ class Played:
     mean_s: float
     effective_j: float
     energy_j: float
-    load: SwitchLoad
+    switch_load: SwitchLoad
 
     @property
     def impossible(self) -> int:
         """How many things the drivers cannot do."""
-        return len(self.load.overloaded) + self.load.too_short
+        return len(self.switch_load.overloaded) + self.switch_load.too_short
 
 
 class Scenarios:
@@ -192,7 +192,7 @@ class Scenarios:
         """Returns times and energy at clocks, given as positions."""
         times_s = self._factors * self.table.time_s[self.table.kind[:, None], numbers][:, self.group_of]
         ends_s = self.paths.ends(times_s).ends_s
-        spans_s = ends_s[self.paths.last].max(axis=0).reshape(self.iterations, self.pipelines)
+        spans_s = ends_s[self.paths.last_nodes].max(axis=0).reshape(self.iterations, self.pipelines)
         mean_s = float(spans_s.max(axis=1).mean()) + self.problem.overhead_s
         load = self._load(numbers, times_s, ends_s - times_s, mean_s)
         effective_j = float((self.busy_s * self.table.cost_w[self.table.kind[:, None], numbers]).sum()) + load.energy_j
@@ -283,7 +283,7 @@ class Scenarios:
             weights: Whether the second is wanted; otherwise it is None.
         """
         ends = self.paths.ends(times_s, blur_s, shares=weights)
-        last = ends.ends_s[self.paths.last].reshape(-1, self.iterations, self.pipelines)
+        last = ends.ends_s[self.paths.last_nodes].reshape(-1, self.iterations, self.pipelines)
         longest = last.max(axis=(0, 2))
         shares = np.exp((last - longest[None, :, None]) / (blur_s or _TOLERANCE_S))
         total = shares.sum(axis=(0, 2))

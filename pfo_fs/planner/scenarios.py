@@ -173,7 +173,7 @@ class ScenarioPlanner:
         first_j = _CHANGE_SHARE * self._at_max_clocks.energy_j / (scenarios.nodes * scenarios.pipelines)
         price_j = first_j
         found = played(price_j)
-        self.limited = bool(found.load.overloaded)
+        self.limited = bool(found.switch_load.overloaded)
         if found.impossible:
             price_j = _least_price_j(2 * price_j, lambda each_j: not played(each_j).impossible, _PRICE_STEPS)
             found = played(price_j)

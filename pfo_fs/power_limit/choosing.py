@@ -18,7 +18,7 @@ from pfo_fs.power_limit.selectors import OptimumSelector, Search
 log = logging.getLogger(__name__)
 
 _FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
-"""Steps before a level is measured again whose window was dropped."""
+"""Steps before a level whose window was dropped is measured again: at first, and at most."""
 
 
 class Decision(NamedTuple):
@@ -60,7 +60,7 @@ class Chooser:
         self._measured = KNOBS[knob]
         self._of_level: dict[int, KnobMeasurement] = {}
         self._in_file: Sequence[KnobMeasurement] = []
-        self._dropped = 0  # windows in turn without a measurement
+        self._dropped = 0  # windows in a row that were dropped
 
     def first(self) -> Decision:
         """Decides before the first step: from the profile if there is one.
@@ -76,7 +76,7 @@ class Chooser:
         unit, name = self._measured.unit, self._knob.replace("_", " ")
         if profile[0].knob != self._knob:
             theirs = profile[0].knob.replace("_", " ")
-            raise PlanError(f"{path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another")
+            raise PlanError(f"{path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another file")
         try:
             optimal = int(self._selector.select(profile))
         except PlanError:
@@ -115,10 +115,10 @@ class Chooser:
         return [self._of_level[level] for level in self._levels if level in self._of_level]
 
     def _again(self, level: int, why: str) -> Decision:
-        """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
+        """Has a level measured again; the steps until then double with each window in a row that was dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
-        log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._measured.unit, steps, why)
+        log.warning("%d %s could not be measured; next try in %d steps: %s", level, self._measured.unit, steps, why)
         return Decision(self._known, next_level=level, wait_steps=steps)
 
     def conclude(self, decision: Decision) -> None:

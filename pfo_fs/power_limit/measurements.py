@@ -1,8 +1,8 @@
-"""The profile: time and energy at each level, in a JSON file. Of power limits, it is of Zeus's format:
+"""The profile: time and energy at each level, in a JSON file. For power limits, its format is Zeus's:
 
 {"measurements": [{"power_limit": W, "energy": J, "time": s}, ...]}
 
-Of clocks, it has `"clock": MHz` instead of `"power_limit": W`.
+For clocks, it has `"clock": MHz` instead of `"power_limit": W`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
 
 
 class KnobMeasurement(BaseModel):
-    """Energy and time of `profile_steps` steps at one level, which has the knob's name; all GPUs of the job together.
+    """What `profile_steps` steps take at one level, on all GPUs of the job; the level's field has the knob's name.
 
     Attributes:
         energy: The energy in J, summed over the GPUs.
@@ -118,6 +118,6 @@ def saving(measurements: Sequence[KnobMeasurement], level: int) -> float | None:
 
 
 def profile_text(measurements: Iterable[KnobMeasurement]) -> str:
-    """Returns the profile's JSON; of power limits, byte for byte as Zeus writes it."""
+    """Returns the profile's JSON; for power limits, byte for byte as Zeus writes it."""
     rows = [{m.knob: m.level, "energy": m.energy, "time": m.time} for m in measurements]
     return json.dumps({"measurements": rows}, indent=4)

@@ -71,10 +71,10 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
         shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without
-            one, no switch holds it.
+            one, it cannot be switched off.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`selectors.py`).
-        knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
+        knob: `power_limit`, or `clock`: a clock for all GPUs, which lowers power further than a limit, and faster.
         clock_step: With `knob="clock"`: MHz between two clocks, at least.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
@@ -82,8 +82,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         InvalidArgument: A number of steps or of watts is too low, as in Zeus a ValueError.
         ConfigError: With `strict`: another argument is invalid, or the GPUs of the job accept different levels.
         CoordinationError: With `strict`: a rank does not answer.
-        PlanError: With `strict`: the profile is malformed, of the other knob, or makes a level the best that this GPU
-            does not accept.
+        PlanError: With `strict`: the profile is malformed, or of the other knob, or this GPU does not accept the level
+            that is the best in it.
     """
 
     _gpus: RankGpus
@@ -178,7 +178,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         return decision
 
     def _wait(self, next_level: int, steps: int) -> None:
-        """Has the highest level in force until it is the turn of the next one."""
+        """Sets the highest level for this many steps; then `next_level` is measured."""
         self._gpus.set_level(self.power_limits[0])
         self.state = Ready(next_level, steps, self.unit)
 
@@ -248,7 +248,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def pause_measurement(self) -> None:
-        """Leaves out of what is measured all that runs until the next step begins: an evaluation, or a checkpoint."""
+        """Leaves out of the measurement what runs until the next step begins, such as an evaluation or a checkpoint."""
         self._metrics.pause()
         if isinstance(self.state, Profiling):
             self._gpus.interrupt_window()
@@ -262,7 +262,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
+        """Leaves what runs in the block out of the measurement, where hooks follow the steps of a training loop."""
         self.pause_measurement()
         try:
             yield

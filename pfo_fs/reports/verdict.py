@@ -8,7 +8,7 @@ from pfo_fs.reports.collect import JobData, JobState, collect_job
 from pfo_fs.store import bodies
 
 MUCH_SLOWER = 0.01
-"""Relative: people notice so much, so it is red whatever the target allows."""
+"""Relative: people notice so much. `harm` adds what the target allows; the red of `status` and of cards does not."""
 _LEAST_SLOWER = 0.001
 """Relative: a schedule by hand that costs less time beyond the target is not worth a warning."""
 

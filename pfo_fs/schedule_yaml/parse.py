@@ -11,15 +11,16 @@
         - backward 870 x8
     ranks:
       5: 1305
-    turns: [1, 2, 3, 0]                       # who follows that in which step: 1 even ranks, 2 odd ones, 3 all, 0 none
-    until: 500                                # the first step that no longer follows it; then the schedule before it
+    turns: [1, 2, 3, 0]                       # who follows it, step by step: 1, 2 a half of the ranks, 3 all, 0 none
+    until: 500                                # the first step without it: the schedule before it is in force then
     target: {slowdown: 1.05}                  # or deadline (s per iteration), or power (W of the whole job)
     straggler: {slowdown: 1.2, pipeline: 3}   # announced: that pipeline will take 1.2 times as long
 
 `target` and `straggler` are requests to the scheduler; a file with nothing else leaves the clocks to it.
 
 The file comes from a folder that other users can write to. `parse_schedule_yaml` checks everything and reports all
-problems at once, with their lines; `ScheduleDocument.resolve` compares the document with a job.
+problems at once, with their lines; `ScheduleDocument.resolve` compares the document with a job. Turn 1 is that of the
+even half, in which pp_rank + dp_rank is even, 2 that of the odd half (`turns.half_of`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from pfo_fs.turns import ALL, MOST_TURNS
 
 Request = TypeVar("Request", Target, Straggler)
 _TOP_LEVEL = ("all", "stages", "ranks", "turns", "until", "target", "straggler")
-_TURNS = f"turns is a list of up to {MOST_TURNS:,}, such as [1, 2, 3, 0]: who follows; 1 even ranks, 2 odd ones, 3 all"
+_TURNS = f"turns is a list of up to {MOST_TURNS:,}, such as [1, 2, 3, 0]: 1 the even half, 2 the odd half, 3 all follow"
 _EMPTY = "the file is empty; remove it, or write `all: 0` to leave all clocks alone"
 _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 
@@ -99,7 +100,7 @@ class _DocumentReader:
                 document = replace(document, straggler=self._read_request(Straggler, key, example, value))
             seen.setdefault(key, line)
         for key in {"turns", "until"} & seen.keys() if seen.keys().isdisjoint(("all", "stages", "ranks")) else ():
-            self.problems.append(Problem(seen[key], f"{key} is about clocks; set some by all, stages or ranks, too"))
+            self.problems.append(Problem(seen[key], f"{key} needs clocks; set some by all, stages or ranks, too"))
         return document
 
     def _read_turns(self, node: yaml.Node) -> tuple[int, ...]:

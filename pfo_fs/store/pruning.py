@@ -33,7 +33,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Left:
+class Leftover:
     """A folder or file that may be removed: its path below the shared directory, its owner, and what it takes.
 
     `kind` is `ended job`, `no job`, `switch` or `half removed`; `age_s` the time since the last change in it.
@@ -61,7 +61,7 @@ class Pruning:
         self.problems: list[str] = []
         self.running = 0
 
-    def find(self, *, older_than_s: float) -> Iterator[Left]:
+    def find(self, *, older_than_s: float) -> Iterator[Leftover]:
         """Yields what is over, and has not changed for this time; at least an hour counts."""
         now_s = self._files.now_s()
         for path, kind in self._over():
@@ -98,7 +98,7 @@ class Pruning:
                 if name.startswith(_HALF_REMOVED):
                     yield f"{folder_name}/{name}", "half removed"
 
-    def _measure(self, path: str, kind: str, now_s: float) -> Left | None:
+    def _measure(self, path: str, kind: str, now_s: float) -> Leftover | None:
         """Returns what is at a path; None if it is gone by now."""
         calls = self._files.calls
         with self._files.parent_of(path) as (folder, name):
@@ -116,9 +116,9 @@ class Pruning:
                     count += 1
                     if count > _MOST_FILES:
                         raise OSError(errno.EFBIG, f"more than {_MOST_FILES:,} files; remove it by hand")
-            return Left(path, kind, status.st_uid, sum(inodes.values()), count, now_s - newest_s)
+            return Leftover(path, kind, status.st_uid, sum(inodes.values()), count, now_s - newest_s)
 
-    def remove(self, left: Left) -> bool:
+    def remove(self, left: Leftover) -> bool:
         """Removes a folder or file; returns whether all of it is gone. What is wrong is added to `problems`.
 
         A folder of which this user may not remove all keeps its name and its content.

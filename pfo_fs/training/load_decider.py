@@ -1,7 +1,7 @@
 """The process of rank 0 that decides all ranks' clocks: it gets each rank's row of a step, and answers with its clock.
 
-One connection for each rank, from its clock process (`device/load_exchange.py`). It ends with rank 0's training. What
-is known stands in a file in memory, which training reads.
+Each rank's clock process connects to it (`device/load_exchange.py`). It ends when rank 0's training ends. What it knows
+stands in a file in memory, which training reads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MOST_OPEN = 64
 _HELLO_WITHIN_S = 10.0
 _NO_ROOM_S = 0.1
 _OFFSETS = 64
-"""The clocks of two hosts differ by the least of the last 64 times from sending to arriving: a packet is never early,
-and clocks drift by less than 10 ms in 64 steps of 10 s."""
+"""Hosts' clocks differ by the least of the last 64 times from sending to arriving: no packet comes early, and clocks
+drift by less than 10 ms in 64 steps of 10 s."""
 _SETTLED = 8
-"""Of eight packets one was quick, also at the start of a large job; the times in earlier ones do not count."""
+"""Of eight packets of a rank one is quick, also at the start of a large job; times in the first seven do not count."""
 _STATE_BYTES = 65_536
 """What is known has at most some 2,000 characters of text, 100 numbers of the last step, and some 10 of each rank that
 were learned; those of several thousand ranks are left out."""
@@ -161,7 +161,7 @@ class Decider:
             self._decide(step, [rows[member] for member in range(self._size)])
 
     def _greets(self, of: _Rank) -> bool:
-        """Whether a connection may still be that of a rank; it is, once its greeting is complete."""
+        """Returns whether a connection may still be a rank's; once its greeting is complete, it is."""
         if len(of.pending) < HELLO.size:
             return True
         shown, challenge, rank = HELLO.unpack(of.pending[: HELLO.size])
@@ -218,8 +218,8 @@ def read_state(fd: int) -> LoadsKnown | None:
 class LoadDecider:
     """Training's side of rank 0's process that decides; it ends when this object closes its end of a socket pair.
 
-    The arguments are those of `LoadCoordinator`, the pipeline's `orders`, empty without one, the job's secret as
-    hexadecimal digits, and what an earlier start of the job has learned.
+    The arguments are those of `LoadCoordinator`; `orders` are the pipeline's, empty without a pipeline; `token` is the
+    job's secret as hexadecimal digits.
 
     Raises:
         OSError: The process cannot be started, or no port be opened.
@@ -286,7 +286,7 @@ def main(given: dict[str, Any]) -> int:
     from pfo_fs.loads.coordinator import LoadCoordinator
     from pfo_fs.loads.durations import StepShape
 
-    with suppress(OSError, ValueError):  # each rank is a file
+    with suppress(OSError, ValueError):  # each rank's connection takes a descriptor
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     shape = StepShape.of_orders(given["orders"]) if given["orders"] else None

@@ -22,10 +22,10 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _FLIGHT_TIME_S = 0.5
-"""A rank reads the result of a collective after steps that take this long together."""
+"""A rank reads a collective's result after as many steps as last this long together."""
 _MAX_FLIGHT_STEPS = 1000
 _WAIT_S = 60.0
-"""A rank that has not sent after this long counts as gone. Ranks in the same training step never come near it."""
+"""A rank that has not sent after this long counts as gone. Ranks in the same step send within much less."""
 _MAX_PACKET_BYTES = 64 * 1024 * 1024
 
 
@@ -101,7 +101,7 @@ class ScheduleBroadcaster:
         return packet
 
     def _exchange_header(self, iter_time_s: float | None) -> None:
-        """Starts the all-reduce of (bytes that follow, steps until the next action); rank 0's values are the sum."""
+        """Starts the all-reduce of (bytes that follow, steps until the next action); other ranks add zeros."""
         self._header = self._torch.zeros(2, dtype=self._torch.int64)
         if self._rank == 0:
             flight = math.ceil(_FLIGHT_TIME_S / iter_time_s) if iter_time_s else 1

@@ -1,9 +1,9 @@
 """Which schedule a rank follows at which step, and where its schedules come from.
 
 The **rule** (`ScheduleSwitcher`) is one for training and for the simulator. Ranks receive schedules at different times.
-For all of them to run the same schedule at the same step, it depends only on which schedules were received, and not on
-when: at each step, the schedule in force is the one with the highest number among those whose start step has come. So a
-schedule is not dropped because a newer one was published before it started; it is in force until the newer one starts.
+For all to run the same one at the same step, the one in force depends only on which schedules a rank has received, and
+not on when: at each step, it is the one with the highest number among those whose start step has come. So a schedule is
+not dropped because a newer one was published before it started; it is in force until the newer one starts.
 A schedule with an end (`Term`) names the one that follows it, so that no rank waits for a message at its end.
 
 From the **helper** of its host, a rank receives a schedule well before its start step; one that receives it later
@@ -85,9 +85,9 @@ class ScheduleSwitcher:
 
     @property
     def measured_until(self) -> int:
-        """The step before which the result under this schedule ends; 0: after as many steps as the job measures.
+        """The result under this schedule ends before this step; 0: after the job's number of measured steps.
 
-        It is -1 where the schedule is followed again, and was measured before.
+        It is -1 where the rank must not measure: the schedule is followed again, and was measured before.
         """
         schedule = self._in_force
         if schedule is not None and schedule.number != self.number:
@@ -113,7 +113,7 @@ class ScheduleSwitcher:
         return Turn(own, own != others)
 
     def number_at(self, step: int) -> int:
-        """Returns the number of the schedule that is in force at the next step, if that is `step`."""
+        """Returns the number of the schedule that will be in force at `step`, the next one."""
         return max(
             (number for number, coming in self._pending.items() if coming.start_step <= step), default=self.number
         )
@@ -236,7 +236,7 @@ class ScheduleFeed:
         self._received: set[int] = set()  # numbers of schedules that have not started
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
-        """Gives the switcher what is new at this step: what the helper has sent, and later what rank 0 broadcasts.
+        """Gives the switcher what the helper has sent until this step; `BroadcastFeed` then adds what rank 0 has sent.
 
         Never raises, and waits for a limited time at most. `iter_time_s` is None before there was a step.
         """

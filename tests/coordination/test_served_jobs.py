@@ -55,7 +55,7 @@ def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
 def run(served: ServedJobs, clock: Clock, seconds: float, wait_for: Wait) -> None:
     until = clock() + seconds
     while clock() < until:
-        served.turn()  # uses the results of the polls that have ended, and starts those that are due
+        served.serve()  # uses the results of the polls that have ended, and starts those that are due
         wait_for(lambda: not served.busy, what="the polls of this turn")
         clock.now += 0.01
 

@@ -650,7 +650,7 @@ class OtherGpusFirst(HostDriver):
         self._meanwhile = meanwhile
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def access(self) -> Iterator[None]:
         self._meanwhile()
         yield
 

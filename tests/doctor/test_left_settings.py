@@ -13,10 +13,10 @@ from fake_nvml import UUIDS, FakeNvml
 from faulty_nvml import Bench, Fault
 
 from pfo_fs.device.clock_client import ClockProcess
-from pfo_fs.device.clocks.undo_note import Left
+from pfo_fs.device.clocks.undo_note import Leftover
 from pfo_fs.device.gpu.interface import GpuSettings
 from pfo_fs.device.gpu.spec import open_gpu
-from pfo_fs.doctor.checks import Holder, check_clocks, check_node, holders_of, judge_left
+from pfo_fs.doctor.checks import Holder, check_clocks, check_node, holders_of, judge_leftover
 
 
 def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
@@ -80,15 +80,15 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
 
-    def outcome(note: Left | None = None) -> str:
-        return judge_left(settings_of(f"nvml:{UUIDS[0]}"), [], note)
+    def outcome(note: Leftover | None = None) -> str:
+        return judge_leftover(settings_of(f"nvml:{UUIDS[0]}"), [], note)
 
     fake.reasons = 0x1  # idle
     assert outcome() == "none"
     fake.limit_mw = 300_000
     assert outcome() == "site", "no job has noted it: the site may have chosen it"
-    assert outcome(Left(400.0, 300.0, 1, in_use=False)) == "left"
-    assert outcome(Left(400.0, 300.0, 1, in_use=True)) == "in-use"
+    assert outcome(Leftover(400.0, 300.0, 1, in_use=False)) == "left"
+    assert outcome(Leftover(400.0, 300.0, 1, in_use=True)) == "in-use"
     fake.reasons, fake.clock_mhz = 0x2, 1200
     assert outcome() == "perhaps"
     fake.processes = [object()]
@@ -102,8 +102,8 @@ def test_a_clock_that_a_job_could_not_reset_is_told_where_the_driver_does_not_sh
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     found = settings_of(f"nvml:{UUIDS[0]}")
     assert not found.differs
-    assert judge_left(found, [], Left(0, 1200, 1, in_use=False)) == "left"
-    assert judge_left(found, [], Left(0, 1200, 1, in_use=True)) == "none"
+    assert judge_leftover(found, [], Leftover(0, 1200, 1, in_use=False)) == "left"
+    assert judge_leftover(found, [], Leftover(0, 1200, 1, in_use=True)) == "none"
 
 
 @pytest.mark.parametrize("name", ["nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"])

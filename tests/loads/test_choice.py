@@ -50,7 +50,7 @@ def test_loads_that_say_nothing_leave_all_clocks_alone_and_the_status_says_so() 
     job, drawn = Ranks(range(6)), np.random.default_rng(0)
     for _ in range(50):
         assert min(job.run(loads=[[load] for load in drawn.uniform(0.5, 1.5, 6)])) == TOP_MHZ
-    assert "all clocks stay the highest" in job.choice.status_text()
+    assert "all ranks are at default clocks" in job.choice.status_text()
 
 
 def test_the_margin_grows_at_once_with_time_that_was_lost_and_shrinks_slowly() -> None:

@@ -142,7 +142,7 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all: 1\nturns: [1, [2]]\n", 2, "a turn is a whole number, got 'a list of 1'"),
         ("all: 1\nuntil: soon\n", 2, "until is a whole number, got 'soon'"),
         ("all: 1\nuntil: 10000000000\n", 2, "until is at most 1,000,000,000"),
-        ("turns: [3]\n", 1, "turns is about clocks; set some by all, stages or ranks, too"),
+        ("turns: [3]\n", 1, "turns needs clocks; set some by all, stages or ranks, too"),
         ("1200\n", 1, "expected the keys all, stages, ranks, turns, until, target, straggler, got '1200'"),
         ("", 1, "the file is empty"),
         ("{}", 1, "the file is empty"),

@@ -54,7 +54,7 @@ class ClockFollower:
     def __init__(self, latencies: LatencyModel) -> None:
         self._latencies = latencies
         self.plan: FollowedPlan | None = None
-        self._turn = -1
+        self._step = -1
         self._at = 0
         self._at_ns = 0
         self._began_ns = 0
@@ -65,7 +65,7 @@ class ClockFollower:
         self._goes_up = False  # whether the last request was for a higher clock
         self._acts_ns = 0
         self._asked: set[int] = set()  # the changes of this step whose clocks were requested
-        self._turn_before = -1
+        self._step_before = -1
         self._other_stream = False  # whether the begin and the end of steps are marked in another stream
         self.due_ns = NEVER
 
@@ -73,20 +73,20 @@ class ClockFollower:
         """Notes that the device had not come further by now."""
         self._looked_ns = now_ns
 
-    def reached(self, turn: int, code: int, plan: FollowedPlan, now_ns: int) -> None:
+    def reached(self, step: int, code: int, plan: FollowedPlan, now_ns: int) -> None:
         """Notes that the device has reached a point, at some time since the last look.
 
         A point that lies before the last one of the same step, as marks of two streams can come, is ignored, unless the
         step seemed to have ended.
 
         Args:
-            turn: Another number for each step.
+            step: A number of the step: the next one has another.
             code: The point, as the device writes it.
         """
         last, at = plan.last, plan.place_of(code)
         at_ns = now_ns
-        follows = plan is self.plan and turn == self._turn
-        if self._came_early(turn, follows and at < self._at == last):
+        follows = plan is self.plan and step == self._step
+        if self._came_early(step, follows and at < self._at == last):
             self._other_stream, follows = True, False
         if self._other_stream:
             if at == 0 or (at == last and follows):
@@ -104,19 +104,19 @@ class ClockFollower:
             self._begin(plan, at, now_ns)
         if at == last:  # if the step runs as scheduled
             self._hold_until_ns = now_ns + self._holds_ns(plan) if follows and plan.clock_from[at] else 0
-        if turn != self._turn:
-            self._turn_before = self._turn
-        self.plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
+        if step != self._step:
+            self._step_before = self._step
+        self.plan, self._step, self._at, self._at_ns = plan, step, at, at_ns
         self._asked = {place for place in self._asked if place >= plan.since[at]}
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
 
-    def _came_early(self, turn: int, goes_on: bool) -> bool:
+    def _came_early(self, step: int, goes_on: bool) -> bool:
         """Returns whether the step before goes on though the next one has begun, or this one though it has ended."""
-        return goes_on or (self._at == 0 and turn == self._turn_before != self._turn)
+        return goes_on or (self._at == 0 and step == self._step_before != self._step)
 
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
         """Takes up the next step; its first clock may be in force already."""
-        follows = plan is self.plan and self._turn >= 0
+        follows = plan is self.plan and self._step >= 0
         held = follows and now_ns < self._hold_until_ns
         self._asked.clear()
         last = plan.last

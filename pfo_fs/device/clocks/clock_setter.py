@@ -79,8 +79,8 @@ class ClockSetter:
         """Sets the clock that is wanted unless it is in force.
 
         Args:
-            wanted: Returns the clock in MHz, 0 for the driver's default; called again when this process's turn at the
-                driver has come.
+            wanted: Returns the clock in MHz, 0 for the driver's default; called again when this process may
+                call the driver.
         """
         if self.terminated and self.controls:
             self._stop("the clock process got SIGTERM; clocks stay at their default")
@@ -95,7 +95,7 @@ class ClockSetter:
         began_ns = time.monotonic_ns()
         try:
             if changes:
-                with self._driver.turn():
+                with self._driver.access():
                     target = wanted()
                     clock_mhz = self._offered(target)
                     changes = clock_mhz != self.clock_mhz

@@ -101,7 +101,7 @@ class HostDriver(DriverCalls):
         path: The file, `driver_file()`; empty for a process that makes no calls.
 
     Attributes:
-        waited_ns: How long the last turn was waited for.
+        waited_ns: How long the last `access` was waited for.
     """
 
     def __init__(self, path: str, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
@@ -142,8 +142,8 @@ class HostDriver(DriverCalls):
         return bool(struct.unpack(FLOCK, found)[0] != fcntl.F_UNLCK)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Waits for this process's turn; from time to time, counts the processes that set clocks (`gpus`) before."""
+    def access(self) -> Iterator[None]:
+        """Waits up to 200 ms while another process calls the driver; now and then, counts `gpus` before."""
         if time.monotonic_ns() >= self._count_at_ns:
             self._count_at_ns = time.monotonic_ns() + _COUNT_EVERY_NS
             self.gpus = 1 + self.others()

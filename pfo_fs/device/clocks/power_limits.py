@@ -105,7 +105,7 @@ class PowerLimits:
         lowest_w, highest_w = patiently(self._gpu.power_limit_range_w)
         if self._before_w is None:
             before_w = now_w = patiently(self._gpu.power_limit_w)
-            left = self.undo.note.left()
+            left = self.undo.note.leftover()
             if left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w:
                 before_w = left.before  # the limit in force is that of another process of this package
             # This call fails if this user may not set limits; it does not change the limit in force.

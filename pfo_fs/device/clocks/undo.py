@@ -131,7 +131,7 @@ class Undo:
 
     def _is_taken(self) -> bool:
         """Whether another process has set the GPU since, as its note says: the GPU is left to that one."""
-        left = self.note.left()
+        left = self.note.leftover()
         return left is not None and left.in_use and not left.is_own
 
     def _look(self, now_ns: int) -> None:
@@ -214,11 +214,11 @@ class GpuUndo:
             clock_is_reset: Whether the driver says that the clock has just been reset; the GPU is looked at.
         """
         with suppress(Exception):
-            left = self.limit.note.left()
+            left = self.limit.note.leftover()
             if left is not None and not left.in_use and not left.is_of(self._gpu.power_limit_w(), SAME_W):
                 self.limit.note.remove()
         for undo in self._both:
-            left = undo.note.left()
+            left = undo.note.leftover()
             if left is not None and not left.in_use:
                 undo.owe(left.value, left.before)
                 if clock_is_reset and undo is self.clock:
@@ -276,7 +276,7 @@ def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None 
     is_reset = not options.leave_clocks and not gpu.try_reset()  # chooses a way that works
     if not options.leave_clocks and not is_reset:
         undo.clock.owe(0.0)
-    is_noted = undo.limit.note.left() is not None
+    is_noted = undo.limit.note.leftover() is not None
     undo.take_over(clock_is_reset=is_reset)
     if power_limit_w is not None and not is_noted:
         undo.limit.owe(0.0, power_limit_w)

@@ -63,7 +63,7 @@ def _is_own(folder: str) -> bool:
     return False
 
 
-class Left(NamedTuple):
+class Leftover(NamedTuple):
     """What a clock process has set.
 
     Attributes:
@@ -104,7 +104,7 @@ class UndoNote:
         self._uuid = uuid
         self._name = f"{what}-{uuid.replace('/', '_')}.json"
 
-    def left(self) -> Left | None:
+    def leftover(self) -> Leftover | None:
         """Returns the note; None if there is none that can be read."""
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             found = self._read()
@@ -113,7 +113,7 @@ class UndoNote:
                 began = "" if is_stopped(pid) else start_of(pid)  # a stopped process undoes nothing
                 earlier = found.get("earlier")
                 earlier = None if earlier is None else float(earlier)
-                return Left(before, value, pid, began != "" and began == found["began"], earlier)
+                return Leftover(before, value, pid, began != "" and began == found["began"], earlier)
         return None
 
     def write(self, before: float, value: float, earlier: float | None = None) -> None:
@@ -132,7 +132,7 @@ class UndoNote:
 
     def remove(self) -> None:
         """Removes the note, unless a process that still runs, other than this one, has written it."""
-        left = self.left()
+        left = self.leftover()
         if left is None or left.is_own or not left.in_use:
             for path in self._paths():
                 with suppress(OSError):

@@ -87,7 +87,7 @@ import sys, time
 from pfo_fs.device.clocks.driver_calls import HostDriver
 driver = HostDriver(sys.argv[1])
 if sys.argv[2] == "locked":
-    turn = driver.turn()
+    turn = driver.access()
     turn.__enter__()
 print("ready", flush=True)
 time.sleep(600)
@@ -113,12 +113,12 @@ def test_each_process_counts_the_others_until_they_are_killed(
     monkeypatch.setattr(driver_calls, "_COUNT_EVERY_NS", 0)
     driver = HostDriver(path)
     others = [start(processes, path, "free") for _ in range(2)]
-    with driver.turn():
+    with driver.access():
         assert driver.gpus == 3
     for process in others:
         process.kill()
         process.wait()
-    with driver.turn():
+    with driver.access():
         assert driver.gpus == 1
 
 
@@ -137,7 +137,7 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
     holds, goes_on = threading.Event(), threading.Event()
 
     def call() -> None:
-        with first.turn():
+        with first.access():
             holds.set()
             goes_on.wait(HANGS_AFTER_S)
             order.append("first")
@@ -146,20 +146,20 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
     thread.start()
     holds.wait(HANGS_AFTER_S)
     threading.Timer(0.02, goes_on.set).start()
-    with second.turn():
+    with second.access():
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
     assert second.waited_ns > 1_000_000
-    with second.turn():
+    with second.access():
         assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
 def test_an_error_of_the_driver_gives_the_turn_to_the_next(path: str) -> None:
     first, second = HostDriver(path), HostDriver(path)
-    with pytest.raises(RuntimeError), first.turn():
+    with pytest.raises(RuntimeError), first.access():
         raise RuntimeError("the driver refuses")
-    with second.turn():
+    with second.access():
         assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
@@ -169,7 +169,7 @@ def test_a_process_whose_driver_hangs_does_not_stop_the_others(
     monkeypatch.setattr(driver_calls, "_PATIENCE_NS", 20_000_000)
     start(processes, path, "locked")
     driver = HostDriver(path)
-    with driver.turn():
+    with driver.access():
         pass
     assert driver.waited_ns >= 20_000_000
 
@@ -187,7 +187,7 @@ def test_without_a_usable_file_a_process_is_alone(tmp_path: Path, what: str) -> 
     }
     make[what]()
     driver = HostDriver(str(path))
-    with driver.turn():
+    with driver.access():
         assert driver.gpus == 1
     driver.close()
     assert elsewhere.read_bytes() == b"mine"
@@ -217,5 +217,5 @@ def test_where_files_cannot_be_locked_a_process_goes_on_alone_at_once(
     driver = HostDriver(path)
     monkeypatch.setattr(driver_calls.fcntl, "flock", refuse)
     for _ in range(2):
-        with driver.turn():
+        with driver.access():
             assert driver.waited_ns < driver_calls._PATIENCE_NS

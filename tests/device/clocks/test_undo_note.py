@@ -34,12 +34,12 @@ def test_a_note_is_read_and_removed_although_another_user_has_taken_the_name_of_
 ) -> None:
     TAKEN[taken](name)
     limit_note("GPU-1").write(400, 200)
-    left = limit_note("GPU-1").left()
+    left = limit_note("GPU-1").leftover()
     assert left is not None
     assert (left.before, left.value) == (400, 200)
     assert not list(name.iterdir() if name.is_dir() and not name.is_symlink() else [])
     limit_note("GPU-1").remove()
-    assert limit_note("GPU-1").left() is None
+    assert limit_note("GPU-1").leftover() is None
 
 
 def test_a_note_is_found_although_the_name_is_taken_or_free_again_later(name: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_note_is_found_although_the_name_is_taken_or_free_again_later(name: Pa
     limit_note("GPU-1").write(400, 200)
     name.unlink()
     limit_note("GPU-2").write(300, 150)
-    assert [limit_note(uuid).left().before for uuid in ("GPU-1", "GPU-2")] == [400, 300]  # type: ignore[union-attr]
+    assert [limit_note(uuid).leftover().before for uuid in ("GPU-1", "GPU-2")] == [400, 300]  # type: ignore[union-attr]
 
 
 def test_what_others_have_written_under_a_similar_name_does_not_count(name: Path) -> None:
