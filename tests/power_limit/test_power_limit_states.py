@@ -231,7 +231,7 @@ def test_a_window_in_which_energy_could_not_be_read_is_measured_again_after_grow
             steps += 1
             assert steps < 300, optimizer.state
     told = [record.getMessage() for record in caplog.records]
-    assert [text.split("again in ")[1].split(" ")[0] for text in told] == ["10", "20", "40"]
+    assert [text.split("next try in ")[1].split(" ")[0] for text in told] == ["10", "20", "40"]
     assert all("did not answer in time" in text for text in told)
     optimizer.close()
 
