@@ -209,7 +209,7 @@ class DirectoryHealth:
 
     @property
     def is_lost(self) -> bool:
-        """Whether reads fail, or a call hangs, for `FALLBACK_AFTER_S`; `HelperState._hold` has the consequence."""
+        """Whether reads have failed, or a call has hung, for `FALLBACK_AFTER_S`; `HelperState._hold` uses it."""
         silent_since = [*self._unfinished_since, *([] if self._unread_since is None else [self._unread_since])]
         return bool(silent_since) and self._monotonic() - min(silent_since) > FALLBACK_AFTER_S
 

@@ -10,10 +10,10 @@ moves put the plan on time and save more (`scenario_descent`). It keeps a limit 
 
 `Planner` answers requests for iterations that are alike. A linear program gives the prices, and a lower bound of the
 energy (`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost
-something, the search begins at the linear program's answer.
+something, the search begins at those clocks.
 
 `ScenarioPlanner` is the search. For many unequal iterations of all pipelines, as running jobs have them, the linear
-program takes ten seconds (64 iterations); `scenario_relaxation` comes near its answer in one, by gradient steps.
+program takes ten seconds (64 iterations); `scenario_relaxation` comes near its answer in one second, by gradient steps.
 """
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage

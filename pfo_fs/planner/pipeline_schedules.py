@@ -80,7 +80,7 @@ def _zero_bubble_h1(rank: int, ranks: int, stages: int, microbatches: int) -> Or
 
 
 def _zero_bubble_v(rank: int, ranks: int, stages: int, microbatches: int) -> Order:
-    """ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): rank r has r and `2 * ranks - 1 - r`.
+    """ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory"): stages r and `2 * ranks - 1 - r` on rank r.
 
     The order is that of `ScheduleZBVZeroBubble` in torch.distributed.pipelining from `2 * ranks - 1` micro-batches on;
     with fewer, give the schedule object to `pipeline_from_torch`.

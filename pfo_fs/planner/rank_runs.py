@@ -106,7 +106,7 @@ class RankRuns:
 
 
 def _bend(ratios: Array, costs: Array) -> float:
-    """The mean second derivative of a hull, which is straight between corners: all ratios there would cost the same."""
+    """The mean second derivative of a hull; without it, all ratios between two corners would cost the same."""
     slopes = np.diff(costs) / np.diff(ratios)
     return float((slopes[-1] - slopes[0]) / (ratios[-1] - ratios[0])) if len(slopes) > 1 else 0.0
 

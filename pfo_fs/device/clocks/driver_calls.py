@@ -143,7 +143,7 @@ class HostDriver(DriverCalls):
 
     @contextmanager
     def access(self) -> Iterator[None]:
-        """Waits up to 200 ms while another process calls the driver; now and then, counts `gpus` before."""
+        """Waits up to 200 ms while another process calls the driver; now and then, counts the processes (`gpus`)."""
         if time.monotonic_ns() >= self._count_at_ns:
             self._count_at_ns = time.monotonic_ns() + _COUNT_EVERY_NS
             self.gpus = 1 + self.others()
