@@ -99,7 +99,7 @@ class DaemonPlace(Place):
             return
         try:
             daemon._shared.make_folders()
-            wait_s = daemon._turn()
+            wait_s = daemon._do_what_is_due()
         except Killed:
             self.kill()
             return
