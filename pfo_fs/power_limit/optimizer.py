@@ -74,7 +74,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             one, it cannot be switched off.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`selectors.py`).
-        knob: `power_limit`, or `clock`: a clock for all GPUs, which can lower power further than limits do, and acts faster.
+        knob: `power_limit`, or `clock`: a clock for all GPUs, which can lower power further, and acts faster.
         clock_step: With `knob="clock"`: MHz between two clocks, at least.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
