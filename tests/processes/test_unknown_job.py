@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import psutil
 import pytest
 from jobs import index_of
 from running import HANGS_AFTER_S, Processes
@@ -45,7 +46,9 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     yield start
     for process in started:
         if process.poll() is None:
-            os.killpg(process.pid, 9)
+            torchrun = psutil.Process(process.pid)
+            for each in (torchrun, *torchrun.children(recursive=True)):  # ranks have sessions of their own
+                each.kill()
         process.wait(HANGS_AFTER_S)
 
 

@@ -37,6 +37,7 @@ def test_nothing_is_left_on_the_frameworks_objects_after_close(facts: Facts) -> 
 
 def explained_by_loads(facts: Facts) -> None:
     """Checks what `recording.train_by_loads` has told."""
-    assert not any(seen["loads"]["warnings"] for seen in facts)
-    # A busy machine may leave more unexplained than clocks are lowered for.
+    warnings = [text for seen in facts for text in seen["loads"]["warnings"]]
+    # On a busy machine loads may come late, and leave more unexplained than clocks are lowered for.
+    assert [text for text in warnings if "default clocks meanwhile" not in text] == []
     assert re.search(r"loads (explain \d+ % of|leave \d+)", facts[0]["loads"]["status"]), facts[0]["loads"]
