@@ -46,8 +46,8 @@ class Nuisances:
     tick_s: float = 0.1
 
 
-_UNTIL_STEADY = 4
-"""After this many iterations the clock processes know how long the instructions take."""
+_UNTIL_STEADY = 16
+"""After twice the 8 iterations over which clock processes average, they know how long instructions take that vary."""
 
 QUIET = Nuisances(time_jitter=0.0, power_jitter=0.0, warm_up=0.0)
 """No noise: shows the true time and energy of a plan."""
