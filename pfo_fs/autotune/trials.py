@@ -42,7 +42,7 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     if not later.is_known:
         later = Figure(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
     saved = Figure()
-    if block * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
+    if (block - 1) * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
         alike = Scenarios(model.everything, full_s, range(len(window.pipelines))).iteration_times_s(None)
         longer = _slope(modelled_s / alike, shares).value + later.value
         saved = _saved(model, window, full_s, longer)
@@ -81,14 +81,20 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> Fig
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
     own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
     time by which the plan makes steps `longer` for all ranks, relative: in that, they wait. The first step after a
-    change does not count: the plan's clocks act late there. Where steps with the plan have more or less work on
-    average, that is chance or an error of the model, which sees that work at other clocks: as likely as the scatter of
-    the work and the model's error make it.
+    change does not count: the plan's clocks act late there. Nor does the last step before a change, if each rank has
+    others: a reading of its energy counter that comes after the change has a part of both turns. Where steps with the
+    plan have more or less work on average, that is chance or an error of the model, which sees that work at other
+    clocks: as likely as the scatter of the work and the model's error make it.
     """
     follows = window.follows
     counts: Array = np.zeros(follows.shape, bool)
     steps: Array = np.array(window.steps)
     counts[1:] = (follows[1:] == follows[:-1]) & (steps[1:] == steps[:-1] + 1)[:, None, None]
+    inner: Array = counts.copy()
+    inner[:-1] &= counts[1:]
+    inner[-1] = False
+    if (inner & follows).any(axis=0).all() and (inner & ~follows).any(axis=0).all():
+        counts = inner
     with_plan, without = (counts & follows).sum(axis=0), (counts & ~follows).sum(axis=0)
     if (window.energies_j <= 0).any() or (with_plan == 0).any() or (without == 0).any():
         return Figure()

@@ -298,12 +298,13 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
 
 
 def measured_in_turns(
-    factors: Sequence[float], block: int = 1, shorter: float = 1.0
+    factors: Sequence[float], block: int = 1, shorter: float = 1.0, mixed: float = 0.0
 ) -> tuple[JobModel, ClockPlan, Trial]:
     """A plan that lowers the second stage, and what a window of two rounds of turns tells of it.
 
     Every second instruction at lower clocks has begun at the clock before: its mean clock is told as higher by 60 MHz,
-    and it takes `shorter` times as long as at that clock.
+    and it takes `shorter` times as long as at that clock. The energy of a turn's last step has a share `mixed` of the
+    next step's.
     """
     beliefs = probed()
     model = model_of(beliefs)
@@ -319,6 +320,11 @@ def measured_in_turns(
                 for place in [place for place, mhz in enumerate(clocks) if mhz == 1110][::2]:
                     row[place] *= shorter * (0.2 + 0.8 * TOP_MHZ / 1170) / (0.2 + 0.8 * TOP_MHZ / 1110)
                     clocks[place] = 1170
+    for result in results:
+        energies_j = result.iter_energy
+        for number in range(count - 1):
+            if result.iter_step[number + 1] % block == 0:
+                energies_j[number] += mixed * (energies_j[number + 1] - energies_j[number])
     window = beliefs.take(results, schedules, turns)
     assert window is not None
     return model_of(beliefs), plan, trial_of(model_of(beliefs), beliefs, plan, window, block)
@@ -343,6 +349,12 @@ def test_instructions_that_began_at_the_clock_before_are_not_taken_for_less_work
     _, _, exact = measured_in_turns((), block=2)
     _, _, late_clocks = measured_in_turns((), block=2, shorter=0.94)
     assert late_clocks.saved.value == pytest.approx(exact.saved.value, abs=2 * late_clocks.saved.error)
+
+
+def test_energies_that_slow_readings_mix_at_the_end_of_turns_are_left_out() -> None:
+    _, _, exact = measured_in_turns((), block=4)
+    _, _, mixed = measured_in_turns((), block=4, mixed=0.4)
+    assert mixed.saved.value == pytest.approx(exact.saved.value, abs=1e-3)
 
 
 def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
