@@ -45,7 +45,11 @@ class FrameworkCallback:
 
     def __new__(cls: type[AnyCallback], *_args: object, **_options: object) -> AnyCallback:
         kind: Callable[..., FrameworkCallback] = cls  # mypy takes a type variable for nothing that can be hashed
-        made: AnyCallback = object.__new__(_with_base(kind))
+        try:
+            base = cls.load_base()
+        except ImportError as error:
+            raise ConfigError(f"{cls.__name__} needs {cls.needs}") from error
+        made: AnyCallback = object.__new__(_with_base(kind, base))
         return made
 
     def _prepare(self, *arguments: Any, **options: Any) -> None:
@@ -175,9 +179,5 @@ def _unstarted(kind: type[AnyCallback], arguments: Sequence[object], options: Ma
 
 
 @lru_cache
-def _with_base(kind: Any) -> type:
-    try:
-        base = kind.load_base()
-    except ImportError as error:
-        raise ConfigError(f"{kind.__name__} needs {kind.needs}") from error
+def _with_base(kind: Any, base: type) -> type:
     return type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__})

@@ -167,9 +167,6 @@ def test_it_is_a_trainer_callback_and_so_is_a_subclass_of_it() -> None:
 
 
 def test_without_transformers_there_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pfo_fs.integrations import callback_base
-
-    callback_base._with_base.cache_clear()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"pip install 'pfo-fs\[huggingface\]'"):
         HFGlobalPowerLimitOptimizer()

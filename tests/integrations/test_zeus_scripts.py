@@ -149,9 +149,6 @@ def test_a_number_that_zeus_refuses_is_a_value_error_before_training(
 def test_callbacks_take_positions_and_a_wrong_name_is_one_warning_when_training_begins(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Any
 ) -> None:
-    from pfo_fs.integrations import callback_base
-
-    callback_base._with_base.cache_clear()
     monkeypatch.setattr(kind, "load_base", lambda: type("Callback", (), {}))
     make_optimizer(monkeypatch, FakeMonitor([]))
     right = kind(FakeMonitor([]), MaxSlowdownConstraint(1.2), 3)
@@ -162,4 +159,3 @@ def test_callbacks_take_positions_and_a_wrong_name_is_one_warning_when_training_
         wrong.start()
         assert type(wrong.optimizer.state).__name__ == "Off"
     assert ["it takes monitor" in record.getMessage() for record in caplog.records] == [True, True]
-    callback_base._with_base.cache_clear()
