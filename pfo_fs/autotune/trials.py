@@ -36,7 +36,10 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
     shares = window.follows.mean(axis=(1, 2))
     spans_s: Array = window.spans_s.max(axis=1)
-    modelled_s = _as_modelled(model, window, full_s)
+    # Where it is unknown whether a clock acted in time, the measured duration stands: how late it acts is learned yet.
+    planned_logs, _ = beliefs.ratios().at(beliefs.loads.kind_of_node[:, None], window.clocks_mhz)
+    as_ran_s = np.where(window.or_mhz > 0, window.times_s / np.exp(planned_logs), full_s)
+    modelled_s = _as_modelled(model, window, as_ran_s)
     off = (spans_s - modelled_s) / model.full_s
     later = _slope(off, shares)
     if not later.is_known:
