@@ -84,18 +84,21 @@ class Trial(NamedTuple):
     Attributes:
         saved: Energy that it saves.
         later: By how much longer its iterations are than the model makes of the same iterations.
+        slower: By how much longer they are than those at default clocks.
         default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
     """
 
     plan: ClockPlan
     saved: Figure = Figure()
     later: Figure = Figure()
+    slower: Figure = Figure()
     default_steps: int = 0
 
     def pooled(self, new: Trial) -> Trial:
         """Returns both together."""
         steps = self.default_steps + new.default_steps
-        return Trial(self.plan, self.saved.pooled(new.saved), self.later.pooled(new.later), steps)
+        saved, later = self.saved.pooled(new.saved), self.later.pooled(new.later)
+        return Trial(self.plan, saved, later, self.slower.pooled(new.slower), steps)
 
 
 class _ByModel(NamedTuple):
@@ -182,7 +185,11 @@ class PlanJudge:
             Figure(trial.saved.value - alone.saved, trial.saved.error)
             for trial, alone in zip(measured, modelled, strict=True)
         ]
-        late, late_error = expected_offset(later, of_times, ERROR_OF_TIME, shares_curves=False)
+        slower = [
+            Figure(trial.slower.value - alone.slower, trial.slower.error)
+            for trial, alone in zip(measured, modelled, strict=True)
+        ]
+        late, late_error = expected_offset(later, of_times, ERROR_OF_TIME, slower, shares_curves=False)
         more_saved, saved_error = expected_offset(saved, of_powers, ERROR_OF_SAVING, shares_curves=True)
         late_error = math.hypot(late_error, _LEAST_ERROR)
         # No plan is faster than max clocks, unless the curves say so (some boards are slower at the highest clock):
@@ -200,7 +207,14 @@ class PlanJudge:
         }
 
 
-def expected_offset(measured: Sequence[Figure], of_curves: Array, error: ModelError, *, shares_curves: bool) -> Figure:
+def expected_offset(
+    measured: Sequence[Figure],
+    of_curves: Array,
+    error: ModelError,
+    directly: Sequence[Figure] = (),
+    *,
+    shares_curves: bool,
+) -> Figure:
     """Returns by how much the last plan is expected to differ from its model.
 
     There are three sources of error: the curves (plans with the same clocks share it), the job (all plans share it),
@@ -210,18 +224,24 @@ def expected_offset(measured: Sequence[Figure], of_curves: Array, error: ModelEr
         measured: By how much each plan was measured to differ.
         of_curves: Covariance of what the errors of the curves make of the plans.
         error: That of the model; what a plan has of its own is at least that of what was measured.
+        directly: The same, measured beside default clocks, so that the errors of the curves are in it; none, or as many.
         shares_curves: Whether the errors of the curves are in what was measured. They are not where iterations are
             compared with the model of the same iterations.
     """
     count = len(measured)
-    known = [number for number, figure in enumerate(measured) if figure.is_known]
-    values = np.array([measured[number].value for number in known])
-    variances = np.array([measured[number].error ** 2 for number in known])
-    parts = np.hstack([np.eye(count), np.eye(count) * shares_curves])[known]  # of own errors and those of curves
-    last = np.hstack([np.eye(count), np.eye(count)])[-1]
+    figures = [*measured, *directly]
+    known = [number for number, figure in enumerate(figures) if figure.is_known]
+    values = np.array([figures[number].value for number in known])
+    variances = np.array([figures[number].error ** 2 for number in known])
+    # Which parts are in each figure: what its plan has of its own, and what the errors of the curves make of it.
+    with_curves = np.hstack([np.eye(count), np.eye(count)])
+    without_curves = np.hstack([np.eye(count), np.zeros((count, count))])
+    parts = np.vstack([with_curves if shares_curves else without_curves, with_curves])[known]
+    last = with_curves[-1]
     # Plans may differ by more than was expected.
-    apart = [float(row[count:] @ of_curves @ row[count:]) + each for row, each in zip(parts, variances, strict=True)]
-    spread = float(np.var(values)) - float(np.mean(apart)) if len(known) > 1 else 0.0
+    of_measured = [row for row, number in enumerate(known) if number < count]
+    apart = [float(parts[row, count:] @ of_curves @ parts[row, count:]) + variances[row] for row in of_measured]
+    spread = float(np.var(values[of_measured])) - float(np.mean(apart)) if len(of_measured) > 1 else 0.0
     own: Array = np.full((count, count), error.of_all**2) + np.eye(count) * max(error.of_one**2, spread)
     prior: Array = np.block([[own, np.zeros((count, count))], [np.zeros((count, count)), of_curves]])
     variance = float(last @ prior @ last)

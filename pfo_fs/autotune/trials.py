@@ -50,7 +50,7 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
         longer = _slope(modelled_s / alike, shares).value + later.value
         saved = _saved(model, window, full_s, longer)
     default_steps = round(float((1 - shares).sum()))
-    return Trial(plan, saved, later, default_steps)
+    return Trial(plan, saved, later, _slope(spans_s / model.full_s, shares), default_steps)
 
 
 def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:

@@ -48,6 +48,13 @@ def test_what_the_curves_have_no_part_in_tells_nothing_of_their_errors() -> None
     assert error >= 0.01
 
 
+def test_iterations_beside_those_at_default_clocks_tell_what_the_curves_have_wrong() -> None:
+    same, other = [Figure(0.0, EXACTLY), Figure()], [Figure(0.01, 0.0003), Figure()]
+    found, error = expected_offset(same, np.full((2, 2), 0.01**2), ERROR, other, shares_curves=False)
+    assert found == pytest.approx(0.01, abs=0.001)
+    assert error < 0.001
+
+
 def test_plans_that_differ_by_more_than_was_expected_tell_less_of_others() -> None:
     def error_with(last: float) -> float:
         measured = [Figure(0.001, EXACTLY), Figure(last, EXACTLY), Figure()]
@@ -63,7 +70,8 @@ OFFSETS = st.builds(Figure, st.floats(-0.01, 0.01), st.sampled_from([0.0, 1e-4, 
 @given(st.lists(OFFSETS, min_size=1, max_size=6), st.integers(0, 1000), st.booleans())
 def test_errors_are_finite_whatever_was_measured(measured: list[Figure], seed: int, shares_curves: bool) -> None:
     root = np.random.default_rng(seed).normal(scale=0.003, size=(len(measured), len(measured)))
-    found, error = expected_offset(measured, root @ root.T, ERROR, shares_curves=shares_curves)
+    directly = [] if shares_curves else measured[::-1]
+    found, error = expected_offset(measured, root @ root.T, ERROR, directly, shares_curves=shares_curves)
     assert math.isfinite(found)
     assert 0 <= error < 0.1
 
