@@ -1,4 +1,4 @@
-"""What is believed of plans: what the model makes of them, and what was measured under them and under others."""
+"""Judges plans: what the model predicts of them, corrected by what was measured under them and under others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Trial(NamedTuple):
 
     Attributes:
         saved: Energy that it saves.
-        later: By how much longer its iterations are than the model makes of the same iterations.
+        later: By how much longer its iterations are than the model predicts for the same iterations.
         slower: By how much longer they are than those at default clocks.
         default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
     """
@@ -102,7 +102,7 @@ class Trial(NamedTuple):
 
 
 class _ByModel(NamedTuple):
-    """What the model makes of a plan, relative.
+    """What the model predicts of a plan, relative.
 
     Attributes:
         late, slower, saved: As in `Judgement`.
@@ -134,7 +134,7 @@ class PlanJudge:
         return self._judgements[plan]
 
     def _alone(self, plan: ClockPlan) -> _ByModel:
-        """What the model makes of a plan."""
+        """What the model predicts of a plan."""
         if plan not in self._by_model:
             self._by_model[plan] = self._played(self._model.for_groups(plan))
         return self._by_model[plan]
@@ -221,10 +221,10 @@ def expected_offset(
     and the plan itself. All three are normal, so a measured plan tells of the others by their covariance.
 
     Args:
-        measured: By how much each plan was measured to differ.
-        of_curves: Covariance of what the errors of the curves make of the plans.
+        measured: By how much each plan differed from its model.
+        of_curves: Covariance of the errors of the predictions that come from the curves.
         error: That of the model; what a plan has of its own is at least that of what was measured.
-        directly: The same, measured beside default clocks, so that the errors of the curves are in it; none, or as many.
+        directly: The same, measured beside default clocks, so with the errors of the curves; none, or as many.
         shares_curves: Whether the errors of the curves are in what was measured. They are not where iterations are
             compared with the model of the same iterations.
     """
@@ -233,7 +233,7 @@ def expected_offset(
     known = [number for number, figure in enumerate(figures) if figure.is_known]
     values = np.array([figures[number].value for number in known])
     variances = np.array([figures[number].error ** 2 for number in known])
-    # Which parts are in each figure: what its plan has of its own, and what the errors of the curves make of it.
+    # Which errors are in each figure: those of its plan, and those of the curves.
     with_curves = np.hstack([np.eye(count), np.eye(count)])
     without_curves = np.hstack([np.eye(count), np.zeros((count, count))])
     parts = np.vstack([with_curves if shares_curves else without_curves, with_curves])[known]

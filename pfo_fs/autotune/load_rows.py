@@ -1,4 +1,4 @@
-"""Windows in the form in which the model of durations is fitted: by micro-batch, with what clocks made of each run."""
+"""Windows in the form that the model of durations is fitted to: by micro-batch, with the effect of clocks on runs."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
 
 A kind is an instruction of a stage. Micro-batches differ in their work (sequences of other lengths, images, routing);
 all instructions of a micro-batch feel that, so the load of one is told by the others. A job without variation is the
-case sensitivity = 0, and a rank that is slow for good has another base. r is the time at a clock as a multiple of that
-at the highest one.
+case sensitivity = 0, and a rank that is permanently slow has another base. r is the time at a clock, as a multiple of
+that at the highest one.
 """
 
 from __future__ import annotations
