@@ -40,6 +40,7 @@ from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
 from pfo_fs.device.metering.meter import StepMeter
+from pfo_fs.device.metering.read_back import ReadBack
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import SharedPage
@@ -85,11 +86,13 @@ class ClockLoop:
         self._latencies = latencies = LatencyModel(self._driver, dict(options.latencies_ns), top_mhz, options.tp_degree)
         self._requests = ClockRequests(words, latencies)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)
+        read_back = ReadBack(gpu, top_mhz)
 
         def clock_was_set(t_ns: int, mhz: int, waited_ns: int) -> None:
             latencies.clock_was_set(t_ns, mhz, waited_ns)
             meter.clock_acts(t_ns + latencies.latency(mhz).middle_ns, mhz)
             readings.clock_set(t_ns, mhz)
+            read_back.clock_set(t_ns, mhz)
 
         self._undo = GpuUndo(gpu)
         self._setter = ClockSetter(
@@ -110,6 +113,7 @@ class ClockLoop:
             self._apply,
             self._switching,
             readings,
+            read_back,
             self._undo,
             options.leave_clocks,
         )

@@ -21,11 +21,13 @@ from pfo_fs.device.clocks.undo_note import Leftover, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
 from pfo_fs.device.gpu.interface import Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
+from pfo_fs.device.metering.read_back import LOOKS_LIKE, other_setters
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import DeviceError, PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc.messages import ClocksHeld, WatchSwitch
+from pfo_fs.models import counts_whole_module
 from pfo_fs.switching_file import VARIABLE, given_switching
 
 _WAYS = "each way to set clocks"
@@ -75,6 +77,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     try:
         if len(gpus) == len(specs) > 0:
             checks += check_clocks(gpus[0])
+            checks += check_other_setters(gpus)
             checks += check_leftovers(specs, gpus, fix=fix)
     finally:
         for gpu in gpus:
@@ -86,8 +89,10 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
 
 
 def _without_energy(gpus: Sequence[Gpu]) -> str:
-    """Returns of which GPU no energy can be read, and why, as the end of a text."""
+    """Returns of which GPU no energy, or more than its own, can be read, and why, as the end of a text."""
     for gpu in gpus:
+        if counts_whole_module(gpu.name):
+            return "; their energy counters may count the whole module, CPU included: savings are shares of that"
         try:
             gpu.energy_j()
         except PfoError as error:
@@ -111,6 +116,18 @@ def check_clocks(gpu: Gpu) -> list[Check]:
         if name != "none"
     ]
     return [line("clocks", "ok" if chosen else "none", found), *ways]
+
+
+def check_other_setters(gpus: Sequence[Gpu]) -> list[Check]:
+    """Says what else decides the clocks of the GPUs, as far as it shows."""
+    found = {LOOKS_LIKE[name]: name for gpu in gpus for name in other_setters(gpu)}
+    for gpu in gpus:
+        with suppress(DeviceError):
+            held_back = gpu.clock_seen().held_back
+            found |= {f"{gpu.uuid}: {held_back}": "held"} if held_back else {}
+    return [line("others who decide clocks", found[what], what) for what in found] or [
+        line("others who decide clocks", "none", "none found")
+    ]
 
 
 def check_marks(spec: str) -> Check:

@@ -130,4 +130,6 @@ def test_a_gpu_without_any_energy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (found.name, found.ok) == ("GPUs", True)
     assert "no energy" in found.found
     assert "nvmlDeviceGetPowerUsage" in found.found
+    bench.nvml.names = ["NVIDIA GH200 480GB"] * 3
+    assert "CPU included" in check_node()[0].found
     bench.close()

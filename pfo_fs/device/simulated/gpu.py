@@ -16,7 +16,7 @@ import stat
 import time
 from contextlib import suppress
 
-from pfo_fs.device.gpu.interface import ActionLog, GpuSettings
+from pfo_fs.device.gpu.interface import ActionLog, ClockSeen, GpuSettings
 from pfo_fs.device.simulated.physics import Coefficients, GpuModel, NodePhysics, gpu_model, node_physics
 from pfo_fs.device.simulated.stream import SimulatedStream
 from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
@@ -104,6 +104,10 @@ class _State:
         busy_ns = min(now_ns, until_ns) - mark_ns
         idle_ns = max(0, now_ns - max(until_ns, mark_ns))
         return energy_j + power_w * max(0, busy_ns) / 1e9 + self._idle_w * idle_ns / 1e9
+
+    def clock_mhz(self) -> int:
+        """Returns the clock that acts now, in MHz; 0 for the default one."""
+        return self.words[_CLOCK_MHZ if time.monotonic_ns() >= self.words[_ACTS_NS] else _OLD_MHZ]
 
     def go_on(self, mark_ns: int, power_w: float, until_ns: int) -> None:
         """Sets the power from `mark_ns` on: `power_w` until `until_ns`, blocking power after that."""
@@ -237,8 +241,11 @@ class SimulatedGpu:
         self._last_j = max(self._last_j, self._in_use().energy_at(time.monotonic_ns()))
         return self._last_j
 
-    def throttled(self) -> str:
-        return ""
+    def clock_seen(self) -> ClockSeen:
+        return ClockSeen(self._state.clock_mhz() or self._clocks[0])
+
+    def other_setters(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         """Unmaps the state; a second call does nothing."""
@@ -332,9 +339,7 @@ class SimulatedKernels:
             pause_ns = min(pause_ns * 2, 4_000_000)
 
     def _clock_mhz(self) -> int:
-        words = self._state.words
-        in_force = words[_CLOCK_MHZ] if time.monotonic_ns() >= words[_ACTS_NS] else words[_OLD_MHZ]
-        return in_force or self._gpu.clocks_mhz[0]
+        return self._state.clock_mhz() or self._gpu.clocks_mhz[0]
 
     def _read_clock(self) -> None:
         """Reads the clock and the power limit that are in force."""

@@ -79,7 +79,7 @@ def test_a_gpu_says_what_it_is_and_which_clocks_it_offers(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
     assert gpu.name
     assert gpu.uuid
-    assert gpu.throttled() == "", "it is idle"
+    assert gpu.clock_seen().held_back == "", "it is idle"
     clocks = gpu.supported_clocks_mhz()
     assert clocks == sorted(set(clocks), reverse=True)
     assert clocks[-1] > 0
