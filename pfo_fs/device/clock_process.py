@@ -114,6 +114,7 @@ class ClockLoop:
             self._switching,
             readings,
             read_back,
+            self._driver,
             self._undo,
             options.leave_clocks,
         )

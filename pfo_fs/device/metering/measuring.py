@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
@@ -45,6 +46,7 @@ class Measuring:
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
         readings: Leaves each reading of the energy counter to training.
         read_back: Reads the clock; what it has noticed ends the setting of clocks.
+        driver: Limits how often the driver is asked.
         leaves_clocks: Whether clocks are not to be set: that is no problem to report.
 
     Attributes:
@@ -62,6 +64,7 @@ class Measuring:
         switching: Callable[[bool], SwitchingReport | None],
         readings: Readings,
         read_back: ReadBack,
+        driver: DriverCalls,
         undo: GpuUndo,
         leaves_clocks: bool,
     ) -> None:
@@ -70,6 +73,7 @@ class Measuring:
         self._switching = switching
         self._readings = readings
         self._read_back = read_back
+        self._driver = driver
         self._apply = apply
         self._gpu = gpu
         self._words = words
@@ -111,7 +115,7 @@ class Measuring:
                 self.held = bool(why)
         self._meter.held = self.held or bool(self._read_back.overruled)
         pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
-        self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
+        self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns, self._driver.read(now_ns))
 
     def finish(self) -> None:
         """Measures the marks that training left, and sends the result."""

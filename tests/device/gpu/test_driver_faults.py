@@ -12,7 +12,9 @@ from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.device.clocks.driver_calls import MOST_READS_PER_S, HostDriver
 from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.clocks.undo_note import clock_note
 from pfo_fs.device.metering.reporter import Reporter
@@ -195,6 +197,25 @@ def test_the_counter_may_begin_anew(tmp_path_factory: pytest.TempPathFactory) ->
         assert later["energy_j"] - after["energy_j"] == pytest.approx(185, rel=0.05)
         powers = [metrics["pfo_fs/power_w"] for time_s, metrics in one.metrics if time_s > 8]
         assert powers[-1] == pytest.approx(205, rel=0.1)
+
+
+def test_all_gpus_of_a_host_are_read_no_more_often_together_than_the_cap(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostDriver, "others", lambda self: 39)
+    with bench(tmp_path_factory) as one:
+        read_s: list[float] = []
+
+        def ticks(handle: int) -> int:
+            read_s.append(one.now_s)
+            return 50_000_000 + round(one.now_s / 0.1) * 10_000
+
+        one.nvml.nvmlDeviceGetTotalEnergyConsumption = ticks  # type: ignore[method-assign]
+        one.words[shared_page.MEASURING] = 1
+        one.request_clock(1.0, 210)
+        one.run(20.0)
+        in_a_second = [sum(at <= other < at + 1 for other in read_s) for at in read_s if 3 < at < 18]
+        assert 20 < max(in_a_second) <= MOST_READS_PER_S / 40 + 8
 
 
 def test_a_counter_that_stands_still_is_not_believed(tmp_path_factory: pytest.TempPathFactory) -> None:
