@@ -189,7 +189,7 @@ class SimulatedGpu:
     def _set(self, mhz: int) -> None:
         words = self._in_use().words
         if self._node.call_s:
-            self._wait_for_driver()
+            self._wait_for_driver(mhz)
         if words[_CLOCK_MHZ] != mhz:
             now_ns = time.monotonic_ns()
             if now_ns >= words[_ACTS_NS]:
@@ -198,12 +198,12 @@ class SimulatedGpu:
             words[_ACTS_NS] = words[_CHANGED_NS] = acts_ns
             words[_CLOCK_MHZ] = mhz
 
-    def _wait_for_driver(self) -> None:
+    def _wait_for_driver(self, mhz: int) -> None:
         """Takes as long as a call of the driver, which makes one call at a time for all GPUs of the node."""
         if self._driver >= 0:
             fcntl.flock(self._driver, fcntl.LOCK_EX)
         try:
-            time.sleep(self._node.call_time_s(random.random(), random.random()))
+            time.sleep(self._node.call_time_s(mhz, random.random(), random.random()))
         finally:
             if self._driver >= 0:
                 fcntl.flock(self._driver, fcntl.LOCK_UN)
