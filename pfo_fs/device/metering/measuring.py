@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.undo import GpuUndo
@@ -22,7 +23,7 @@ from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.device.metering.read_back import ReadBack
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
-from pfo_fs.device.shared_page import MarkReader
+from pfo_fs.device.shared_page import MarkReader, SharedPage
 from pfo_fs.ipc.messages import ProgressReport, SwitchingReport, TimedStep
 
 _LOOK_EVERY_NS = 100_000_000
@@ -41,13 +42,8 @@ class Measuring:
     """Reads the energy counter and the marks whenever `next_look_ns` has come.
 
     Args:
-        setter: Sets the clocks; knows which is in force and what is wrong.
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
-        readings: Leaves each reading of the energy counter to training.
-        read_back: Reads the clock; what it has noticed ends the setting of clocks.
-        driver: Limits how often the driver is asked.
-        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
 
     Attributes:
         held: Whether the GPU must keep default clocks, whatever training requests.
@@ -56,30 +52,23 @@ class Measuring:
     def __init__(
         self,
         gpu: Gpu,
-        words: memoryview,
-        meter: StepMeter,
+        shared: SharedPage,
+        options: ClockOptions,
         setter: ClockSetter,
+        undo: GpuUndo,
+        driver: DriverCalls,
         reporter: Reporter,
         apply: Callable[[], None],
         switching: Callable[[bool], SwitchingReport | None],
-        readings: Readings,
-        read_back: ReadBack,
-        driver: DriverCalls,
-        undo: GpuUndo,
-        leaves_clocks: bool,
     ) -> None:
-        self._undo = undo
-        self._leaves_clocks = leaves_clocks
-        self._switching = switching
-        self._readings = readings
-        self._read_back = read_back
-        self._driver = driver
-        self._apply = apply
-        self._gpu = gpu
-        self._words = words
-        self._meter = meter
-        self._setter = setter
-        self._reporter = reporter
+        top_mhz = max(gpu.supported_clocks_mhz(), default=0)
+        self._words = words = shared.words
+        self._meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
+        self._readings = Readings(words, top_mhz if setter.controls else 0)
+        self._read_back = ReadBack(gpu, top_mhz)
+        self._leaves_clocks = options.leave_clocks
+        self._gpu, self._setter, self._undo, self._driver = gpu, setter, undo, driver
+        self._reporter, self._apply, self._switching = reporter, apply, switching
         self._marks = MarkReader(words)
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._energy_pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -90,6 +79,12 @@ class Measuring:
         self._reading_ns = 0
         self.next_look_ns = 0
         self.held = False
+
+    def clock_was_set(self, t_ns: int, mhz: int, acts_ns: int) -> None:
+        """Notes that the clock was set to `mhz` (0: the default) at a time, and when it acts."""
+        self._meter.clock_acts(acts_ns, mhz)
+        self._readings.clock_set(t_ns, mhz)
+        self._read_back.clock_set(t_ns, mhz)
 
     def interrupted(self) -> None:
         """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
