@@ -85,6 +85,8 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
 
     fake.reasons = 0x1  # idle
     assert outcome() == "none"
+    assert outcome(Leftover(0, 1200, 1, in_use=False)) == "left", "though the driver does not show it"
+    assert outcome(Leftover(0, 1200, 1, in_use=True)) == "none"
     fake.limit_mw = 300_000
     assert outcome() == "site", "no job has noted it: the site may have chosen it"
     assert outcome(Leftover(400.0, 300.0, 1, in_use=False)) == "left"
@@ -94,16 +96,6 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     fake.processes = [object()]
     assert outcome() == "in-use"
     assert fake.locked == []
-
-
-def test_a_clock_that_a_job_could_not_reset_is_told_where_the_driver_does_not_show_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    found = settings_of(f"nvml:{UUIDS[0]}")
-    assert not found.differs
-    assert judge_leftover(found, [], Leftover(0, 1200, 1, in_use=False)) == "left"
-    assert judge_leftover(found, [], Leftover(0, 1200, 1, in_use=True)) == "none"
 
 
 @pytest.mark.parametrize("name", ["nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
@@ -225,13 +224,6 @@ def test_a_counter_that_stands_still_is_not_believed(tmp_path_factory: pytest.Te
         assert one.metrics[-1][1]["pfo_fs/power_w"] == pytest.approx(285, rel=0.1)
 
 
-def test_an_old_package_is_named_with_the_function_that_it_lacks(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with bench(tmp_path_factory, Fault("nvmlDeviceResetGpuLockedClocks", 0)) as one:
-        one.run(2.0)
-        for words in ("nvmlDeviceResetGpuLockedClocks", "pynvml", "nvidia-ml-py"):
-            assert words in one.answers[0]["message"]
-
-
 def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     with bench(tmp_path_factory) as one:
         clock_note(UUID).write(0, 900)
@@ -240,15 +232,6 @@ def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.
             patch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")
             assert a_job(one, 10.0) == 0
         assert (one.notes(), one.nvml.set_mhz) == ({"clock"}, [])
-
-
-def test_notes_are_removed_after_a_job_without_errors(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    with bench(tmp_path_factory) as one:
-        seen: list[set[str]] = []
-        one.at(30.0, lambda: seen.append(one.notes()))
-        assert a_job(one) == 0
-        assert seen == [{"clock", "power-limit"}]
-        assert one.notes() == set()
 
 
 def test_a_clock_that_its_trainer_has_locked_itself_is_reset_too(tmp_path_factory: pytest.TempPathFactory) -> None:
