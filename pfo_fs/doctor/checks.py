@@ -8,14 +8,13 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
-from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.undo import SAME_W, reset_left
 from pfo_fs.device.clocks.undo_note import Leftover, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
@@ -85,7 +84,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     checks += [check_clock_process(specs[0] if specs else "none"), check_helper()]
     if len(gpus) == len(specs) > 0:
         checks.append(check_marks(specs[0]))
-    return [*checks, check_others(), check_switching_file()]
+    return [*checks, check_switching_file()]
 
 
 def _without_energy(gpus: Sequence[Gpu]) -> str:
@@ -151,13 +150,6 @@ def check_marks(spec: str) -> Check:
         return line("marks at device time", "no", str(error))
     marks.page.unregister()
     return line("marks at device time", "ok", f"by {marks.how}")
-
-
-def check_others() -> Check:
-    """Says how many other processes of pfo-fs of this user set clocks here now."""
-    with closing(HostDriver(driver_file())) as driver:
-        others = driver.others()
-    return line("jobs here", "ok", f"{others or 'no'} other processes set clocks here now")
 
 
 def check_switching_file() -> Check:

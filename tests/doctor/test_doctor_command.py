@@ -83,7 +83,7 @@ def test_each_clock_is_set_once_per_round_and_changes_go_up_and_down_in_turn(
     order = order_of_changes(clocks_mhz, most, rounds)
     assert set(Counter(order).values()) == {rounds}
     assert {clocks_mhz[0], clocks_mhz[-1]} <= set(order)
-    assert len(set(order)) == min(count, most)
+    assert len(set(order)) == min(count, most) // 2 * 2
     assert all(one != other for one, other in pairwise(order))
 
 
