@@ -178,7 +178,6 @@ class ClockProcess:
         return None
 
     def _receive(self) -> None:
-        """Keeps answers for `receive_answer`, and logs what the clock process says."""
         piece = b""
         with refusals_named("recvfrom"), suppress(ConnectionError):
             piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
@@ -215,7 +214,6 @@ class ClockProcess:
 
     @property
     def lost(self) -> bool:
-        """Whether the clock process is known to have died, or never got ready."""
         return self._lost
 
     def alive(self) -> bool:

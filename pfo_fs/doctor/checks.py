@@ -100,7 +100,6 @@ def _without_energy(gpus: Sequence[Gpu]) -> str:
 
 
 def check_clocks(gpu: Gpu) -> list[Check]:
-    """Says which way would set the clocks of a GPU, and why other ways cannot."""
     if not isinstance(gpu, BackedGpu):
         return [line("clocks", "ok", f"set by: {gpu.clock_backend}")]
     reasons = gpu.reasons()
@@ -153,7 +152,6 @@ def check_marks(spec: str) -> Check:
 
 
 def check_switching_file() -> Check:
-    """Says whether the file of measured costs of clock changes can be read."""
     try:
         given = given_switching()
     except PfoError as error:

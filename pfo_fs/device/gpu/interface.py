@@ -262,11 +262,9 @@ class ActionLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, action: str, mhz: int) -> None:
-        """Appends one line, with the time of the call."""
         os.write(self._fd, b'{"t_ns":%d,"action":"%s","mhz":%d}\n' % (time.monotonic_ns(), action.encode(), mhz))
 
     def write_limit(self, limit_w: float) -> None:
-        """Appends one line about a power limit, in watts, with the time of the call."""
         os.write(self._fd, b'{"t_ns":%d,"action":"limit","watts":%.10g}\n' % (time.monotonic_ns(), limit_w))
 
     def close(self) -> None:

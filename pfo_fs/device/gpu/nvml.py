@@ -244,7 +244,6 @@ class NvmlGpu:
         return float(call(what, name, self._handle)) / 1000
 
     def default_power_limit_w(self) -> float:
-        """Returns the power limit that the board has after a restart, in watts."""
         what, name = f"reading the default power limit of {self.uuid}", "nvmlDeviceGetPowerManagementDefaultLimit"
         return float(call(what, name, self._handle)) / 1000
 

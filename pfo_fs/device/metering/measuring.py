@@ -113,7 +113,6 @@ class Measuring:
         self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns, self._driver.read(now_ns))
 
     def finish(self) -> None:
-        """Measures the marks that training left, and sends the result."""
         self.poll(time.monotonic_ns(), everything=True)
 
     def report(self, message: str = "", *, released: bool = False) -> None:

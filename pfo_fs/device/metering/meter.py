@@ -217,7 +217,6 @@ class StepMeter:
         return bool(self._marked.ended)
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:
-        """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
         self._powers.clock_acts(t_ns, mhz)
 
     def take(self, marks: list[tuple[int, int]], *, everything: bool = False) -> Iterator[Measured | None]:

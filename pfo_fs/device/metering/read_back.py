@@ -67,7 +67,6 @@ class ReadBack:
         self.held_back = self.overruled = ""
 
     def clock_set(self, t_ns: int, mhz: int) -> None:
-        """Notes that the clock was set to `mhz` (0: the default) at `t_ns`."""
         self._set.append((t_ns, mhz))
 
     def look(self, now_ns: int, step_s: float) -> DeviceError | None:

@@ -81,7 +81,6 @@ class Reporter:
         return True
 
     def released(self) -> None:
-        """Reports that clock and power limit are put back, and stay so."""
         self._newest.append(transport.encode(messages.ClocksReleased()))
 
     def send_waiting(self) -> bool:

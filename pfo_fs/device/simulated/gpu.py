@@ -342,7 +342,6 @@ class SimulatedKernels:
         return self._state.clock_mhz() or self._gpu.clocks_mhz[0]
 
     def _read_clock(self) -> None:
-        """Reads the clock and the power limit that are in force."""
         self._mhz, self._limit_mw = self._clock_mhz(), self._state.words[_LIMIT_MW]
         limited = self._limit_mw > 0
         self._model = self._free.within(self._limit_mw / 1000, self._gpu.clocks_mhz[-1]) if limited else self._free

@@ -42,12 +42,10 @@ class Coefficients(NamedTuple):
     cap_mhz: float = math.inf
 
     def time_s(self, mhz: float) -> float:
-        """Returns the duration at `mhz`, in seconds."""
         x = min(mhz, self.cap_mhz) / self.top_mhz
         return self.time_ref_s * (self.a / x + 1 - self.a)
 
     def power_w(self, mhz: float) -> float:
-        """Returns the power at `mhz`, in watts."""
         x = min(mhz, self.cap_mhz) / self.top_mhz
         return self.floor_w + self.linear_w * x + self.steep_w * math.pow(max(0.0, x - self.knee), self.exponent)
 
@@ -81,7 +79,6 @@ class GpuModel(NamedTuple):
     last_stage: Mapping[str, Coefficients]
 
     def coefficients(self, instruction: str, *, last_stage: bool = False) -> Coefficients:
-        """Returns the coefficients of an instruction."""
         table = self.last_stage if last_stage else self.instructions
         backwards = _DURATION_IN_BACKWARDS.get(instruction)
         if backwards is None:

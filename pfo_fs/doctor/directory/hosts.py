@@ -235,21 +235,17 @@ def judge(reports: Mapping[str, Report]) -> list[Check]:
         member: report.host if names.count(report.host) == 1 else f"{report.host} ({member[:4]})"
         for member, report in reports.items()
     }
-    return [
-        line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
-        _judge_delay({labels[member]: reports[member].delays_s for member in sorted(reports)}),
-    ]
-
-
-def _judge_delay(delays: Mapping[str, Mapping[str, float]]) -> Check:
-    of_hosts = {
-        host: {kind: delays_s.get(kind, _SEEN_WITHIN_S) for kind in (_REPLACED, _NEW)}
-        for host, delays_s in delays.items()
+    delays = {
+        labels[member]: {kind: reports[member].delays_s.get(kind, _SEEN_WITHIN_S) for kind in (_REPLACED, _NEW)}
+        for member in sorted(reports)
     }
-    worst_s = max(delay_s for kinds in of_hosts.values() for delay_s in kinds.values())
+    worst_s = max(delay_s for kinds in delays.values() for delay_s in kinds.values())
     outcome = "ok" if worst_s <= _SLOW_S else "slow" if worst_s < _BROKEN_S else "broken"
     text = "; ".join(
         f"{host}: " + ", ".join(f"{kind} {delay_s:.2f} s" for kind, delay_s in kinds.items())
-        for host, kinds in of_hosts.items()
+        for host, kinds in delays.items()
     )
-    return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
+    return [
+        line("other hosts", "found", ", ".join(delays)),
+        line("change seen by other hosts", outcome, f"{text} (the longest of several)"),
+    ]

@@ -70,7 +70,6 @@ def _options(mount: Mount) -> list[Check]:
 
 
 def check_space(root: Path) -> Check:
-    """Asks the file system how much is free for this user."""
     found = os.statvfs(root)
     return judge_space(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
@@ -113,7 +112,6 @@ def check_rights(root: Path) -> list[Check]:
 
 
 def judge_root(found: os.stat_result, *, may_write: bool) -> Check:
-    """Returns the line about the directory itself, from its owner and mode."""
     text = _shown(found)
     if found.st_mode & stat.S_IWOTH:
         return line("rights", "open", text)
