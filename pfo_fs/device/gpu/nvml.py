@@ -57,15 +57,14 @@ class EnergyCounter:
         if not self.why_power:
             try:
                 self._add_counter(self._counter_j(), now_s)
+                self._failures = 0
             except DeviceError as error:
                 self._failures += 1
                 if self._failures < _FAILURES and not isinstance(error, NotOffered):
                     raise
                 self._take_power(str(error))
-            else:
-                self._failures = 0
-                return self._sum_j
-        self._add_power(now_s)
+        if self.why_power:
+            self._add_power(now_s)
         return self._sum_j
 
     def _counter_j(self) -> float:
