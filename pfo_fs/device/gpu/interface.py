@@ -65,12 +65,7 @@ class GpuSettings(NamedTuple):
 
 
 class ClockSeen(NamedTuple):
-    """The clock that a GPU shows.
-
-    Attributes:
-        mhz: Its graphics clock; 0 if it shows none.
-        held_back: What holds the clock below the one that was set, for people; empty if nothing does.
-    """
+    """The graphics clock that a GPU shows, 0 if it shows none; and what holds it below the one that was set, or ''."""
 
     mhz: int = 0
     held_back: str = ""

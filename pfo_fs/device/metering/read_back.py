@@ -49,10 +49,7 @@ def other_setters(gpu: Gpu, proc: Path = Path("/proc")) -> list[str]:
 
 
 class ReadBack:
-    """The clocks that were set on a GPU, and those that it shows.
-
-    Args:
-        top_mhz: The highest clock on offer; 0: no clock is ever set.
+    """The clocks that were set on a GPU, and those that it shows; `top_mhz` is the highest one on offer.
 
     Attributes:
         held_back: What holds the clock below the one that was set, at the last reading.
@@ -70,11 +67,7 @@ class ReadBack:
         self._set.append((t_ns, mhz))
 
     def look(self, now_ns: int, step_s: float) -> DeviceError | None:
-        """Reads the clock if that is due; returns why no clock is to be set now, if there is a new reason.
-
-        Args:
-            step_s: How long a step takes, in s.
-        """
+        """Reads the clock if that is due; returns why no clock is to be set now, if there is a new reason."""
         if now_ns < self._due_ns:
             return None
         self._due_ns = now_ns + min(max(_LEAST_APART_NS, round(_STEPS_APART * step_s * 1e9)), _MOST_APART_NS)

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.store import LOCAL_TYPES, Mount, Watcher, is_local, layout
+from pfo_fs.store import LOCAL_TYPES, Mount, layout
 
 _PASSING = frozenset(("tmpfs", "ramfs", "overlay", "overlayfs", "aufs"))
 _NETWORK = frozenset(
@@ -81,18 +81,6 @@ def judge_space(free_bytes: int, free_files: int | None) -> Check:
     if free_bytes < _NONE_BYTES or files < _NONE_FILES:
         return line("space", "none", text)
     return line("space", "low" if free_bytes < _LOW_BYTES or files < _LOW_FILES else "ok", text)
-
-
-def check_events(root: Path) -> Check:
-    """Says whether the daemon would use events here, and tries to get them where it would."""
-    if not is_local(root):
-        return line("events", "polling", "not used on this kind of file system")
-    watcher = Watcher(root, "", "events")
-    watcher.start()
-    try:
-        return line("events", "ok", "used") if watcher.uses_events else line("events", "none", "cannot be had")
-    finally:
-        watcher.stop()
 
 
 _FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF)
