@@ -28,7 +28,6 @@ class EnergyCounter:
 
     Attributes:
         breaks: How often it was not known what was consumed between two readings.
-        why_power: Why power is integrated; empty while the counter is used.
     """
 
     def __init__(self, handle: object) -> None:
@@ -39,13 +38,13 @@ class EnergyCounter:
         self._power: tuple[float, float] | None = None  # monotonic s, W
         self._failures = 0
         self.breaks = 0
-        self.why_power = ""
+        self._why_power = ""  # why power is integrated
         try:
             self._sum_j = self._raw_j = self._counter_j()
         except GpuLost:
             pass  # power could not be read either; both are asked again
         except DeviceError as error:
-            self.why_power = str(error)
+            self._why_power = str(error)
 
     def read_j(self) -> float:
         """Returns the joules so far.
@@ -54,7 +53,7 @@ class EnergyCounter:
             DeviceError: Neither counter nor power can be read now.
         """
         now_s = time.monotonic()
-        if not self.why_power:
+        if not self._why_power:
             try:
                 self._add_counter(self._counter_j(), now_s)
                 self._failures = 0
@@ -63,7 +62,7 @@ class EnergyCounter:
                 if self._failures < _FAILURES and not isinstance(error, NotOffered):
                     raise
                 self._take_power(str(error))
-        if self.why_power:
+        if self._why_power:
             self._add_power(now_s)
         return self._sum_j
 
@@ -89,7 +88,7 @@ class EnergyCounter:
         self._raw_j, self._read_s = raw_j, now_s
 
     def _take_power(self, why: str) -> None:
-        self.why_power = why
+        self._why_power = why
         self.breaks += 1
 
     def _add_power(self, now_s: float) -> None:
