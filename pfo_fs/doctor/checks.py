@@ -197,7 +197,8 @@ def check_leftovers(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> 
             lines.append(line("clocks and limits left", "unknown", f"{label}: {error}"))
             continue
         note = note_of(gpu.uuid, found)
-        outcome = judge_leftover(found, holders_of(spec, running), note)
+        may_hold = [holder for holder in running if holder.spec in (None, spec)]
+        outcome = judge_leftover(found, may_hold, note)
         if outcome in ("left", "perhaps") and fix:
             lines.append(_fix(gpu, label, found))
         elif outcome != "none":
@@ -211,11 +212,6 @@ def note_of(uuid: str, found: GpuSettings) -> Leftover | None:
     if limit is not None and found.limit_differs and limit.is_of(found.limit_w, SAME_W):
         return limit
     return clock
-
-
-def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
-    """Returns the clock processes that may hold a GPU: those that set it, and those whose GPU is not known."""
-    return [holder for holder in running if holder.spec in (None, spec)]
 
 
 def judge_leftover(found: GpuSettings, holders: Sequence[Holder], note: Leftover | None) -> str:

@@ -16,7 +16,7 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.undo_note import Leftover
 from pfo_fs.device.gpu.interface import GpuSettings
 from pfo_fs.device.gpu.spec import open_gpu
-from pfo_fs.doctor.checks import Holder, check_clocks, check_node, holders_of, judge_leftover
+from pfo_fs.doctor.checks import check_clocks, check_node, judge_leftover
 
 
 def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
@@ -68,12 +68,6 @@ def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
         assert settings_of("simulated:left").locked_mhz == 1200
     finally:
         clocks.close()
-
-
-def test_a_clock_process_whose_gpu_is_not_known_may_hold_any() -> None:
-    held = [Holder(1, "nvml:GPU-a"), Holder(2, None)]
-    assert holders_of("nvml:GPU-a", held) == held
-    assert holders_of("nvml:GPU-b", held) == [Holder(2, None)]
 
 
 def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,10 @@ class BackedGpu(ReadThrough):
                     return
             reasons[way] = reason
             self._leave(backend)
-        raise DevicePermissionError(_no_way(reasons))
+        if len(reasons) == 1:
+            raise DevicePermissionError(next(iter(reasons.values())))
+        tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
+        raise DevicePermissionError(f"no way to set clocks works here, so they stay at their default. Tried: {tried}")
 
     def _open(self, way: str) -> ClockBackend:
         from pfo_fs.device.gpu.nvml import NvmlGpu
@@ -148,13 +151,6 @@ class BackedGpu(ReadThrough):
         if self._chosen is not None:
             self._leave(self._chosen)
         super().close()
-
-
-def _no_way(reasons: dict[str, str]) -> str:
-    if len(reasons) == 1:
-        return next(iter(reasons.values()))
-    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
-    return f"no way to set clocks works here, so they stay at their default. Tried: {tried}"
 
 
 def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 
 from pfo_fs.device.gpu.interface import ActionLog, ClockSeen, GpuSettings
-from pfo_fs.device.simulated.physics import Coefficients, GpuModel, NodePhysics, gpu_model, node_physics
+from pfo_fs.device.simulated.physics import Coefficients, GpuModel, gpu_model, node_physics
 from pfo_fs.device.simulated.stream import SimulatedStream
 from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 
@@ -25,11 +25,6 @@ from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 def simulated_model() -> GpuModel:
     """Returns the model of GPU that is simulated: `PFO_FS_SIM_MODEL`, or an A100."""
     return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100")
-
-
-def simulated_node() -> NodePhysics:
-    """Returns what the simulated node does to changes of the clock: `PFO_FS_SIM_NODE`, or nothing."""
-    return node_physics(os.environ.get("PFO_FS_SIM_NODE") or "none")
 
 
 # ---- the state that the two processes share
@@ -141,7 +136,7 @@ class SimulatedGpu:
         self._state = _State(name)
         self._log = ActionLog(self._state.log_path)
         self._clocks = simulated_model().clocks_mhz
-        self._node = simulated_node()
+        self._node = node_physics(os.environ.get("PFO_FS_SIM_NODE") or "none")
         self._driver = -1
         if self._node.serial:  # one file for all GPUs of the simulated node
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

@@ -145,9 +145,6 @@ class Hosts:
             delay_s = (time.monotonic() - self._made_s[kind, last + 1]) / 2
             self.mine.delays_s[kind] = max(delay_s, self.mine.delays_s.get(kind, 0.0))
 
-    def _is_there(self, member: str) -> bool:
-        return self.others[member].counter > self._first[member]
-
     def leave(self) -> None:
         """Removes the files of this host, and of runs that were killed."""
         folder = self._files.root / layout.DOCTOR
@@ -169,7 +166,8 @@ class Hosts:
         while True:
             names = [name[:-5] for name in self._files.names(layout.DOCTOR) if _FILE.fullmatch(name)]
             self.look([member for member in names if member != self.me][:_MOST_FILES])
-            there = sorted([self.me, *filter(self._is_there, self.others)])
+            alive = [member for member, report in self.others.items() if report.counter > self._first[member]]
+            there = sorted([self.me, *alive])
             self.mine.members = there if len(there) == hosts else []
             found = {member: self.others[member] for member in there if member != self.me}
             self._ended = [*(self.others.keys() - found.keys())]

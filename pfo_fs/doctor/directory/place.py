@@ -90,7 +90,8 @@ def check_rights(root: Path) -> list[Check]:
     """Looks at the directory, the folders above it, and those in it."""
     found = os.stat(root)
     lines = [judge_root(found, may_write=os.access(root, os.W_OK | os.X_OK, effective_ids=True))]
-    loose = [str(above) for above in root.parents if _others_may_replace(os.stat(above))]
+    modes = {above: os.stat(above).st_mode for above in root.parents}
+    loose = [str(above) for above, mode in modes.items() if mode & stat.S_IWOTH and not mode & stat.S_ISVTX]
     if loose:
         lines.append(line("rights", "above", f"{', '.join(loose)}: other users may write there"))
     present = {name: os.lstat(root / name) for name in sorted(set(os.listdir(root)) & set(_FOLDERS))}
@@ -127,10 +128,6 @@ def judge_folders(root: os.stat_result, folders: dict[str, os.stat_result], allo
     if closed:
         return line("folders in it", "closed", f"{_listed(closed, folders)}; this user is {os.geteuid()}")
     return line("folders in it", "ok", ", ".join(f"{name}/" for name in folders))
-
-
-def _others_may_replace(found: os.stat_result) -> bool:
-    return bool(found.st_mode & stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
 
 
 def _shown(found: os.stat_result) -> str:
