@@ -19,7 +19,7 @@ from running import HANGS_AFTER_S
 from pfo_fs.cli.doctor import _check_table
 from pfo_fs.cli.terminal import PlainFormatter
 from pfo_fs.doctor.directory.names import check_write, judge_locks, judge_owner, judge_reads
-from pfo_fs.doctor.directory.place import check_rights, judge_mount, judge_space
+from pfo_fs.doctor.directory.place import check_rights, judge_mount
 from pfo_fs.doctor.directory.process import check_directory, check_directory_in_time
 from pfo_fs.doctor.lines import Check, lines
 from pfo_fs.errors import plain_text
@@ -129,10 +129,6 @@ def test_the_sites_rules_are_told_or_the_line_of_their_mistake(
 
 def test_results_follow_from_what_was_found() -> None:
     found: list[tuple[Check, bool | None]] = [
-        (judge_space(1 << 40, 1 << 20), True),
-        (judge_space(1 << 40, None), True),
-        (judge_space(1 << 24, 1 << 20), None),
-        (judge_space(1 << 40, 3), False),
         (judge_reads(Counter(reads=5)), True),
         (judge_reads(Counter(reads=5, ESTALE=1)), None),
         (judge_reads(Counter(reads=5, missing=4, failed=1)), False),

@@ -70,7 +70,7 @@ def test_a_full_file_system_is_told(tmp_path: Path) -> None:
             (brick / "fill").write_bytes(b"x" * (os.statvfs(brick).f_bavail * 4096 - 8192))
             status, lines = doctor(volume.mounts[0] / "pfo")
             assert status == 1
-            assert lines["space"]["ok"] is False
+            assert lines["write"]["ok"] is False
             assert "full" in lines["write"]["meaning"]
             assert list((volume.mounts[0] / "pfo").iterdir()) == []
     finally:

@@ -1,4 +1,4 @@
-"""What the directory is: its file system, the options of its mount, free space, events, owners and modes."""
+"""What the directory is: its file system, the options of its mount, owners and modes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ _HARM = (
     ("old-rename", r"fuse\.(sshfs|s3fs|gcsfuse)", r"rw|ro"),
 )
 _CACHE_TIME = re.compile(r"(?:actimeo|ac(?:dir|reg)max|acdirmin|acregmin)=(\d+)")
-_LOW_BYTES = 256 << 20
-_LOW_FILES = 20_000
-_NONE_BYTES = 256 << 10
-_NONE_FILES = 16
 
 
 def judge_mount(mount: Mount) -> list[Check]:
@@ -67,20 +63,6 @@ def _options(mount: Mount) -> list[Check]:
     if not found:
         return [line("mount options", "ok", ",".join(mount.options) or "unknown")]
     return [line("mount options", harm, ", ".join(dict.fromkeys(named))) for harm, named in found.items()]
-
-
-def check_space(root: Path) -> Check:
-    found = os.statvfs(root)
-    return judge_space(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
-
-
-def judge_space(free_bytes: int, free_files: int | None) -> Check:
-    """Returns the line; `free_files`: inodes, None if the file system has no fixed number of them."""
-    text = f"{free_bytes / 2**20:,.0f} MiB, " + ("inodes as needed" if free_files is None else f"{free_files:,} inodes")
-    files = _LOW_FILES if free_files is None else free_files
-    if free_bytes < _NONE_BYTES or files < _NONE_FILES:
-        return line("space", "none", text)
-    return line("space", "low" if free_bytes < _LOW_BYTES or files < _LOW_FILES else "ok", text)
 
 
 _FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF)
