@@ -237,7 +237,7 @@ def _true_costs(job: SimulatedJob) -> SwitchCosts:
     physics, gpus, clocks_mhz = job.nodes.physics, job.nodes.gpus_per_rank, job.truth.clocks_mhz
     report = Switching(
         mode="device",
-        call_s=physics.call_s,
+        call_s=physics.most_call_s,
         gpus=gpus * job.nodes.ranks_per_node if physics.serial else 1,
         latencies_s={mhz: physics.latency_s(mhz) for mhz in clocks_mhz},
     )

@@ -101,6 +101,11 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", validate_assignment=True, allow_inf_nan=False)
 
 
+def counts_whole_module(gpu_name: str) -> bool:
+    """Whether its energy counter may count the whole module, CPU included: GH200 does so (Zeus, pull request 172)."""
+    return re.search(r"G[HB][23]00", gpu_name) is not None
+
+
 def safe_name(text: str) -> str:
     """Returns `text` as something that is safe inside a file name on any file system.
 

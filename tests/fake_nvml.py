@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,19 @@ class NVMLError(Exception):
         return f"code {self.value}"
 
 
+class Mask(ctypes.Structure):
+    _fields_ = [("mask", ctypes.c_uint * 8)]
+
+
+class Profiles(ctypes.Structure):
+    _fields_ = [("enforcedProfilesMask", Mask)]
+
+
 class FakeNvml(ModuleType):
     """The part of pynvml that the package calls; `fails` maps a function's name to the error code that it raises."""
 
     NVMLError = NVMLError
+    NVML_FI_PWR_SMOOTHING_ENABLED = 251
 
     def __init__(self) -> None:
         super().__init__("pynvml")
@@ -35,6 +45,8 @@ class FakeNvml(ModuleType):
         self.limit_mw = 400_000
         self.processes: list[Any] = []
         self.clock_mhz = 210
+        self.profiles = self.smooths = 0
+        self.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t = Profiles
 
     def _may(self, name: str) -> None:
         if not self.open and name != "nvmlInit":
@@ -124,6 +136,14 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         self._may("nvmlDeviceGetComputeRunningProcesses")
         return self.processes
+
+    def nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(self, handle: int, profiles: Any) -> None:
+        self._may("nvmlDeviceWorkloadPowerProfileGetCurrentProfiles")
+        profiles._obj.enforcedProfilesMask.mask[0] = self.profiles
+
+    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> Any:
+        assert fields == [self.NVML_FI_PWR_SMOOTHING_ENABLED]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self.smooths))]
 
     NVML_CLOCK_GRAPHICS = 0
 

@@ -62,6 +62,8 @@ class FaultyNvml(FakeNvml):
         self.set_mhz: list[int] = []
         self.lock_mhz = 0
         self.resets_without_effect = 0
+        self.arbitrated: Callable[[int], int] = lambda mhz: mhz
+        """What others make of the clock that is locked."""
         super().__init__()
         self.reasons = 0
 
@@ -96,7 +98,7 @@ class FaultyNvml(FakeNvml):
         self.set_mhz.append(0)
 
     def nvmlDeviceGetClockInfo(self, handle: int, which: int) -> int:
-        return self.lock_mhz or 1410
+        return self.arbitrated(self.lock_mhz or 1410)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
         now_s = self.now_s()

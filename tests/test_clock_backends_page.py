@@ -11,7 +11,8 @@ import pytest
 from clock_stand_ins import Sudo
 
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
-from pfo_fs.device.gpu.spec import NAMES, GpuPlace
+from pfo_fs.device.gpu.interface import GpuPlace
+from pfo_fs.device.gpu.spec import NAMES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clock-backends.md").read_text()
 

@@ -77,32 +77,25 @@ class ClockProcess:
         self._peek = ctypes.create_string_buffer(1)
         self._peeks = socket.MSG_PEEK | socket.MSG_DONTWAIT
         self._process: Child | None = None
-        with ExitStack() as only_the_childs:
-            self._page_file = OwnFile(self._page.fd)
-            weakref.finalize(self, self._page_file.close).atexit = False
+        with ExitStack() as only_the_childs, refusals_named("socketpair"):
+            self._page_file = self._own(self._page.fd)
             self._doorbell, waiting = open_doorbell()
-            self._own_doorbell = OwnFile(self._doorbell)
-            self._close_doorbell = weakref.finalize(self, self._own_doorbell.close)
-            self._close_doorbell.atexit = False
+            self._own_doorbell = self._own(self._doorbell)
             if waiting != self._doorbell:
                 only_the_childs.callback(os.close, waiting)
             lifeline, ours = os.pipe()
             only_the_childs.callback(os.close, lifeline)
-            self._lifeline = OwnFile(ours)
-            weakref.finalize(self, self._lifeline.close).atexit = False
-            with refusals_named("socketpair"):
-                self._socket, theirs = socket.socketpair()
+            self._lifeline = self._own(ours)
+            self._socket, theirs = socket.socketpair()
             only_the_childs.enter_context(theirs)
             self._fd = self._socket.fileno()
             self._own_socket = OwnFile(self._fd)
-            with refusals_named("socketpair"):
-                loads, their_loads = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
+            loads, their_loads = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             only_the_childs.enter_context(their_loads)
             loads.setblocking(False)
             self.loads_fd = loads.detach()
-            self.loads_file = OwnFile(self.loads_fd)
-            weakref.finalize(self, self.loads_file.close).atexit = False
-            weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
+            self.loads_file = self._own(self.loads_fd)
             fds = {
                 "page_fd": self._page.fd,
                 "doorbell_fd": waiting,
@@ -115,6 +108,12 @@ class ClockProcess:
             except Exception as error:  # noqa: BLE001  also what subprocess raises where a container refuses its calls
                 self._fail(f"the clock process could not be started ({error}); clocks are left alone")
         in_forked_children(self._forget)
+
+    def _own(self, fd: int) -> OwnFile:
+        """Returns a file that is closed with this object, if it is still this one."""
+        file = OwnFile(fd)
+        weakref.finalize(self, file.close).atexit = False
+        return file
 
     # ---- the hot path's side
 
@@ -179,7 +178,6 @@ class ClockProcess:
         return None
 
     def _receive(self) -> None:
-        """Keeps answers for `receive_answer`, and logs what the clock process says."""
         piece = b""
         with refusals_named("recvfrom"), suppress(ConnectionError):
             piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
@@ -216,7 +214,6 @@ class ClockProcess:
 
     @property
     def lost(self) -> bool:
-        """Whether the clock process is known to have died, or never got ready."""
         return self._lost
 
     def alive(self) -> bool:
@@ -259,7 +256,7 @@ class ClockProcess:
         if not self._closed:
             self._closed = True
             self._own_socket.close_socket(self._socket)
-            self._close_doorbell()
+            self._own_doorbell.close()
             self._doorbell = -1
             self._lifeline.close()
             self.loads_file.close()

@@ -39,9 +39,7 @@ from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, GpuUndo, reset_left_b
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
-from pfo_fs.device.metering.meter import StepMeter
 from pfo_fs.device.metering.reporter import Reporter
-from pfo_fs.device.metering.step_metrics import Readings
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import GpuToReset, SwitchingReport
@@ -78,40 +76,18 @@ class ClockLoop:
     ) -> None:
         self._output = output
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
-        meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
         self._words = words = shared.words
         path = "" if why_clocks_stay else driver_file()
         self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
-        self._latencies = latencies = LatencyModel(self._driver, dict(options.latencies_ns), top_mhz, options.tp_degree)
-        self._requests = ClockRequests(words, latencies)
-        readings = Readings(words, top_mhz if not why_clocks_stay else 0)
-
-        def clock_was_set(t_ns: int, mhz: int, waited_ns: int) -> None:
-            latencies.clock_was_set(t_ns, mhz, waited_ns)
-            meter.clock_acts(t_ns + latencies.latency(mhz).middle_ns, mhz)
-            readings.clock_set(t_ns, mhz)
-
+        self._latencies = LatencyModel(self._driver, dict(options.latencies_ns), top_mhz, options.tp_degree)
+        self._requests = ClockRequests(words, self._latencies)
         self._undo = GpuUndo(gpu)
         self._setter = ClockSetter(
-            gpu,
-            words,
-            self._undo.clock,
-            clock_was_set,
-            why_clocks_stay=why_clocks_stay,
-            driver=self._driver,
+            gpu, words, self._undo.clock, self._clock_was_set, why_clocks_stay=why_clocks_stay, driver=self._driver
         )
         self._power_limits = PowerLimits(gpu, self._undo.limit, reporter.start, self._why_clocks_stay)
         self._measuring = Measuring(
-            gpu,
-            words,
-            meter,
-            self._setter,
-            reporter,
-            self._apply,
-            self._switching,
-            readings,
-            self._undo,
-            options.leave_clocks,
+            gpu, shared, options, self._setter, self._undo, self._driver, reporter, self._apply, self._switching
         )
         self._asked_events_ns = 0
         self._trainer = trainer
@@ -165,6 +141,10 @@ class ClockLoop:
         self._measuring.report(message, released=not problem)
         self._words[shared_page.ALL_BACK] = int(not problem)
         return not problem
+
+    def _clock_was_set(self, t_ns: int, mhz: int, waited_ns: int) -> None:
+        self._latencies.clock_was_set(t_ns, mhz, waited_ns)
+        self._measuring.clock_was_set(t_ns, mhz, t_ns + self._latencies.latency(mhz).middle_ns)
 
     def _why_clocks_stay(self) -> DeviceError | None:
         message, again = self._setter.message, self._setter.controls

@@ -13,8 +13,6 @@ class ClockOptions(NamedTuple):
 
     Attributes:
         report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
-        token: The helper accepts only clients that send it.
-        profile_steps: Complete steps that make one result.
         profile_s: More steps make a result until they have lasted for this time, in s; but at most 8 times as many.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
         tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
@@ -22,7 +20,7 @@ class ClockOptions(NamedTuple):
         max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks while clocks follow the
             device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
         call_ns: Duration of a call that sets a clock, as it was measured on this node before.
-        latencies_ns: (clock in MHz, time from the return of a call until it acts), as measured on this node before.
+        latencies_ns: (clock in MHz, time from the return of a call until it acts), as measured before.
         tp_degree: Number of GPUs that run this rank's instructions together.
     """
 

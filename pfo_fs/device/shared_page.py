@@ -133,12 +133,10 @@ def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int], kinds: S
 
 
 def plan_version(words: memoryview, slot: int) -> int:
-    """Returns how often the slot was written."""
     return words[_PLANS + slot * _PLAN_WORDS]
 
 
 def read_plan(words: memoryview, slot: int) -> tuple[list[int], list[int]]:
-    """Returns the clocks in the slot, in MHz, and the kinds."""
     at = _PLANS + slot * _PLAN_WORDS
     length = max(0, min(words[at + 1], _PLAN_CLOCKS))
     entries = words[at + 2 : at + _PLAN_WORDS].cast("B").cast("I")[:length].tolist()
@@ -171,7 +169,6 @@ def write_reading(words: memoryview, reading: Reading) -> None:
 
 
 def newest_reading(words: memoryview) -> Reading | None:
-    """Returns the newest reading; None if there is none."""
     count = words[_READINGS]
     if count == 0:
         return None
@@ -271,15 +268,11 @@ class SharedPage:
         os.pwrite(fd, (-1).to_bytes(8, "little", signed=True) * (2 * RECENT_TURNS), 8 * _DECIDED)
         return cls(fd)
 
-    def close_fd(self) -> None:
-        """Closes the file descriptor; the memory stays mapped."""
+    def close(self) -> None:
+        """Unmaps the page, unless another object still holds its words; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-    def close(self) -> None:
-        """Unmaps the page, unless another object still holds its words."""
-        self.close_fd()
         self.words.release()
         self._map.close()
 

@@ -8,24 +8,25 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
-from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
 from pfo_fs.device.clocks.undo import SAME_W, reset_left
 from pfo_fs.device.clocks.undo_note import Leftover, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
 from pfo_fs.device.gpu.interface import Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
+from pfo_fs.device.metering.read_back import LOOKS_LIKE, other_setters
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import DeviceError, PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc.messages import ClocksHeld, WatchSwitch
+from pfo_fs.models import counts_whole_module
 from pfo_fs.switching_file import VARIABLE, given_switching
 
 _WAYS = "each way to set clocks"
@@ -75,6 +76,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     try:
         if len(gpus) == len(specs) > 0:
             checks += check_clocks(gpus[0])
+            checks += check_other_setters(gpus)
             checks += check_leftovers(specs, gpus, fix=fix)
     finally:
         for gpu in gpus:
@@ -82,12 +84,14 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     checks += [check_clock_process(specs[0] if specs else "none"), check_helper()]
     if len(gpus) == len(specs) > 0:
         checks.append(check_marks(specs[0]))
-    return [*checks, check_others(), check_switching_file()]
+    return [*checks, check_switching_file()]
 
 
 def _without_energy(gpus: Sequence[Gpu]) -> str:
-    """Returns of which GPU no energy can be read, and why, as the end of a text."""
+    """Returns of which GPU no energy, or more than its own, can be read, and why, as the end of a text."""
     for gpu in gpus:
+        if counts_whole_module(gpu.name):
+            return "; their energy counters may count the whole module, CPU included: savings are shares of that"
         try:
             gpu.energy_j()
         except PfoError as error:
@@ -96,7 +100,6 @@ def _without_energy(gpus: Sequence[Gpu]) -> str:
 
 
 def check_clocks(gpu: Gpu) -> list[Check]:
-    """Says which way would set the clocks of a GPU, and why other ways cannot."""
     if not isinstance(gpu, BackedGpu):
         return [line("clocks", "ok", f"set by: {gpu.clock_backend}")]
     reasons = gpu.reasons()
@@ -111,6 +114,18 @@ def check_clocks(gpu: Gpu) -> list[Check]:
         if name != "none"
     ]
     return [line("clocks", "ok" if chosen else "none", found), *ways]
+
+
+def check_other_setters(gpus: Sequence[Gpu]) -> list[Check]:
+    """Says what else decides the clocks of the GPUs, as far as it shows."""
+    found = {LOOKS_LIKE[name]: name for gpu in gpus for name in other_setters(gpu)}
+    for gpu in gpus:
+        with suppress(DeviceError):
+            held_back = gpu.clock_seen().held_back
+            found |= {f"{gpu.uuid}: {held_back}": "held"} if held_back else {}
+    return [line("others who decide clocks", found[what], what) for what in found] or [
+        line("others who decide clocks", "none", "none found")
+    ]
 
 
 def check_marks(spec: str) -> Check:
@@ -136,15 +151,7 @@ def check_marks(spec: str) -> Check:
     return line("marks at device time", "ok", f"by {marks.how}")
 
 
-def check_others() -> Check:
-    """Says how many other processes of pfo-fs of this user set clocks here now."""
-    with closing(HostDriver(driver_file())) as driver:
-        others = driver.others()
-    return line("jobs here", "ok", f"{others or 'no'} other processes set clocks here now")
-
-
 def check_switching_file() -> Check:
-    """Says whether the file of measured costs of clock changes can be read."""
     try:
         given = given_switching()
     except PfoError as error:
@@ -190,7 +197,8 @@ def check_leftovers(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> 
             lines.append(line("clocks and limits left", "unknown", f"{label}: {error}"))
             continue
         note = note_of(gpu.uuid, found)
-        outcome = judge_leftover(found, holders_of(spec, running), note)
+        may_hold = [holder for holder in running if holder.spec in (None, spec)]
+        outcome = judge_leftover(found, may_hold, note)
         if outcome in ("left", "perhaps") and fix:
             lines.append(_fix(gpu, label, found))
         elif outcome != "none":
@@ -204,11 +212,6 @@ def note_of(uuid: str, found: GpuSettings) -> Leftover | None:
     if limit is not None and found.limit_differs and limit.is_of(found.limit_w, SAME_W):
         return limit
     return clock
-
-
-def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
-    """Returns the clock processes that may hold a GPU: those that set it, and those whose GPU is not known."""
-    return [holder for holder in running if holder.spec in (None, spec)]
 
 
 def judge_leftover(found: GpuSettings, holders: Sequence[Holder], note: Leftover | None) -> str:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timezone
-from itertools import zip_longest
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -160,22 +159,20 @@ def _set(gpu: ClockProcess, mhz: int, meanwhile: Callable[[], object]) -> float:
 
 
 def order_of_changes(clocks_mhz: Sequence[int], count: int, rounds: int) -> list[int]:
-    """Returns up to `count` clocks, spread over the range, each once per round and from another clock each time.
+    """Returns an even number of clocks, up to `count`, spread over the range, each once per round.
 
     Clocks of the lower and of the upper half alternate, so that durations before and after a change differ.
 
     `clocks_mhz`: those on offer, lowest first; two or more.
     """
-    count, chance = min(count, len(clocks_mhz)), random.Random(0)
+    count, chance = min(count, len(clocks_mhz)) // 2 * 2, random.Random(0)
     spread = [clocks_mhz[round(place * (len(clocks_mhz) - 1) / (count - 1))] for place in range(count)]
     low, high = spread[: count // 2], spread[count // 2 :]
     order: list[int] = []
     for _ in range(rounds):
         chance.shuffle(low)
         chance.shuffle(high)
-        if order and order[-1] == high[0]:  # of an odd number of clocks, two high ones follow each other
-            high.reverse()
-        order += [mhz for pair in zip_longest(high, low) for mhz in pair if mhz is not None]
+        order += [mhz for pair in zip(high, low, strict=True) for mhz in pair]
     return order
 
 

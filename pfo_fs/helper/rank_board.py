@@ -17,7 +17,7 @@ _SLOWER_ELSEWHERE = 5.0
 """On a network file system, the time between records is multiplied by this."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
 """The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
-_AS_REPORTED = ("step", "number", "iter_time", "iter_energy", "clock_mhz", "undo_owed", "undo_failures")
+_AS_REPORTED = ("step", "number", "iter_time", "iter_energy", "clock_mhz", "overruled", "undo_owed", "undo_failures")
 """Fields of a rank's record that are those of a clock process's report."""
 _KEPT = 16
 _CHANGED = 0.01

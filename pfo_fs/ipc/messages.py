@@ -136,7 +136,7 @@ class ProgressReport(Message, frozen=True, kw_only=True):
 
     `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU
     (clock, power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`:
-    the GPU is at default clocks by `ClocksHeld`.
+    the GPU is at default clocks by `ClocksHeld`. `overruled`: others decide the GPU's clock, as `message` says.
     """
 
     step: int
@@ -148,6 +148,7 @@ class ProgressReport(Message, frozen=True, kw_only=True):
     message: str = ""
     iteration_times: list[TimedStep] = []
     throttled: str = ""
+    overruled: bool = False
     switching: SwitchingReport | None = None
     undo_owed: int = 0
     undo_failures: int = 0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from pfo_fs.loads_known import LoadsKnown
+from pfo_fs.models import counts_whole_module
 from pfo_fs.reports.collect import JobData
 from pfo_fs.reports.savings import JobTotal, Savings, total_of
 from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
@@ -38,7 +39,7 @@ def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float]
         "verdict": verdict.sentence(data),
         "kind": "bad" if verdict.harm else "good" if (verdict.saved or 0.0) > verdict.saved_error else "even",
         "title": title,
-        "cards": [*cards, *([] if total is None else _so_far(total, rates or {}, savings.work_differs))],
+        "cards": [*cards, *([] if total is None else _so_far(total, rates or {}, savings.work_differs, data))],
         "lead": lead,
         "missing": missing,
     }
@@ -94,10 +95,11 @@ def _alone(savings: Savings) -> list[dict[str, object]]:
     ]
 
 
-def _so_far(total: JobTotal, rates: Mapping[str, float], work_differs: float) -> list[dict[str, object]]:
+def _so_far(total: JobTotal, rates: Mapping[str, float], work_differs: float, data: JobData) -> list[dict[str, object]]:
     """Energy and time of all iterations of the job, and how much that is beside max clocks."""
     kwh, more_kwh = total.energy_j / 3.6e6, total.more_energy_j / 3.6e6
-    energy = ["of GPUs only, profiling included"]
+    modules = any(counts_whole_module(rank.gpu_name) for rank in data.ranks)
+    energy = [f"of {'modules: CPUs may be in it' if modules else 'GPUs only'}, profiling included"]
     energy += [f"{unit.format(f'{rate * kwh:,.3g}')} ({rate:g} per kWh)" for unit, rate in rates.items()]
     time = [f"of {total.iterations:,} iterations; {total.known:,} ran under schedules that were measured"]
     if total.compared:

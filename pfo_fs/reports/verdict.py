@@ -70,6 +70,8 @@ def _next_step(state: JobState, by: str) -> str:
         return "The job has ended."
     if state.progress and all(rank.held for rank in state.progress):
         return "It is switched off now: all ranks are at default clocks."
+    if is_overruled(state):
+        return "Others decide the clocks of its GPUs: look at `pfo-fs doctor` there."
     if by == "yaml":
         return "It stays so until schedule.yaml is changed."
     if by == "loads":
@@ -83,6 +85,8 @@ def verdict_of(state: JobState) -> Verdict:
     """Returns what is known of the clocks in force; for a schedule by hand, results are read."""
     source = state.current.source if state.current is not None and state.current.number >= 0 else None
     model, loads, allowed = state.model, state.loads, allowed_slowdown(state.model)
+    if is_overruled(state):
+        return Verdict()
     if source is not None and source.kind == "yaml":
         return _by_hand(state)._replace(allowed=allowed, by="yaml")
     if loads is not None:
@@ -95,6 +99,11 @@ def verdict_of(state: JobState) -> Verdict:
         allowed = max(allowed, model.more_time or 0.0)  # the others keep the pace of a straggler: no plan changes it
     errors = model.energy_saved_error or 0.0, model.more_time_error or 0.0
     return Verdict(model.energy_saved, 2 * errors[0], model.more_time, 2 * errors[1], allowed, "scheduler")
+
+
+def is_overruled(state: JobState) -> bool:
+    """Whether others decide the clock of one of the job's GPUs: then what was measured and planned is not in force."""
+    return state.end is None and any(rank.overruled for rank in state.progress)
 
 
 def allowed_slowdown(model: bodies.ModelBody | None) -> float:

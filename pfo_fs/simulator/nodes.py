@@ -333,7 +333,7 @@ class SimulatedNodes:
 
     def _call(self, gpu: _Gpu, driver: int) -> None:
         mhz = self._ranks[gpu.rank].wanted_mhz  # the newest request wins
-        call_s = self.settings.physics.call_time_s(self._random.random(), self._random.random())
+        call_s = self.settings.physics.call_time_s(mhz, self._random.random(), self._random.random())
         waited_ns = round((self._now_s - gpu.asked_s) * 1e9)
         self._result.calls += 1
 

@@ -261,7 +261,7 @@ class RankProgress(_Body):
 
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
     attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
-    `loads`: on rank 0, what is known of clocks from loads.
+    `overruled`: others decide the GPU's clock. `loads`: on rank 0, what is known of clocks from loads.
     """
 
     rank: RankNumber
@@ -277,6 +277,7 @@ class RankProgress(_Body):
     undo_owed: Count = 0
     undo_failures: Count = 0
     held: bool = False
+    overruled: bool = False
     loads: LoadsKnown | None = None
 
 

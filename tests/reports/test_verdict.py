@@ -53,6 +53,8 @@ def test_the_verdict_says_what_to_do_next(data: JobData) -> None:
     assert sentence(replace(job, end=bodies.EndBody(reason="finished"))).endswith("The job has ended.")
     held = [bodies.RankProgress(rank=0, held=True)]
     assert sentence(replace(job, progress=held)).endswith("all ranks are at default clocks.")
+    overruled = replace(job, progress=[bodies.RankProgress(rank=0), bodies.RankProgress(rank=1, overruled=True)])
+    assert "has not measured yet what it saves. Others decide the clocks" in sentence(overruled)
 
 
 def test_a_job_that_is_one_percent_slower_is_red_even_if_its_target_allows_more(data: JobData) -> None:

@@ -20,7 +20,7 @@ EXACT = NodePhysics("exact", 0.005, 0.005, True, 0.012, 0.012)
 class Exact(NodePhysics):
     """A node whose calls all take the same time."""
 
-    def call_time_s(self, chance: float, other_chance: float) -> float:
+    def call_time_s(self, mhz: int, chance: float, other_chance: float) -> float:
         return self.call_s
 
 

@@ -102,7 +102,7 @@ class ClockSetter:
                     if changes:
                         self._call(clock_mhz)
         except Exception as error:  # noqa: BLE001  after any error of a driver, clocks are reset and training goes on
-            self._failed(error)
+            self.failed(error)
             return
         ended_ns = time.monotonic_ns()
         if changes:
@@ -155,7 +155,7 @@ class ClockSetter:
             self._clock_was_set(time.monotonic_ns(), self.clock_mhz, 0)
         self._words[shared_page.CLOCK_MHZ] = self.clock_mhz
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Resets the clocks, and waits with the next attempt to set one; for ever, if trying again cannot help."""
         self._pauses.failed(time.monotonic_ns(), error)
         self._why_not = f"{str(error) or repr(error)}; clocks are at their default, {self._pauses.text}"

@@ -24,8 +24,10 @@ FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 BUSY_SHARE = 0.8
 """The driver may be busy with our calls for this share of the time."""
+MOST_READS_PER_S = 1000.0
+"""Readings of counters and clocks, of all GPUs of the host: what they cost a running collective is not measured yet."""
 _BURST = 8
-"""Most calls that may be saved up, per GPU."""
+"""Most calls, and most readings, that may be saved up, per GPU."""
 _CALLS, _WAITS = 15, 64
 """The last durations of calls, of which the median counts, and the last waits, of which nine of ten are no longer."""
 _PLACES = 512
@@ -56,7 +58,8 @@ class DriverCalls:
         self._took_ns: deque[int] = deque(maxlen=_CALLS)
         self._waited_ns: deque[int] = deque(maxlen=_WAITS)
         self._saved = float(_BURST)
-        self._counted_ns = 0
+        self._counted_ns = self._read_ns = 0
+        self._reads = float(_BURST)
 
     def called(self, took_ns: int, waited_ns: int = 0) -> None:
         """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
@@ -76,6 +79,13 @@ class DriverCalls:
         self._counted_ns = now_ns
         self._saved = min(_BURST, self._saved + rate / self.gpus * passed_ns / 1e9)
         return self._saved >= 2
+
+    def read(self, now_ns: int) -> int:
+        """Notes a reading; returns for how long the next one has to wait, in ns."""
+        apart_ns = self.gpus / MOST_READS_PER_S * 1e9
+        self._reads = min(_BURST, self._reads + (now_ns - self._read_ns) / apart_ns) - 1
+        self._read_ns = now_ns
+        return max(0, round(-self._reads * apart_ns))
 
 
 def _share_of(values: Iterable[int], share: float) -> int:

@@ -20,14 +20,11 @@ _PERMISSION = (
 
 # NVML's error code -> (kind of error, its meaning). Any other code is a `DeviceError` with NVML's own text.
 _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
-    1: (DeviceError, "NVML is not initialized"),
-    2: (DeviceError, "NVML says that the value is invalid"),
     3: (NotOffered, "this GPU does not support it"),
     4: (DevicePermissionError, _PERMISSION),
     6: (NotOffered, "this process sees no such GPU"),
     8: (GpuLost, "the GPU's external power cables are not attached"),
     9: (DeviceError, "the NVIDIA driver is not loaded"),
-    10: (DeviceError, "the driver did not answer in time"),
     12: (NotOffered, "libnvidia-ml.so was not found; is the driver mounted into this container?"),
     13: (NotOffered, "the driver is too old for this"),
     15: (GpuLost, "the GPU has fallen off the bus or is otherwise inaccessible"),
@@ -38,8 +35,6 @@ _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
     22: (DevicePermissionError, "this machine's virtualization does not permit it"),
     25: (NotOffered, "library and driver disagree about the form of the request"),
     26: (NotOffered, "this request is deprecated, and the driver does not answer it any more"),
-    27: (DeviceError, "the driver is not ready"),
-    999: (DeviceError, "the driver reports an unknown error"),
 }
 
 
@@ -157,7 +152,6 @@ def patiently(make: Callable[[], T], *, attempts: int = 5, first_s: float = 0.05
     """Returns what `make` returns; after an error that may pass, it is called again after short, growing pauses.
 
     Args:
-        first_s: The first pause; each further one is twice as long.
         within_s: No call begins after this time, since calls that hang take seconds.
 
     Raises:

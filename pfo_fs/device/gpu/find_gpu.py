@@ -18,7 +18,7 @@ from pfo_fs.device.gpu.driver_errors import call, mig_divides, pynvml, text_of
 from pfo_fs.errors import DeviceError
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_ORDINAL = re.compile(r"[+-]?[0-9]+")
+_ORDINAL, _BY_UUID = re.compile(r"\+?[0-9]+|-0+(?![0-9])"), re.compile(r"(?s)GPU-.*")
 _simulated: tuple[int, str] = (-1, "")  # process id, name
 
 
@@ -131,38 +131,22 @@ def _visible(variable: str | None, uuids: list[str]) -> tuple[list[int], bool]:
         return list(range(len(uuids))), True
     if variable.startswith("MIG-"):
         raise DeviceError(f"CUDA_VISIBLE_DEVICES names a MIG slice ({variable}); pfo-fs needs whole GPUs")
-    if variable.startswith("GPU-"):
-        return _by_uuid(variable.split(","), uuids), False
-    ordinals: list[int] = []
-    for entry in variable.split(","):
-        found = _ORDINAL.match(entry.strip())
-        ordinal = int(found[0]) if found else -1
-        if ordinal in ordinals:
-            return [], True
-        if ordinal < 0:
-            break
-        ordinals.append(ordinal)
-    missing = next((place for place, ordinal in enumerate(ordinals) if ordinal >= len(uuids)), len(ordinals))
-    return ordinals[:missing], True
-
-
-def _by_uuid(entries: list[str], uuids: list[str]) -> list[int]:
-    seen: list[str] = []
-    for entry in entries:
-        if entry in seen:
-            return []
-        if not entry.startswith("GPU-"):
-            break
-        seen.append(entry)
+    by_ordinal = not variable.startswith("GPU-")
     places: list[int] = []
-    for entry in seen:
-        found = [place for place, uuid in enumerate(uuids) if uuid.startswith(entry)]
-        if len(found) != 1:
+    named: list[str | int] = []
+    is_over = False
+    for entry in variable.split(","):
+        found = _ORDINAL.match(entry.strip()) if by_ordinal else _BY_UUID.match(entry)
+        if found is None:
             break
-        if found[0] in places:
-            return []
-        places += found
-    return places
+        name = int(found[0]) if by_ordinal else found[0]
+        if name in named:
+            return [], by_ordinal
+        named.append(name)
+        meant = [place for place, uuid in enumerate(uuids) if place == name or uuid.startswith(str(name))]
+        is_over = is_over or len(meant) != 1 or meant[0] in places
+        places += [] if is_over else meant
+    return places, by_ordinal
 
 
 def _all_gpus() -> _AllGpus:

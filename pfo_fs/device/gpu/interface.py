@@ -64,6 +64,14 @@ class GpuSettings(NamedTuple):
         return ", ".join(parts) or "at its defaults"
 
 
+class ClockSeen(NamedTuple):
+    """The graphics clock that a GPU shows, 0 if it shows none; and what holds it below the one that was set, or ''."""
+
+    mhz: int = 0
+    held_back: str = ""
+    is_idle: bool = False
+
+
 class Settable(Protocol):
     """What sets the clocks and the power limit of one GPU: a way to do so, or the GPU itself.
 
@@ -161,8 +169,15 @@ class Gpu(Settable, Protocol):
     def energy_breaks(self) -> int:
         """How often it was not known what was consumed between two readings: the counter was set back, for example."""
 
-    def throttled(self) -> str:
-        """Returns what holds the clock below the requested one, as text for the status; empty if nothing does."""
+    def clock_seen(self) -> ClockSeen:
+        """Returns the clock that the GPU shows now.
+
+        Raises:
+            DeviceError: It cannot be read now.
+        """
+
+    def other_setters(self) -> list[str]:
+        """Returns what else decides this GPU's clock, as far as it shows: keys of `read_back.LOOKS_LIKE`."""
 
     def settings(self) -> GpuSettings:
         """Returns clock and power limit in force, without changing them.
@@ -202,8 +217,11 @@ class NoGpu(MeasuresOnly):
     def energy_j(self) -> float:
         return 0.0
 
-    def throttled(self) -> str:
-        return ""
+    def clock_seen(self) -> ClockSeen:
+        return ClockSeen()
+
+    def other_setters(self) -> list[str]:
+        return []
 
     def settings(self) -> GpuSettings:
         raise DeviceError(f"it has no clock: {self._reason}")
@@ -221,7 +239,8 @@ class ReadThrough:
         self.name, self.uuid = gpu.name, gpu.uuid
         self.supported_clocks_mhz = gpu.supported_clocks_mhz
         self.power_limit_range_w, self.power_limit_w = gpu.power_limit_range_w, gpu.power_limit_w
-        self.energy_j, self.throttled, self.settings = gpu.energy_j, gpu.throttled, gpu.settings
+        self.energy_j, self.settings = gpu.energy_j, gpu.settings
+        self.clock_seen, self.other_setters = gpu.clock_seen, gpu.other_setters
 
     @property
     def energy_breaks(self) -> int:
@@ -238,11 +257,9 @@ class ActionLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, action: str, mhz: int) -> None:
-        """Appends one line, with the time of the call."""
         os.write(self._fd, b'{"t_ns":%d,"action":"%s","mhz":%d}\n' % (time.monotonic_ns(), action.encode(), mhz))
 
     def write_limit(self, limit_w: float) -> None:
-        """Appends one line about a power limit, in watts, with the time of the call."""
         os.write(self._fd, b'{"t_ns":%d,"action":"limit","watts":%.10g}\n' % (time.monotonic_ns(), limit_w))
 
     def close(self) -> None:
@@ -265,6 +282,7 @@ class DryRunGpu(ReadThrough):
         self.clock_backend = "dry run"
         self._log = ActionLog(log_path or os.devnull)
         self.name = f"{gpu.name} (dry run)"
+        self.clock_seen = lambda: gpu.clock_seen()._replace(mhz=0)  # it tells nothing of clocks that are not set
 
     def try_reset(self) -> str:
         """Returns an empty string, so that a dry run does everything but the changes."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from ctypes import byref
 
 from pfo_fs.device.gpu.driver_errors import call, mig_divides, patiently, pynvml, text_of
-from pfo_fs.device.gpu.interface import GpuPlace, GpuSettings
+from pfo_fs.device.gpu.interface import ClockSeen, GpuPlace, GpuSettings
 from pfo_fs.errors import DeviceError, GpuLost, NotOffered
 
 _MOST_W = 5000.0
@@ -27,7 +28,6 @@ class EnergyCounter:
 
     Attributes:
         breaks: How often it was not known what was consumed between two readings.
-        why_power: Why power is integrated; empty while the counter is used.
     """
 
     def __init__(self, handle: object) -> None:
@@ -38,13 +38,13 @@ class EnergyCounter:
         self._power: tuple[float, float] | None = None  # monotonic s, W
         self._failures = 0
         self.breaks = 0
-        self.why_power = ""
+        self._why_power = ""  # why power is integrated
         try:
             self._sum_j = self._raw_j = self._counter_j()
         except GpuLost:
             pass  # power could not be read either; both are asked again
         except DeviceError as error:
-            self.why_power = str(error)
+            self._why_power = str(error)
 
     def read_j(self) -> float:
         """Returns the joules so far.
@@ -53,18 +53,17 @@ class EnergyCounter:
             DeviceError: Neither counter nor power can be read now.
         """
         now_s = time.monotonic()
-        if not self.why_power:
+        if not self._why_power:
             try:
                 self._add_counter(self._counter_j(), now_s)
+                self._failures = 0
             except DeviceError as error:
                 self._failures += 1
                 if self._failures < _FAILURES and not isinstance(error, NotOffered):
                     raise
                 self._take_power(str(error))
-            else:
-                self._failures = 0
-                return self._sum_j
-        self._add_power(now_s)
+        if self._why_power:
+            self._add_power(now_s)
         return self._sum_j
 
     def _counter_j(self) -> float:
@@ -89,7 +88,7 @@ class EnergyCounter:
         self._raw_j, self._read_s = raw_j, now_s
 
     def _take_power(self, why: str) -> None:
-        self.why_power = why
+        self._why_power = why
         self.breaks += 1
 
     def _add_power(self, now_s: float) -> None:
@@ -113,7 +112,6 @@ _THROTTLING = (
     (0x40, "hardware thermal slowdown"),
     (0x80, "power brake"),
 )
-_HELD_BACK = sum(bit for bit, _ in _THROTTLING)
 _IDLE = 0x01
 _CLOCKS_SET = 0x02
 _GRAPHICS_CLOCK = 0
@@ -214,14 +212,13 @@ class NvmlGpu:
         gone. A clock that is exactly there shows that it is not, unless idleness, power, heat, application clocks or
         the GPU's highest clock may be the reason.
         """
-        now_mhz = self._clock_mhz()
-        reasons = self.clock_reasons()
-        if now_mhz > mhz + _SAME_MHZ:
+        seen = self.clock_seen()
+        if seen.mhz > mhz + _SAME_MHZ:
             return False
-        if now_mhz < mhz - _SAME_MHZ:
-            return False if reasons & _IDLE and not reasons & _HELD_BACK else None
+        if seen.mhz < mhz - _SAME_MHZ:
+            return False if seen.is_idle and not seen.held_back else None
         highest = not self._clocks_mhz or mhz > self._clocks_mhz[0] - _CLOCK_STEP_MHZ
-        return None if highest or reasons & (_IDLE | _HELD_BACK) or self._is_application_clock(mhz) else True
+        return None if highest or seen.is_idle or seen.held_back or self._is_application_clock(mhz) else True
 
     def _clock_mhz(self) -> int:
         return int(call("reading the clock", "nvmlDeviceGetClockInfo", self._handle, _GRAPHICS_CLOCK))
@@ -245,7 +242,6 @@ class NvmlGpu:
         return float(call(what, name, self._handle)) / 1000
 
     def default_power_limit_w(self) -> float:
-        """Returns the power limit that the board has after a restart, in watts."""
         what, name = f"reading the default power limit of {self.uuid}", "nvmlDeviceGetPowerManagementDefaultLimit"
         return float(call(what, name, self._handle)) / 1000
 
@@ -260,11 +256,37 @@ class NvmlGpu:
     def energy_breaks(self) -> int:
         return self._energy.breaks
 
-    def throttled(self) -> str:
-        reasons = self.clock_reasons()
-        return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
+    def clock_seen(self) -> ClockSeen:
+        mhz, reasons = self._clock_mhz(), self._reasons()
+        return ClockSeen(mhz, ", ".join(text for bit, text in _THROTTLING if reasons & bit), bool(reasons & _IDLE))
 
-    def clock_reasons(self) -> int:
+    def other_setters(self) -> list[str]:
+        shown = (
+            ("profile", self._has_power_profile),
+            ("smoothing", self._smooths_power),
+            ("job", lambda: self._processes() > 1),
+        )
+        found = []
+        for name, shows in shown:
+            with suppress(DeviceError, AttributeError, LookupError):  # GPU, driver or package do not have it
+                found += [name] if shows() else []
+        return found
+
+    def _has_power_profile(self) -> bool:
+        profiles = pynvml().c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        name = "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"
+        call("reading the power profiles", name, self._handle, byref(profiles))
+        return any(profiles.enforcedProfilesMask.mask)
+
+    def _smooths_power(self) -> bool:
+        field = pynvml().NVML_FI_PWR_SMOOTHING_ENABLED
+        (found,) = call("reading the power smoothing", "nvmlDeviceGetFieldValues", self._handle, [field])
+        return not found.nvmlReturn and bool(found.value.uiVal)
+
+    def _processes(self) -> int:
+        return len(call("reading the GPU's processes", "nvmlDeviceGetComputeRunningProcesses", self._handle))
+
+    def _reasons(self) -> int:
         what = "reading why clocks are held back"
         name = "nvmlDeviceGetCurrentClocksEventReasons"
         if not hasattr(pynvml(), name):
@@ -282,9 +304,7 @@ class NvmlGpu:
         processes, mhz, limit_w, default_w = 0, 0, 0.0, 0.0
         problems = []
         try:
-            what, name = "reading the GPU's processes", "nvmlDeviceGetComputeRunningProcesses"
-            processes = len(call(what, name, self._handle))
-            reasons = self.clock_reasons()
+            processes, reasons = self._processes(), self._reasons()
             if not processes and (reasons & _CLOCKS_SET or not reasons & _IDLE):
                 mhz = self._clock_mhz()
         except DeviceError as error:

@@ -4,7 +4,8 @@ A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or
 UUID, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this module, so it imports
 little before it knows which GPU that is.
 
-A further way to set clocks is a module in `clock_backends` with a `ClockBackend`, and an entry in `_OPENED_BY`.
+A further way to set clocks is a module in `clock_backends` with a `ClockBackend`, a name in `_PROGRAMS`, and two lines
+in `BackedGpu._open`.
 """
 
 from __future__ import annotations
@@ -15,26 +16,13 @@ from contextlib import suppress
 from importlib import import_module
 
 from pfo_fs.device.gpu.driver_errors import patiently
-from pfo_fs.device.gpu.interface import ClockBackend, DryRunGpu, Gpu, GpuPlace, MeasuresOnly, NoGpu, ReadThrough
+from pfo_fs.device.gpu.interface import ClockBackend, DryRunGpu, Gpu, MeasuresOnly, NoGpu, ReadThrough
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
-
-def _zeusd(place: GpuPlace, asked: bool) -> ClockBackend:
-    from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
-
-    return ZeusdBackend(place)
-
-
-def _sudo(place: GpuPlace, asked: bool) -> ClockBackend:
-    from pfo_fs.device.clock_backends.sudo import SudoBackend
-
-    return SudoBackend(place, asked=asked)
-
-
-_OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo}
-"""Ways that go through another program, by the names of their modules, which are imported only then, because the clock
-process must start fast. Each is opened for a GPU, and told whether the user has asked for it by name."""
-NAMES = ("auto", "nvml", *_OPENED_BY, "none")
+_PROGRAMS = ("zeusd", "sudo")
+"""Ways that go through another program, by their modules, which are imported only when they are used: the clock process
+must start fast."""
+NAMES = ("auto", "nvml", *_PROGRAMS, "none")
 """What a user can ask for; `auto` tries the others in this order."""
 
 
@@ -125,7 +113,10 @@ class BackedGpu(ReadThrough):
                     return
             reasons[way] = reason
             self._leave(backend)
-        raise DevicePermissionError(_no_way(reasons))
+        if len(reasons) == 1:
+            raise DevicePermissionError(next(iter(reasons.values())))
+        tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
+        raise DevicePermissionError(f"no way to set clocks works here, so they stay at their default. Tried: {tried}")
 
     def _open(self, way: str) -> ClockBackend:
         from pfo_fs.device.gpu.nvml import NvmlGpu
@@ -142,7 +133,13 @@ class BackedGpu(ReadThrough):
             place = self._gpu.place()
         except DeviceError as error:  # NVML cannot say where the GPU is
             return MeasuresOnly(str(error))
-        return _OPENED_BY[way](place, self._asked)
+        if way == "zeusd":
+            from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+
+            return ZeusdBackend(place)
+        from pfo_fs.device.clock_backends.sudo import SudoBackend
+
+        return SudoBackend(place, asked=self._asked)
 
     def _leave(self, backend: ClockBackend) -> None:
         """Closes a way that is not used, unless it is the GPU, which is still read."""
@@ -154,13 +151,6 @@ class BackedGpu(ReadThrough):
         if self._chosen is not None:
             self._leave(self._chosen)
         super().close()
-
-
-def _no_way(reasons: dict[str, str]) -> str:
-    if len(reasons) == 1:
-        return next(iter(reasons.values()))
-    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if name != "none")
-    return f"no way to set clocks works here, so they stay at their default. Tried: {tried}"
 
 
 def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
@@ -198,7 +188,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
 def load_all_ways() -> None:
     """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
-    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in _OPENED_BY))
+    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in _PROGRAMS))
     for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
         with suppress(Exception):  # what cannot be imported cannot be used either
             import_module(name)

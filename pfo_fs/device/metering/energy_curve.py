@@ -167,7 +167,6 @@ class WindowTicks:
 
     @property
     def lasts_s(self) -> float:
-        """How long the steps last together, in s."""
         return self._lasts_ns / 1e9
 
     def enough(self, curve: EnergyCurve) -> bool:

@@ -187,11 +187,9 @@ def _inverse(matrix: list[list[float]]) -> list[list[float]] | None:
         for n, row in enumerate(matrix)
     ]
     for n in range(size):
-        best = max(range(n, size), key=lambda k: abs(rows[k][n]))
-        if abs(rows[best][n]) < 1e-30:
+        scale = rows[n][n]  # no pivot is needed: each is positive
+        if scale < 1e-30:
             return None
-        rows[n], rows[best] = rows[best], rows[n]
-        scale = rows[n][n]
         rows[n] = [value / scale for value in rows[n]]
         for k in range(size):
             factor = rows[k][n]

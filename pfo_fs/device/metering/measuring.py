@@ -13,20 +13,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
+from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.device.metering.meter import StepMeter
+from pfo_fs.device.metering.read_back import ReadBack
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.device.metering.step_metrics import Readings
-from pfo_fs.device.shared_page import MarkReader
+from pfo_fs.device.shared_page import MarkReader, SharedPage
 from pfo_fs.ipc.messages import ProgressReport, SwitchingReport, TimedStep
 
 _LOOK_EVERY_NS = 100_000_000
 """How often marks and energy are read while training writes no marks of instructions."""
-_ASK_EVERY_NS = 2_000_000_000
-"""How often the GPU is asked whether it is throttled."""
 _READING_SHARE = 20
 """Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
@@ -41,11 +42,8 @@ class Measuring:
     """Reads the energy counter and the marks whenever `next_look_ns` has come.
 
     Args:
-        setter: Sets the clocks; knows which is in force and what is wrong.
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
-        readings: Leaves each reading of the energy counter to training.
-        leaves_clocks: Whether clocks are not to be set: that is no problem to report.
 
     Attributes:
         held: Whether the GPU must keep default clocks, whatever training requests.
@@ -54,26 +52,23 @@ class Measuring:
     def __init__(
         self,
         gpu: Gpu,
-        words: memoryview,
-        meter: StepMeter,
+        shared: SharedPage,
+        options: ClockOptions,
         setter: ClockSetter,
+        undo: GpuUndo,
+        driver: DriverCalls,
         reporter: Reporter,
         apply: Callable[[], None],
         switching: Callable[[bool], SwitchingReport | None],
-        readings: Readings,
-        undo: GpuUndo,
-        leaves_clocks: bool,
     ) -> None:
-        self._undo = undo
-        self._leaves_clocks = leaves_clocks
-        self._switching = switching
-        self._readings = readings
-        self._apply = apply
-        self._gpu = gpu
-        self._words = words
-        self._meter = meter
-        self._setter = setter
-        self._reporter = reporter
+        top_mhz = max(gpu.supported_clocks_mhz(), default=0)
+        self._words = words = shared.words
+        self._meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
+        self._readings = Readings(words, top_mhz if setter.controls else 0)
+        self._read_back = ReadBack(gpu, top_mhz)
+        self._leaves_clocks = options.leave_clocks
+        self._gpu, self._setter, self._undo, self._driver = gpu, setter, undo, driver
+        self._reporter, self._apply, self._switching = reporter, apply, switching
         self._marks = MarkReader(words)
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._energy_pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -82,10 +77,14 @@ class Measuring:
         self._why_no_energy = ""
         self._no_energy_ns = time.monotonic_ns()  # of the last reading
         self._reading_ns = 0
-        self._ask_at_ns = 0
-        self._why_throttled = ""
         self.next_look_ns = 0
         self.held = False
+
+    def clock_was_set(self, t_ns: int, mhz: int, acts_ns: int) -> None:
+        """Notes that the clock was set to `mhz` (0: the default) at a time, and when it acts."""
+        self._meter.clock_acts(acts_ns, mhz)
+        self._readings.clock_set(t_ns, mhz)
+        self._read_back.clock_set(t_ns, mhz)
 
     def interrupted(self) -> None:
         """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
@@ -108,12 +107,12 @@ class Measuring:
         with suppress(Exception):  # as above
             why = self._reporter.why_held()
             if why is not None:
-                self.held = self._meter.held = bool(why)
+                self.held = bool(why)
+        self._meter.held = self.held or bool(self._read_back.overruled)
         pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
-        self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
+        self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns, self._driver.read(now_ns))
 
     def finish(self) -> None:
-        """Measures the marks that training left, and sends the result."""
         self.poll(time.monotonic_ns(), everything=True)
 
     def report(self, message: str = "", *, released: bool = False) -> None:
@@ -130,21 +129,21 @@ class Measuring:
             else:
                 self._reporter.send_waiting()
 
-    def _progress(
-        self, message: str = "", iteration_times: Sequence[TimedStep] = (), throttled: str = ""
-    ) -> ProgressReport:
+    def _progress(self, message: str = "", iteration_times: Sequence[TimedStep] = ()) -> ProgressReport:
         step, undo, mhz = self._meter.last_step, self._undo, self._setter.clock_mhz
         self._words[shared_page.UNDO_FAILURES] = undo.failures
         why_clocks_stay = "" if self._leaves_clocks else self._setter.message
+        overruled = self._read_back.overruled
         return ProgressReport(
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,
             iter_time=None if step is None else round(step.time_s, 6),
             iter_energy=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
             clock_mhz=mhz or None,
-            message=message or undo.problem or why_clocks_stay or self._why_no_energy,
+            message=message or undo.problem or why_clocks_stay or overruled or self._why_no_energy,
             iteration_times=[(number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times],
-            throttled=throttled,
+            throttled=self._read_back.held_back,
+            overruled=bool(overruled),
             switching=self._switching(False),
             undo_owed=undo.owed,
             undo_failures=undo.failures,
@@ -154,8 +153,9 @@ class Measuring:
     def _measure(self, now_ns: int, everything: bool) -> None:
         self._read_energy(now_ns)
         self._read_marks(everything)
+        self._read_clock(now_ns)
         pace = self._meter.pace
-        if self._reporter.progress(self._progress("", pace, self._throttled(now_ns))):
+        if self._reporter.progress(self._progress("", pace)):
             pace.clear()
         self._reporter.send_waiting()
 
@@ -197,10 +197,9 @@ class Measuring:
             self._apply()  # a new clock does not wait until all arithmetic is done
         self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
 
-    def _throttled(self, now_ns: int) -> str:
-        """Returns what holds the clocks back; asks the GPU every two seconds."""
-        if now_ns >= self._ask_at_ns:
-            self._ask_at_ns = now_ns + _ASK_EVERY_NS
-            with suppress(Exception):  # an old driver may not support it; slow steps show the same
-                self._why_throttled = self._gpu.throttled()
-        return self._why_throttled
+    def _read_clock(self, now_ns: int) -> None:
+        step = self._meter.last_step
+        with suppress(Exception):  # an old driver may not support it; slow steps show the same
+            why = self._read_back.look(now_ns, 1.0 if step is None else step.time_s)
+            if why is not None:
+                self._setter.failed(why)

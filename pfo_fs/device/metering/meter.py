@@ -185,7 +185,6 @@ class StepMeter:
     (`WindowTicks`).
 
     Args:
-        profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
         name: Returns the name of an instruction from its place in the page's name table.
         least_s: More steps make a result until they have lasted for this time, in s.
         top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
@@ -217,7 +216,6 @@ class StepMeter:
         return bool(self._marked.ended)
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:
-        """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
         self._powers.clock_acts(t_ns, mhz)
 
     def take(self, marks: list[tuple[int, int]], *, everything: bool = False) -> Iterator[Measured | None]:

@@ -26,13 +26,12 @@ _FINISH_WITHIN_S = 120.0
 _MARK = "pfo-fs-p2p "
 
 
-def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: float | None = None) -> dict[str, Any]:
+def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = ()) -> dict[str, Any]:
     """Measures the power of a GPU that waits for another one.
 
     Args:
         seconds: How long the GPU waits at each clock.
         clocks_mhz: Clocks of the waiting GPU, in MHz; none: the driver's default.
-        timeout_s: Give up after this time; None: two minutes more than the measurement needs.
 
     Returns:
         `gpu` and `rows`, each with `clock_mhz` (0 for the default), `power_w` and `seconds`.
@@ -42,7 +41,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: fl
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", __name__]
     given = json.dumps({"seconds": seconds, "clocks_mhz": list(clocks_mhz)})
-    limit_s = timeout_s or (len(clocks_mhz) + 1) * (seconds + _WARM_UP_S) + _FINISH_WITHIN_S
+    limit_s = (len(clocks_mhz) + 1) * (seconds + _WARM_UP_S) + _FINISH_WITHIN_S
     process = subprocess.Popen(
         command,
         env={**os.environ, "PFO_FS_P2P": given, "OMP_NUM_THREADS": "1"},

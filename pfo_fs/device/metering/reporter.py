@@ -29,7 +29,6 @@ class Reporter:
 
     Args:
         address: The helper's first abstract socket address; None to send nothing.
-        token: The helper accepts only clients that send it.
         gpu: The GPU that this process sets; None if it sets none. If this process dies without `released`, the helper
             resets the GPU.
     """
@@ -81,7 +80,6 @@ class Reporter:
         return True
 
     def released(self) -> None:
-        """Reports that clock and power limit are put back, and stay so."""
         self._newest.append(transport.encode(messages.ClocksReleased()))
 
     def send_waiting(self) -> bool:

@@ -31,7 +31,6 @@ class Readings:
         self._base_uj = 0
 
     def clock_set(self, t_ns: int, mhz: int) -> None:
-        """Notes that the clock was set to `mhz` (0: the default) at `t_ns`."""
         self._add(t_ns)
         self._mhz = mhz or self._top_mhz
         write_change(self._words, t_ns, mhz)
@@ -75,9 +74,7 @@ class StepMetrics:
         self._from = [newest_reading(words) for words in pages]
         self._sums = [Reading(0, 0, 0)] * len(pages)
         self._broken = [False] * len(pages)
-        self._power_w: float | None = None
-        self._clock_mhz: float | None = None
-        self._step_s: float | None = None
+        self._known: dict[str, float] = {}
         self._top_j: float | None = None
 
     def step_begins(self) -> None:
@@ -107,39 +104,30 @@ class StepMetrics:
             top_mhz: The GPU's highest clock. If it is given, `saving` compares the energy of a step with that of this
                 run's last steps at the highest clock.
         """
+        known = self._known
         if self._pause_began_ns is None:
             self._add_readings()
         if self._steps:
-            self._step_s = max(0, self._last_ns - self._first_ns - self._paused_ns) / 1e9 / self._steps
+            lasted_ns = max(0, self._last_ns - self._first_ns - self._paused_ns)
+            known["pfo_fs/step_time_s"] = lasted_ns / 1e9 / self._steps
             self._steps, self._first_ns, self._paused_ns = 0, self._last_ns, 0
-        took_ns = sum(total.time_ns for total in self._sums)
+        by_gpu = [total for total in self._sums if total.time_ns > 0]
         if any(self._broken) or self._is_old():
-            self._power_w = self._clock_mhz = None
-        elif took_ns > 0:
-            by_gpu = [total for total in self._sums if total.time_ns > 0]
-            self._power_w = sum(total.energy_uj * 1e3 / total.time_ns for total in by_gpu)
-            self._clock_mhz = sum(total.clock_mhz_us for total in by_gpu) * 1e3 / took_ns
-        if took_ns > 0:
+            known |= {"pfo_fs/power_w": 0.0, "pfo_fs/clock_mhz": 0.0}
+        elif by_gpu:
+            known["pfo_fs/power_w"] = sum(total.energy_uj * 1e3 / total.time_ns for total in by_gpu)
+            integral = sum(total.clock_mhz_us for total in by_gpu)
+            known["pfo_fs/clock_mhz"] = integral * 1e3 / sum(total.time_ns for total in by_gpu)
+        if by_gpu:
             self._sums = [Reading(0, 0, 0)] * len(self._pages)
         self._broken = [False] * len(self._pages)
-        return self._as_numbers(top_mhz)
-
-    def _as_numbers(self, top_mhz: int | None) -> dict[str, float]:
-        found: dict[str, float] = {}
-        undo_failures = sum(words[UNDO_FAILURES] for words in self._pages)
-        if undo_failures:
-            found["pfo_fs/undo_failures"] = float(undo_failures)
-        if self._step_s is not None:
-            found["pfo_fs/step_time_s"] = self._step_s
-        if self._power_w:
-            found["pfo_fs/power_w"] = self._power_w
-        if self._clock_mhz:
-            found["pfo_fs/clock_mhz"] = self._clock_mhz
-        if not self._power_w or not self._step_s:
+        known["pfo_fs/undo_failures"] = float(sum(words[UNDO_FAILURES] for words in self._pages))
+        found = {name: value for name, value in known.items() if value or name == "pfo_fs/step_time_s"}
+        if "pfo_fs/power_w" not in found or not known.get("pfo_fs/step_time_s"):
             return found
-        energy_j = found["pfo_fs/energy_j"] = self._power_w * self._step_s
-        if top_mhz is not None and self._clock_mhz is not None:
-            if self._clock_mhz >= _AT_TOP * top_mhz:
+        energy_j = found["pfo_fs/energy_j"] = found["pfo_fs/power_w"] * found["pfo_fs/step_time_s"]
+        if top_mhz is not None and known["pfo_fs/clock_mhz"]:
+            if known["pfo_fs/clock_mhz"] >= _AT_TOP * top_mhz:
                 self._top_j = energy_j
             if self._top_j is not None:
                 found["pfo_fs/saving"] = 1 - energy_j / self._top_j

@@ -16,8 +16,8 @@ import stat
 import time
 from contextlib import suppress
 
-from pfo_fs.device.gpu.interface import ActionLog, GpuSettings
-from pfo_fs.device.simulated.physics import Coefficients, GpuModel, NodePhysics, gpu_model, node_physics
+from pfo_fs.device.gpu.interface import ActionLog, ClockSeen, GpuSettings
+from pfo_fs.device.simulated.physics import Coefficients, GpuModel, gpu_model, node_physics
 from pfo_fs.device.simulated.stream import SimulatedStream
 from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 
@@ -25,11 +25,6 @@ from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 def simulated_model() -> GpuModel:
     """Returns the model of GPU that is simulated: `PFO_FS_SIM_MODEL`, or an A100."""
     return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100")
-
-
-def simulated_node() -> NodePhysics:
-    """Returns what the simulated node does to changes of the clock: `PFO_FS_SIM_NODE`, or nothing."""
-    return node_physics(os.environ.get("PFO_FS_SIM_NODE") or "none")
 
 
 # ---- the state that the two processes share
@@ -105,6 +100,10 @@ class _State:
         idle_ns = max(0, now_ns - max(until_ns, mark_ns))
         return energy_j + power_w * max(0, busy_ns) / 1e9 + self._idle_w * idle_ns / 1e9
 
+    def clock_mhz(self) -> int:
+        """Returns the clock that acts now, in MHz; 0 for the default one."""
+        return self.words[_CLOCK_MHZ if time.monotonic_ns() >= self.words[_ACTS_NS] else _OLD_MHZ]
+
     def go_on(self, mark_ns: int, power_w: float, until_ns: int) -> None:
         """Sets the power from `mark_ns` on: `power_w` until `until_ns`, blocking power after that."""
         energy_j = self.energy_at(mark_ns)
@@ -137,7 +136,7 @@ class SimulatedGpu:
         self._state = _State(name)
         self._log = ActionLog(self._state.log_path)
         self._clocks = simulated_model().clocks_mhz
-        self._node = simulated_node()
+        self._node = node_physics(os.environ.get("PFO_FS_SIM_NODE") or "none")
         self._driver = -1
         if self._node.serial:  # one file for all GPUs of the simulated node
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -185,7 +184,7 @@ class SimulatedGpu:
     def _set(self, mhz: int) -> None:
         words = self._in_use().words
         if self._node.call_s:
-            self._wait_for_driver()
+            self._wait_for_driver(mhz)
         if words[_CLOCK_MHZ] != mhz:
             now_ns = time.monotonic_ns()
             if now_ns >= words[_ACTS_NS]:
@@ -194,12 +193,12 @@ class SimulatedGpu:
             words[_ACTS_NS] = words[_CHANGED_NS] = acts_ns
             words[_CLOCK_MHZ] = mhz
 
-    def _wait_for_driver(self) -> None:
+    def _wait_for_driver(self, mhz: int) -> None:
         """Takes as long as a call of the driver, which makes one call at a time for all GPUs of the node."""
         if self._driver >= 0:
             fcntl.flock(self._driver, fcntl.LOCK_EX)
         try:
-            time.sleep(self._node.call_time_s(random.random(), random.random()))
+            time.sleep(self._node.call_time_s(mhz, random.random(), random.random()))
         finally:
             if self._driver >= 0:
                 fcntl.flock(self._driver, fcntl.LOCK_UN)
@@ -237,8 +236,11 @@ class SimulatedGpu:
         self._last_j = max(self._last_j, self._in_use().energy_at(time.monotonic_ns()))
         return self._last_j
 
-    def throttled(self) -> str:
-        return ""
+    def clock_seen(self) -> ClockSeen:
+        return ClockSeen(self._state.clock_mhz() or self._clocks[0])
+
+    def other_setters(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         """Unmaps the state; a second call does nothing."""
@@ -332,12 +334,9 @@ class SimulatedKernels:
             pause_ns = min(pause_ns * 2, 4_000_000)
 
     def _clock_mhz(self) -> int:
-        words = self._state.words
-        in_force = words[_CLOCK_MHZ] if time.monotonic_ns() >= words[_ACTS_NS] else words[_OLD_MHZ]
-        return in_force or self._gpu.clocks_mhz[0]
+        return self._state.clock_mhz() or self._gpu.clocks_mhz[0]
 
     def _read_clock(self) -> None:
-        """Reads the clock and the power limit that are in force."""
         self._mhz, self._limit_mw = self._clock_mhz(), self._state.words[_LIMIT_MW]
         limited = self._limit_mw > 0
         self._model = self._free.within(self._limit_mw / 1000, self._gpu.clocks_mhz[-1]) if limited else self._free

@@ -42,12 +42,10 @@ class Coefficients(NamedTuple):
     cap_mhz: float = math.inf
 
     def time_s(self, mhz: float) -> float:
-        """Returns the duration at `mhz`, in seconds."""
         x = min(mhz, self.cap_mhz) / self.top_mhz
         return self.time_ref_s * (self.a / x + 1 - self.a)
 
     def power_w(self, mhz: float) -> float:
-        """Returns the power at `mhz`, in watts."""
         x = min(mhz, self.cap_mhz) / self.top_mhz
         return self.floor_w + self.linear_w * x + self.steep_w * math.pow(max(0.0, x - self.knee), self.exponent)
 
@@ -81,7 +79,6 @@ class GpuModel(NamedTuple):
     last_stage: Mapping[str, Coefficients]
 
     def coefficients(self, instruction: str, *, last_stage: bool = False) -> Coefficients:
-        """Returns the coefficients of an instruction."""
         table = self.last_stage if last_stage else self.instructions
         backwards = _DURATION_IN_BACKWARDS.get(instruction)
         if backwards is None:
@@ -141,37 +138,40 @@ def gpu_model(name: str) -> GpuModel:
 #
 # The presets are chosen from what has been published, and are on the unkind side of it:
 #
-# - A call of `nvmlDeviceSetGpuLockedClocks` takes 4.1 to 5.2 ms (median), 11 to 13 ms (99th percentile): two
-#   independent reports, of 8 A800 and of V100. Calls of all GPUs of a node wait for each other: 8 at once took 46 ms
-#   (A800).
-# - Then 1 ms (A800) to 20 ms (V100) pass until the clock is there. It depends on the clock that is requested more than
-#   on the one before (arXiv:2502.20075: GH200, A100, Quadro; 1 to 500 ms over all pairs). For Hopper 10 to 100 ms are
-#   told.
+# - A call of `nvmlDeviceSetGpuLockedClocks` takes 3.2 ms for the lowest clock to 5.3 for the highest, and 8 to 12 in a
+#   second mode (18,950 calls on a V100, github.com/thynics/gpu_ctl_probe; of 8 A800: 4.1 to 5.2 in the median). Calls
+#   of all GPUs of a node wait for each other: 8 at once took 46 ms (A800).
+# - Then up to 1.6 ms (V100; A800: 1 ms) pass until the clock is read back. When it acts depends on the clock that is
+#   requested more than on the one before (arXiv:2502.20075: GH200, A100, Quadro; 1 to 500 ms over all pairs). For
+#   Hopper 10 to 100 ms are told.
 # - A request that comes before the last one has acted replaces it.
 
-_TAIL = 0.03
-"""Share of the calls that take long; all others are within a few percent of the median."""
-_CORE_SPREAD = 0.05
-"""Relative: most calls scatter by this much around the median, beside those that take much longer."""
+_SLOW_S = 0.008, 0.012
+"""Durations of calls in the second mode."""
+_SPREAD = 0.05
+"""Relative: other calls scatter by this much around the duration for their clock."""
+_HIGHEST_MHZ = 1530
 
 
 class NodePhysics(NamedTuple):
     """One kind of node.
 
     Attributes:
-        call_s: Median duration of a call that sets a clock, in s.
-        slow_call_s: The 99th percentile, in s.
+        call_s: How long a call that sets a very low clock takes, in s; 0: no call takes any time.
+        most_call_s: The same for the highest clock, and for the default one.
         serial: Whether calls of all GPUs of the node wait for each other.
         least_latency_s: The shortest time from the return of a call until the clock acts, in s.
         most_latency_s: The longest, in s.
+        slow_share: The share of the calls that are in the second mode.
     """
 
     name: str
     call_s: float
-    slow_call_s: float
+    most_call_s: float
     serial: bool
     least_latency_s: float
     most_latency_s: float
+    slow_share: float = 0.0
 
     def latency_s(self, mhz: int) -> float:
         """Returns the time from the return of a call until the clock (0: the default one) acts, in s.
@@ -181,14 +181,14 @@ class NodePhysics(NamedTuple):
         place = (mhz // 15 * 7) % 11 / 10
         return self.least_latency_s + (self.most_latency_s - self.least_latency_s) * place**3
 
-    def call_time_s(self, chance: float, other_chance: float) -> float:
-        """Returns the duration of one call, in s, from two uniform random numbers between 0 and 1."""
+    def call_time_s(self, mhz: int, chance: float, other_chance: float) -> float:
+        """Returns the duration of a call that sets a clock, in s, from two uniform random numbers between 0 and 1."""
         if not self.call_s:
             return 0.0
-        if chance < _TAIL:  # the tail is exponential; its 99th percentile over all calls is `slow_call_s`
-            scale_s = (self.slow_call_s - self.call_s) / math.log(_TAIL / 0.01)
-            return self.call_s - scale_s * math.log(max(1e-9, 1 - other_chance))
-        return self.call_s * (1 + _CORE_SPREAD * (2 * other_chance - 1))
+        if chance < self.slow_share:
+            return _SLOW_S[0] + (_SLOW_S[1] - _SLOW_S[0]) * other_chance
+        usual_s = self.call_s + (self.most_call_s - self.call_s) * min(1.0, (mhz or _HIGHEST_MHZ) / _HIGHEST_MHZ)
+        return usual_s * (1 + _SPREAD * (2 * other_chance - 1))
 
 
 PRESETS: Mapping[str, NodePhysics] = {
@@ -196,8 +196,8 @@ PRESETS: Mapping[str, NodePhysics] = {
     for node in (
         NodePhysics("none", 0.0, 0.0, False, 0.0, 0.0),
         NodePhysics("kind", 0.0, 0.0, False, 0.010, 0.010),
-        NodePhysics("A100 node", 0.0046, 0.012, True, 0.002, 0.020),
-        NodePhysics("H100 node", 0.0046, 0.012, True, 0.010, 0.100),
+        NodePhysics("A100 node", 0.003, 0.0053, True, 0.002, 0.020, 0.06),
+        NodePhysics("H100 node", 0.003, 0.0053, True, 0.010, 0.100, 0.06),
     )
 }
 

@@ -25,7 +25,6 @@ class SimulatedEvent:
         self._at_ns = time.monotonic_ns()
 
     def query(self) -> bool:
-        """Returns whether the device has got there."""
         return self._at_ns > 0
 
     def elapsed_time(self, end: SimulatedEvent) -> float:
@@ -67,7 +66,6 @@ class SimulatedStream:
             function()
 
     def synchronize(self) -> None:
-        """Waits until the device has done everything."""
         self._waiting.join()
 
     def close(self) -> None:

@@ -145,9 +145,6 @@ class Hosts:
             delay_s = (time.monotonic() - self._made_s[kind, last + 1]) / 2
             self.mine.delays_s[kind] = max(delay_s, self.mine.delays_s.get(kind, 0.0))
 
-    def _is_there(self, member: str) -> bool:
-        return self.others[member].counter > self._first[member]
-
     def leave(self) -> None:
         """Removes the files of this host, and of runs that were killed."""
         folder = self._files.root / layout.DOCTOR
@@ -169,7 +166,8 @@ class Hosts:
         while True:
             names = [name[:-5] for name in self._files.names(layout.DOCTOR) if _FILE.fullmatch(name)]
             self.look([member for member in names if member != self.me][:_MOST_FILES])
-            there = sorted([self.me, *filter(self._is_there, self.others)])
+            alive = [member for member, report in self.others.items() if report.counter > self._first[member]]
+            there = sorted([self.me, *alive])
             self.mine.members = there if len(there) == hosts else []
             found = {member: self.others[member] for member in there if member != self.me}
             self._ended = [*(self.others.keys() - found.keys())]
@@ -235,21 +233,17 @@ def judge(reports: Mapping[str, Report]) -> list[Check]:
         member: report.host if names.count(report.host) == 1 else f"{report.host} ({member[:4]})"
         for member, report in reports.items()
     }
-    return [
-        line("other hosts", "found", ", ".join(labels[member] for member in sorted(reports))),
-        _judge_delay({labels[member]: reports[member].delays_s for member in sorted(reports)}),
-    ]
-
-
-def _judge_delay(delays: Mapping[str, Mapping[str, float]]) -> Check:
-    of_hosts = {
-        host: {kind: delays_s.get(kind, _SEEN_WITHIN_S) for kind in (_REPLACED, _NEW)}
-        for host, delays_s in delays.items()
+    delays = {
+        labels[member]: {kind: reports[member].delays_s.get(kind, _SEEN_WITHIN_S) for kind in (_REPLACED, _NEW)}
+        for member in sorted(reports)
     }
-    worst_s = max(delay_s for kinds in of_hosts.values() for delay_s in kinds.values())
+    worst_s = max(delay_s for kinds in delays.values() for delay_s in kinds.values())
     outcome = "ok" if worst_s <= _SLOW_S else "slow" if worst_s < _BROKEN_S else "broken"
     text = "; ".join(
         f"{host}: " + ", ".join(f"{kind} {delay_s:.2f} s" for kind, delay_s in kinds.items())
-        for host, kinds in of_hosts.items()
+        for host, kinds in delays.items()
     )
-    return line("change seen by other hosts", outcome, f"{text} (the longest of several)")
+    return [
+        line("other hosts", "found", ", ".join(delays)),
+        line("change seen by other hosts", outcome, f"{text} (the longest of several)"),
+    ]

@@ -74,7 +74,6 @@ def check_write(root: Path) -> list[Check]:
 
 
 def judge_chmod(path: Path) -> Check:
-    """Sets another mode of a file of this user; returns the line about that."""
     try:
         path.chmod(0o640)
     except OSError as error:
@@ -84,7 +83,6 @@ def judge_chmod(path: Path) -> Check:
 
 
 def judge_error(error: OSError) -> Check:
-    """Returns the line about a write that has failed."""
     outcome = {
         errno.ENOSPC: "full",
         errno.EDQUOT: "quota",
@@ -121,7 +119,6 @@ def check_create(root: Path) -> Check:
 
 
 def check_links(root: Path) -> Check:
-    """Makes a hard link, and one to a name that exists."""
     with own_name(root) as path, own_name(root) as second:
         write_new(path, b"1")
         try:
@@ -188,7 +185,6 @@ def _read_problem(path: Path) -> str:
 
 
 def judge_reads(counts: Counter[str]) -> Check:
-    """Returns the line about reads while a file was replaced."""
     more = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()) if what != "reads" and count)
     text = f"{counts['reads']} reads" + (f", {more}" if more else "")
     if counts["failed"] or not counts["reads"]:

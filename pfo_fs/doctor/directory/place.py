@@ -1,4 +1,4 @@
-"""What the directory is: its file system, the options of its mount, free space, events, owners and modes."""
+"""What the directory is: its file system, the options of its mount, owners and modes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from pfo_fs.doctor.lines import Check, line
-from pfo_fs.store import LOCAL_TYPES, Mount, Watcher, is_local, layout
+from pfo_fs.store import LOCAL_TYPES, Mount, layout
 
 _PASSING = frozenset(("tmpfs", "ramfs", "overlay", "overlayfs", "aufs"))
 _NETWORK = frozenset(
@@ -30,10 +30,6 @@ _HARM = (
     ("old-rename", r"fuse\.(sshfs|s3fs|gcsfuse)", r"rw|ro"),
 )
 _CACHE_TIME = re.compile(r"(?:actimeo|ac(?:dir|reg)max|acdirmin|acregmin)=(\d+)")
-_LOW_BYTES = 256 << 20
-_LOW_FILES = 20_000
-_NONE_BYTES = 256 << 10
-_NONE_FILES = 16
 
 
 def judge_mount(mount: Mount) -> list[Check]:
@@ -69,33 +65,6 @@ def _options(mount: Mount) -> list[Check]:
     return [line("mount options", harm, ", ".join(dict.fromkeys(named))) for harm, named in found.items()]
 
 
-def check_space(root: Path) -> Check:
-    """Asks the file system how much is free for this user."""
-    found = os.statvfs(root)
-    return judge_space(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
-
-
-def judge_space(free_bytes: int, free_files: int | None) -> Check:
-    """Returns the line; `free_files`: inodes, None if the file system has no fixed number of them."""
-    text = f"{free_bytes / 2**20:,.0f} MiB, " + ("inodes as needed" if free_files is None else f"{free_files:,} inodes")
-    files = _LOW_FILES if free_files is None else free_files
-    if free_bytes < _NONE_BYTES or files < _NONE_FILES:
-        return line("space", "none", text)
-    return line("space", "low" if free_bytes < _LOW_BYTES or files < _LOW_FILES else "ok", text)
-
-
-def check_events(root: Path) -> Check:
-    """Says whether the daemon would use events here, and tries to get them where it would."""
-    if not is_local(root):
-        return line("events", "polling", "not used on this kind of file system")
-    watcher = Watcher(root, "", "events")
-    watcher.start()
-    try:
-        return line("events", "ok", "used") if watcher.uses_events else line("events", "none", "cannot be had")
-    finally:
-        watcher.stop()
-
-
 _FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF)
 
 
@@ -103,7 +72,8 @@ def check_rights(root: Path) -> list[Check]:
     """Looks at the directory, the folders above it, and those in it."""
     found = os.stat(root)
     lines = [judge_root(found, may_write=os.access(root, os.W_OK | os.X_OK, effective_ids=True))]
-    loose = [str(above) for above in root.parents if _others_may_replace(os.stat(above))]
+    modes = {above: os.stat(above).st_mode for above in root.parents}
+    loose = [str(above) for above, mode in modes.items() if mode & stat.S_IWOTH and not mode & stat.S_ISVTX]
     if loose:
         lines.append(line("rights", "above", f"{', '.join(loose)}: other users may write there"))
     present = {name: os.lstat(root / name) for name in sorted(set(os.listdir(root)) & set(_FOLDERS))}
@@ -113,7 +83,6 @@ def check_rights(root: Path) -> list[Check]:
 
 
 def judge_root(found: os.stat_result, *, may_write: bool) -> Check:
-    """Returns the line about the directory itself, from its owner and mode."""
     text = _shown(found)
     if found.st_mode & stat.S_IWOTH:
         return line("rights", "open", text)
@@ -141,10 +110,6 @@ def judge_folders(root: os.stat_result, folders: dict[str, os.stat_result], allo
     if closed:
         return line("folders in it", "closed", f"{_listed(closed, folders)}; this user is {os.geteuid()}")
     return line("folders in it", "ok", ", ".join(f"{name}/" for name in folders))
-
-
-def _others_may_replace(found: os.stat_result) -> bool:
-    return bool(found.st_mode & stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
 
 
 def _shown(found: os.stat_result) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.doctor.directory.hosts import Hosts, HostsMissing, judge
 from pfo_fs.doctor.directory.names import check_create, check_links, check_locks, check_rename, check_write
-from pfo_fs.doctor.directory.place import check_events, check_rights, check_space, judge_mount
+from pfo_fs.doctor.directory.place import check_rights, judge_mount
 from pfo_fs.doctor.lines import Check, line
 from pfo_fs.errors import StoreError
 from pfo_fs.ipc.spawn import Child, start_process
@@ -37,14 +37,12 @@ Checks = tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...]
 _READING: Checks = (
     ("reading the table of mounts", lambda root: judge_mount(mount_of(os.path.realpath(root)))),
     ("reading owners and modes", check_rights),
-    ("asking for free space", check_space),
 )
 _WRITING: Checks = (
     ("creating a name twice", check_create),
     ("making a hard link", check_links),
     ("replacing a file", check_rename),
     ("locking a file", check_locks),
-    ("watching for events", check_events),
 )
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.device.clocks.driver_calls import MOST_READS_PER_S, HostDriver
 from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.clocks.undo_note import clock_note
 from pfo_fs.device.metering.reporter import Reporter
@@ -197,18 +198,30 @@ def test_the_counter_may_begin_anew(tmp_path_factory: pytest.TempPathFactory) ->
         assert powers[-1] == pytest.approx(205, rel=0.1)
 
 
+def test_all_gpus_of_a_host_are_read_no_more_often_together_than_the_cap(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostDriver, "others", lambda self: 39)
+    with bench(tmp_path_factory) as one:
+        read_s: list[float] = []
+
+        def ticks(handle: int) -> int:
+            read_s.append(one.now_s)
+            return 50_000_000 + round(one.now_s / 0.1) * 10_000
+
+        one.nvml.nvmlDeviceGetTotalEnergyConsumption = ticks  # type: ignore[method-assign]
+        one.words[shared_page.MEASURING] = 1
+        one.request_clock(1.0, 210)
+        one.run(20.0)
+        in_a_second = [sum(at <= other < at + 1 for other in read_s) for at in read_s if 3 < at < 18]
+        assert 20 < max(in_a_second) <= MOST_READS_PER_S / 40 + 8
+
+
 def test_a_counter_that_stands_still_is_not_believed(tmp_path_factory: pytest.TempPathFactory) -> None:
     with bench(tmp_path_factory) as one:
         one.at(3.0, lambda: setattr(one.nvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 50_345_000))
         one.run(20.0)
         assert one.metrics[-1][1]["pfo_fs/power_w"] == pytest.approx(285, rel=0.1)
-
-
-def test_an_old_package_is_named_with_the_function_that_it_lacks(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with bench(tmp_path_factory, Fault("nvmlDeviceResetGpuLockedClocks", 0)) as one:
-        one.run(2.0)
-        for words in ("nvmlDeviceResetGpuLockedClocks", "pynvml", "nvidia-ml-py"):
-            assert words in one.answers[0]["message"]
 
 
 def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -219,15 +232,6 @@ def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.
             patch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")
             assert a_job(one, 10.0) == 0
         assert (one.notes(), one.nvml.set_mhz) == ({"clock"}, [])
-
-
-def test_notes_are_removed_after_a_job_without_errors(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    with bench(tmp_path_factory) as one:
-        seen: list[set[str]] = []
-        one.at(30.0, lambda: seen.append(one.notes()))
-        assert a_job(one) == 0
-        assert seen == [{"clock", "power-limit"}]
-        assert one.notes() == set()
 
 
 def test_a_clock_that_its_trainer_has_locked_itself_is_reset_too(tmp_path_factory: pytest.TempPathFactory) -> None:

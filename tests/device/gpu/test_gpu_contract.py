@@ -79,7 +79,7 @@ def test_a_gpu_says_what_it_is_and_which_clocks_it_offers(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
     assert gpu.name
     assert gpu.uuid
-    assert gpu.throttled() == "", "it is idle"
+    assert gpu.clock_seen().held_back == "", "it is idle"
     clocks = gpu.supported_clocks_mhz()
     assert clocks == sorted(set(clocks), reverse=True)
     assert clocks[-1] > 0
@@ -89,25 +89,18 @@ def test_a_gpu_says_what_it_is_and_which_clocks_it_offers(bench: Bench) -> None:
     gpu.close()
 
 
-def test_clocks_are_set_and_reset_in_the_order_of_the_calls(bench: Bench) -> None:
+def test_clocks_are_set_and_reset_in_the_order_of_the_calls_and_opening_and_closing_changes_none(bench: Bench) -> None:
     gpu = open_gpu(bench.spec)
     highest, *_, lowest = gpu.supported_clocks_mhz()
-    gpu.lock_clock_mhz(lowest)
-    gpu.lock_clock_mhz(highest)
-    gpu.reset_clocks()
-    gpu.reset_clocks()
-    assert bench.clock_changes() == [lowest, highest, 0, 0]
-    gpu.close()
-
-
-def test_opening_and_closing_a_gpu_changes_no_clock(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
     assert gpu.try_reset() == ""
-    gpu.lock_clock_mhz(gpu.supported_clocks_mhz()[0])
-    before = bench.clock_changes()
-    open_gpu(bench.spec).close()
+    for mhz in (lowest, highest):
+        gpu.lock_clock_mhz(mhz)
+        open_gpu(bench.spec).close()
+    gpu.reset_clocks()
+    gpu.reset_clocks()
+    gpu.lock_clock_mhz(lowest)
     gpu.close()
-    assert bench.clock_changes() == before
+    assert bench.clock_changes() == [0, lowest, highest, 0, 0, lowest]
 
 
 def test_without_permission_why_clocks_stay_returns_the_reason_and_changes_raise(bench: Bench) -> None:
@@ -150,26 +143,17 @@ def test_a_power_limit_stays_until_another_one_is_set(bench: Bench) -> None:
     gpu.close()
 
 
-def test_close_can_be_called_twice_and_does_not_end_the_use_by_another_object(bench: Bench) -> None:
+def test_a_closed_gpu_refuses_and_another_object_of_it_goes_on(bench: Bench) -> None:
     gpu, other = open_gpu(bench.spec), open_gpu(bench.spec)
+    clock_mhz = gpu.supported_clocks_mhz()[0]
     gpu.close()
     gpu.close()
     assert other.energy_j() >= 0
     other.reset_clocks()
     other.close()
-    assert bench.left_open() == 0
-
-
-def test_a_closed_gpu_refuses_with_a_device_error(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
-    clock_mhz = gpu.supported_clocks_mhz()[0]
-    gpu.close()
     for use in (gpu.energy_j, gpu.reset_clocks, gpu.power_limit_w, lambda: gpu.lock_clock_mhz(clock_mhz)):
         with pytest.raises(DeviceError):
             use()
-
-
-def test_a_gpu_that_does_not_exist_is_a_device_error_and_nothing_stays_open(bench: Bench) -> None:
     with pytest.raises(DeviceError):
         open_gpu(bench.missing_spec)
     assert bench.left_open() == 0

@@ -15,9 +15,9 @@ from pfo_fs.errors import DeviceError
 def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
     gpu = NvmlGpu(UUIDS[0])
     fake.reasons = 0x02 | 0x01  # application clocks, idle
-    assert gpu.throttled() == ""
+    assert gpu.clock_seen().held_back == ""
     fake.reasons = 0x20 | 0x04
-    assert gpu.throttled() == "power limit, thermal slowdown"
+    assert gpu.clock_seen().held_back == "power limit, thermal slowdown"
 
 
 def test_an_old_driver_is_called_by_the_old_name_of_the_function(
@@ -28,7 +28,7 @@ def test_an_old_driver_is_called_by_the_old_name_of_the_function(
     monkeypatch.setattr(FakeNvml, "nvmlDeviceGetCurrentClocksThrottleReasons", getattr(FakeNvml, name), raising=False)
     monkeypatch.delattr(FakeNvml, name)
     fake.fails = {}
-    assert NvmlGpu(UUIDS[0]).throttled() == "hardware slowdown"
+    assert NvmlGpu(UUIDS[0]).clock_seen().held_back == "hardware slowdown"
 
 
 def test_without_a_counter_power_is_integrated(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,22 +94,6 @@ def test_a_result_in_turns_ends_with_the_step_before_their_end_and_keeps_the_ene
     assert energies == pytest.approx([90.0 if step % 2 else 99.0 for step in range(first + 1, 12)])
 
 
-def test_a_result_in_turns_ends_although_its_last_step_did_not_run_as_scheduled() -> None:
-    meter = at_100_w(profile_steps=2)
-    found: list[Measured] = []
-    for step in range(8):
-        found += results(meter, step_marks(step * 100, step, 7, [], step * 100 + 50, strayed=step == 5, until=6))
-    assert [[step.step for step in one.steps] for one in found] == [[1, 2, 3, 4]]
-
-
-def test_a_new_number_starts_a_new_window_and_an_unfinished_one_is_dropped() -> None:
-    meter = at_100_w(profile_steps=2)
-    found: list[Measured] = []
-    for step, number in enumerate([0, 0, 1, 1, 1]):
-        found += results(meter, step_marks(step * 100, step, number, [], step * 100 + 50))
-    assert [(one.number, one.first_step) for one in found] == [(1, 3)]
-
-
 def test_a_step_that_did_not_run_as_scheduled_is_no_result_but_progress() -> None:
     meter = at_100_w()
     found = results(meter, step_marks(0, 0, 1, [], 50))
@@ -230,16 +214,6 @@ def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_the
         for step in range(30):
             found += results(meter, step_marks(100 * step, step, 1, [], 100 * step + 90))
         assert [len(one.steps) for one in found] == [count]
-
-
-def test_a_window_that_steps_no_longer_add_to_keeps_no_old_clocks() -> None:
-    meter = new_meter(profile_steps=2)
-    meter.curve.break_off()
-    for step in range(50):
-        meter.clock_acts(100 * step * MS, 900 + step)
-        marks = step_marks(100 * step, step, 1, [(0, 100 * step, 100 * step + 50)], 100 * step + 90, strayed=step > 1)
-        assert results(meter, marks) == []
-    assert len(meter._powers._clocks) < 5
 
 
 def test_steps_while_clocks_are_held_at_their_default_are_not_measured() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from clock import VirtualTime
 
 from pfo_fs.device.gpu.interface import DryRunGpu
 from pfo_fs.device.gpu.spec import open_gpu
-from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels, simulation_dir
+from pfo_fs.device.simulated.gpu import SimulatedGpu, SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import DeviceError
 
@@ -25,14 +24,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def passing(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     return VirtualTime(monkeypatch, "pfo_fs.device.simulated")
-
-
-def test_an_idle_gpu_burns_the_blocking_power(passing: VirtualTime) -> None:
-    gpu = SimulatedGpu("a")
-    t0, e0 = passing.now_ns, gpu.energy_j()
-    passing.sleep(0.05)
-    t1, e1 = passing.now_ns, gpu.energy_j()
-    assert (e1 - e0) / (t1 - t0) * 1e9 == pytest.approx(A100.blocking_power_w, rel=0.01)
 
 
 def test_an_instruction_takes_the_time_and_energy_of_its_clock(passing: VirtualTime) -> None:
@@ -68,17 +59,6 @@ def test_a_clock_that_changes_while_an_instruction_runs_changes_the_rest_of_it(p
     assert gpu.energy_j() - e0 == pytest.approx(expected_j + idle_j, rel=0.03)
 
 
-def test_clocks_are_logged_and_unknown_ones_refused(tmp_path: Path) -> None:
-    gpu = SimulatedGpu("a")
-    gpu.lock_clock_mhz(1200)
-    gpu.reset_clocks()
-    with pytest.raises(DeviceError, match="1234"):
-        gpu.lock_clock_mhz(1234)
-    lines = [json.loads(line) for line in (tmp_path / "a.log").read_text().splitlines()]
-    assert [(line["action"], line["mhz"]) for line in lines] == [("lock", 1200), ("reset", 0)]
-    assert lines[0]["t_ns"] <= lines[1]["t_ns"] <= time.monotonic_ns()
-
-
 def test_a_foreign_state_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.state").write_bytes(b"x" * 128)
     with pytest.raises(DeviceError, match="release"):
@@ -86,12 +66,6 @@ def test_a_foreign_state_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.state").write_bytes(b"x")
     with pytest.raises(DeviceError, match="not the state"):
         SimulatedGpu("b")
-
-
-def test_the_default_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PFO_FS_SIM_DIR")
-    folder = Path(simulation_dir())
-    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_dry_run_reads_everything_and_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,28 +70,6 @@ def test_an_event_is_ready_when_the_device_gets_there_each_time_that_it_is_recor
     assert before.elapsed_time(event) > 0
 
 
-def test_work_that_fails_ends_the_stream_and_nothing_waits_for_it_for_ever(
-    stream: SimulatedStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", lambda given: failed.append(given.exc_value))
-    gate = Gate(stream)
-
-    def fail() -> None:
-        raise RuntimeError("as asked")
-
-    stream.call(fail)
-    stream.launch("forward")
-    gate.open()
-    waiting = threading.Thread(target=stream.synchronize, daemon=True)
-    waiting.start()
-    waiting.join(HANGS_AFTER_S)
-    assert not waiting.is_alive()
-    assert [str(error) for error in failed] == ["as asked"]
-    stream.launch("forward")
-    stream.synchronize()
-
-
 def test_what_is_not_done_when_the_stream_is_closed_is_dropped(stream: SimulatedStream) -> None:
     gate = Gate(stream)
     gate.note("never")
