@@ -36,7 +36,7 @@ from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.own_process import Stops, has_ended, raise_priority
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
 from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, GpuUndo, reset_left_by
-from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.interface import CAP_ACTS_S, POWER_CAP, Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
 from pfo_fs.device.metering.meter import StepMeter
@@ -77,6 +77,7 @@ class ClockLoop:
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
+        self._is_capped = gpu.clock_backend == POWER_CAP
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
         meter = StepMeter(options.profile_steps, shared.name, options.profile_s, top_mhz)
         self._words = words = shared.words
@@ -173,9 +174,12 @@ class ClockLoop:
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
         if not self._setter.controls:
             return None
-        mode = "device" if self._requests.follows else "launch"
+        mode = "device" if self._requests.follows and not self._is_capped else "launch"
         ahead_us = self._words[shared_page.LEAD_US]
-        return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
+        report = self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
+        if self._is_capped:
+            report["latency_s"] = CAP_ACTS_S
+        return report
 
     def _apply(self) -> None:
         self._setter.apply(self._wanted)
@@ -276,8 +280,7 @@ class ClockLoop:
                     break
             words[shared_page.SLEEPING] = 1
             requested = 0 if self._measuring.held else words[shared_page.TARGET]
-            pauses = setter.not_before_ns > now_ns
-            has_come = requested != target and not (pauses and requested)  # a reset does not wait for the pause
+            has_come = requested != target and setter.may_set(requested, now_ns)
         if has_come:
             words[shared_page.SLEEPING] = 0
         return not has_come

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pfo_fs.device.clocks.undo_note import UndoNote, clock_note, limit_note
+from pfo_fs.device.clocks.undo_note import SAME_W, UndoNote, clock_note, limit_note
 from pfo_fs.device.gpu.driver_errors import NEVER, Pauses, patiently
+from pfo_fs.device.gpu.interface import POWER_CAP
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError
 
@@ -26,8 +27,6 @@ UNDO_FOR_S = 120.0
 """After its trainer has ended, a clock process tries for two minutes to put all back; then a note tells the next."""
 
 LEFT_TO = "the next pfo-fs job on this GPU and host goes on, or `pfo-fs reset-clocks`"
-SAME_W = 0.5
-"""Power limits that differ by less are the same."""
 _FIRST_S, _LONGEST_S = 0.05, 10.0
 _SHOWS_WITHIN_NS = 1_000_000_000
 _LOOK_EVERY_NS = 50_000_000
@@ -177,7 +176,7 @@ class GpuUndo:
         self._gpu = gpu
         self.clock = Undo(
             "the default clocks",
-            clock_note(uuid),
+            clock_note("" if gpu.clock_backend == POWER_CAP else uuid),
             lambda _: gpu.reset_clocks(),
             lambda mhz: gpu.shows_clock(round(mhz)),
         )

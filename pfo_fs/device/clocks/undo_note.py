@@ -13,10 +13,15 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.ipc.process_end import is_stopped, start_of
 
+if TYPE_CHECKING:
+    from pfo_fs.device.gpu.interface import Gpu
+
+SAME_W = 0.5
+"""Power limits that differ by less are the same."""
 _MAX_BYTES = 4096
 MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
 
@@ -116,11 +121,25 @@ class UndoNote:
                 return Leftover(before, value, pid, began != "" and began == found["began"], earlier)
         return None
 
-    def write(self, before: float, value: float, earlier: float | None = None) -> None:
-        """Notes that `value` is about to be set, where `before` was in force before this process set `earlier`."""
+    def limit_before_w(self, gpu: Gpu) -> float:
+        """Returns the power limit that was in force before a process of this package has set one, in W.
+
+        Raises:
+            DeviceError: The GPU does not tell its power limit.
+        """
+        now_w, left, (lowest_w, highest_w) = gpu.power_limit_w(), self.leftover(), gpu.power_limit_range_w()
+        is_ours = left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w
+        return left.before if left is not None and is_ours else now_w
+
+    def write(self, before: float, value: float, earlier: float | None = None) -> bool:
+        """Notes that `value` is about to be set, where `before` was in force before this process set `earlier`.
+
+        Returns:
+            Whether the note could be written.
+        """
         with suppress(OSError):
             if not self._uuid:
-                return
+                return False
             path = os.path.join(next(iter(_folders()), None) or _new_folder(), self._name)
             pid = os.getpid()
             temporary = f"{path}.{pid}"
@@ -129,6 +148,8 @@ class UndoNote:
                 noted = {"before": before, "value": value, "earlier": earlier, "pid": pid, "began": start_of(pid)}
                 json.dump(noted, file)
             os.replace(temporary, path)
+            return True
+        return False
 
     def remove(self) -> None:
         """Removes the note, unless a process that still runs, other than this one, has written it."""

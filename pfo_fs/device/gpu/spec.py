@@ -15,7 +15,16 @@ from contextlib import suppress
 from importlib import import_module
 
 from pfo_fs.device.gpu.driver_errors import patiently
-from pfo_fs.device.gpu.interface import ClockBackend, DryRunGpu, Gpu, GpuPlace, MeasuresOnly, NoGpu, ReadThrough
+from pfo_fs.device.gpu.interface import (
+    POWER_CAP,
+    ClockBackend,
+    DryRunGpu,
+    Gpu,
+    GpuPlace,
+    MeasuresOnly,
+    NoGpu,
+    ReadThrough,
+)
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
@@ -34,8 +43,9 @@ def _sudo(place: GpuPlace, asked: bool) -> ClockBackend:
 _OPENED_BY: dict[str, Callable[[GpuPlace, bool], ClockBackend]] = {"zeusd": _zeusd, "sudo": _sudo}
 """Ways that go through another program, by the names of their modules, which are imported only then, because the clock
 process must start fast. Each is opened for a GPU, and told whether the user has asked for it by name."""
-NAMES = ("auto", "nvml", *_OPENED_BY, "none")
-"""What a user can ask for; `auto` tries the others in this order."""
+_WAYS = ("nvml", *_OPENED_BY, "none")
+NAMES = ("auto", *_WAYS, POWER_CAP)
+"""What a user can ask for; `auto` tries `_WAYS` in this order."""
 
 
 class BackedGpu(ReadThrough):
@@ -52,7 +62,7 @@ class BackedGpu(ReadThrough):
     def __init__(self, gpu: Gpu, choice: str) -> None:
         super().__init__(gpu)
         self.shows_clock = gpu.shows_clock  # in whatever way it was locked
-        self._ways = NAMES[1:] if choice == "auto" else (choice,)
+        self._ways = _WAYS if choice == "auto" else (choice,)
         self._asked = choice != "auto"
         self._chosen: ClockBackend | None = None
         self.clock_backend = "none"
@@ -167,8 +177,8 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, only `none` differs from the others,
-            as it sets no clocks.
+        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, all are alike but `none`, which sets
+            no clocks, and `power-cap`.
 
     Raises:
         DeviceError: `spec` does not name a GPU of this machine, the GPU cannot be opened, or there is no such way.
@@ -188,9 +198,13 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     elif kind == "nvml" and name:
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
-        gpu = BackedGpu(NvmlGpu(name), clock_backend)
+        gpu = BackedGpu(NvmlGpu(name), "auto" if clock_backend == POWER_CAP else clock_backend)
     else:
         raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
+    if clock_backend == POWER_CAP:
+        from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
+
+        gpu = PowerCapGpu(gpu)
     if os.environ.get("PFO_FS_DRY_RUN", "") not in ("", "0"):
         return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG") or None)
     return gpu
@@ -198,7 +212,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
 def load_all_ways() -> None:
     """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
-    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in _OPENED_BY))
+    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in (*_OPENED_BY, "power_cap")))
     for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
         with suppress(Exception):  # what cannot be imported cannot be used either
             import_module(name)
