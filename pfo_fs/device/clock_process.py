@@ -84,7 +84,7 @@ class ClockLoop:
         path = "" if why_clocks_stay else driver_file()
         self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
         self._latencies = latencies = LatencyModel(self._driver, dict(options.latencies_ns), top_mhz, options.tp_degree)
-        self._requests = ClockRequests(words, latencies)
+        self._requests = ClockRequests(words, latencies, round(2e9 * CAP_ACTS_S) if self._is_capped else 0)
         readings = Readings(words, top_mhz if not why_clocks_stay else 0)
 
         def clock_was_set(t_ns: int, mhz: int, waited_ns: int) -> None:

@@ -15,9 +15,9 @@ _LOOK_NS = 2_000_000
 
 
 class ClockRequests:
-    def __init__(self, words: memoryview, latencies: LatencyModel) -> None:
+    def __init__(self, words: memoryview, latencies: LatencyModel, pause_ns: int = 0) -> None:
         self._words = words
-        self._follower = ClockFollower(latencies)
+        self._follower = ClockFollower(latencies, pause_ns)
         self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # as `TURNS` names them, with the version of their slots
         self._progress = words[shared_page.PROGRESS]
         self._since_ns = self._lasted_ns = 0

@@ -523,9 +523,12 @@ def test_a_clock_stays_in_short_steps_though_pauses_scatter_by_more_than_a_longe
         assert number < 2 or plan.holds_ns(0)
 
 
-@pytest.mark.parametrize(("rest_ms", "stays"), [(20, True), (60, False)])
-def test_a_clock_stays_in_a_pause_that_is_too_short_for_the_default_clock_and_back(rest_ms: int, stays: bool) -> None:
+@pytest.mark.parametrize(("rest_ms", "pause_ms", "stays"), [(20, 0, True), (60, 0, False), (60, 80, True)])
+def test_a_clock_stays_in_a_pause_that_is_too_short_for_the_default_clock_and_back(
+    rest_ms: int, pause_ms: int, stays: bool
+) -> None:
     bench, plan = Bench(), plan_of([900] * 3)
+    bench.follower = ClockFollower(bench.latencies, pause_ms * MS)
     for _ in range(6):
         bench.step(plan, [lasting(20 * MS)] * 3, rest_ns=rest_ms * MS)
     assert (bench.requested_at(bench.now_ns) == 900) is stays
