@@ -41,11 +41,6 @@ def test_iterations_of_all_ranks_are_of_the_same_steps(firsts: list[int], left_o
     assert found == [result(rank, common) for rank in range(len(steps))]
 
 
-def test_results_of_an_older_release_have_no_steps_and_stay_as_they_are() -> None:
-    old = result(0, [5, 6]).model_copy(update={"iter_step": []})
-    assert taken(old, result(1, [6, 7])) == [old, result(1, [6, 7])]
-
-
 @pytest.mark.parametrize(
     "odd",
     [
@@ -59,9 +54,4 @@ def test_results_of_an_older_release_have_no_steps_and_stay_as_they_are() -> Non
 )
 def test_nothing_is_left_out_by_steps_that_cannot_be(odd: dict[str, object]) -> None:
     results = [result(0, [6, 7, 8]).model_copy(update=odd), result(1, [7, 8, 9])]
-    assert taken(*results) == results
-
-
-def test_nothing_is_left_out_where_hardly_a_step_is_common() -> None:
-    results = [result(0, [1, 2, 3, 4]), result(1, [4, 5, 6, 7])]
     assert taken(*results) == results
