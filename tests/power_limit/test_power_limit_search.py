@@ -12,7 +12,7 @@ from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 
 from pfo_fs import power_limit as pl
 from pfo_fs.device.simulated.physics import MODELS, GpuModel
-from pfo_fs.power_limit.selectors import Search, predict
+from pfo_fs.power_limit.selectors import Search
 
 SELECTORS: list[pl.OptimumSelector] = [
     pl.Energy(),
@@ -107,11 +107,6 @@ def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
         if kind != "full" and count > 4:
             steps = len(measured) * (warmup_steps + looking.window_steps)
             assert 2 * steps <= count * (warmup_steps + profile_steps)
-
-
-def test_a_prediction_far_beyond_strange_measurements_is_still_a_measurement() -> None:
-    known = [pl.PowerLimitMeasurement(power_limit=watts, time=time, energy=9) for watts, time in ((100, 1), (110, 9))]
-    assert all(found.time >= 1 for found in predict([100, 110, 900], known))
 
 
 def test_in_training_the_search_takes_half_the_steps_and_its_windows_count_in_full(
