@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from pfo_fs import power_limit as pl
 from pfo_fs.cli import app
 from pfo_fs.device.simulated.physics import A100
+from pfo_fs.errors import ConfigError
 
 
 @pytest.fixture
@@ -59,7 +60,6 @@ BENT = pl.profile_text(
         ("", ["--selector", "best"], 2, "'max-slowdown', 'energy', 'time', 'zeus-cost'"),
         ("", ["--selector", "max-slowdown"], 2, "needs --factor"),
         ("", ["--selector", "max-slowdown", "--factor", "0.9"], 2, "1.05 allows 5 %"),
-        ("", ["--selector", "max-slowdown", "--factor", "nan"], 2, "1.05 allows 5 %"),
         ("", ["--selector", "energy", "--factor", "1.1"], 2, "--factor belongs to --selector max-slowdown"),
         ("", ["--eta-knob", "2"], 2, "between 0 (time) and 1 (energy)"),
         ("", ["--world-size", "0"], 2, "1 or more"),
@@ -81,7 +81,7 @@ def test_wrong_options_and_profiles_end_with_a_message_that_tells_what_to_do(
         profile.write_text(text)
     done = CliRunner().invoke(app, ["power-limit", str(profile), *arguments])
     assert done.exit_code == code
-    assert message in " ".join(done.output.replace("│", " ").split())
+    assert message in " ".join(f"{done.output} {done.exception}".replace("│", " ").split())
 
 
 def test_the_loop_in_the_documentation_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +126,9 @@ def test_every_selector_chooses_as_zeuss(
         ("MaxSlowdownConstraint", {"factor": factor}),
     ):
         assert getattr(pl, name)(**arguments).select(ours) == getattr(zeus, name)(**arguments).select(theirs)
+
+
+@pytest.mark.parametrize("kind", [pl.ZeusCost, pl.MaxSlowdownConstraint])
+def test_no_number_is_no_argument_of_a_selector(kind: type[pl.ZeusCost] | type[pl.MaxSlowdownConstraint]) -> None:
+    with pytest.raises(ConfigError):
+        kind(float("nan"))

@@ -131,9 +131,9 @@ class Elsewhere(ours.OptimumSelector):
         return 117
 
 
-def failing(at: str, error: Exception = ZeroDivisionError("division by zero")) -> FakeMonitor:
+def failing(at: str, error: Exception | None = None) -> FakeMonitor:
     def fail(*_: object, **__: object) -> None:
-        raise error
+        raise error or ZeroDivisionError("division by zero")
 
     monitor = FakeMonitor([(0.0, 0.0)] * 9)
     if at:

@@ -44,7 +44,9 @@ class SudoBackend:
         reason = ""
         for options in (("-rgc",), ("-pl", "1.00")):  # sites may permit power limits alone
             try:
-                self._run("asking sudo for the permission", ["sudo", "-n", "-l", "nvidia-smi", *self._arguments(*options)])
+                self._run(
+                    "asking sudo for the permission", ["sudo", "-n", "-l", "nvidia-smi", *self._arguments(*options)]
+                )
                 return ""
             except DeviceError as error:
                 reason = reason or str(error)
