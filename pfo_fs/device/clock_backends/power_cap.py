@@ -35,7 +35,7 @@ class PowerCapGpu(ReadThrough):
     one that was in force before.
 
     What was in force before is in the note for the next process alone. So each process can put it back, and a limit
-    that somebody else has set meanwhile stays.
+    that another program has set meanwhile stays.
 
     Args:
         gpu: Reads, and sets power limits.
