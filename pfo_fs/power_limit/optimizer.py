@@ -64,18 +64,17 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         monitor: Measures time and energy of its GPUs: an `EnergyMonitor` or a `ZeusMonitor`. None for an
             `EnergyMonitor` of this process's current GPU, which is right if each GPU has a rank of its own.
         optimum_selector: Chooses the best level; `ZeusCost(0.5, world_size=<all GPUs>)` if None.
-        wait_steps: Number of steps before the first level is set.
-        warmup_steps: Number of steps between setting a level and measuring it.
-        profile_steps: Number of steps in which a level is measured.
-        pl_step: Watts between two limits, from the highest that the GPU accepts downwards. Without effect on clocks.
+        wait_steps, warmup_steps, profile_steps: Number of steps before the first level is set, between setting a level
+            and measuring it, and in which it is measured.
+        pl_step: Watts between two limits, from the highest that the GPU accepts downwards.
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
         shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without
             one, it cannot be switched off.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`selectors.py`).
-        knob: `power_limit`, or `clock`: a clock for all GPUs, which can lower power further, and acts faster.
-        clock_step: With `knob="clock"`: MHz between two clocks, at least.
+        knob: `power_limit`, or `clock`, which can lower power further, and acts faster.
+        clock_step: MHz between two clocks, at least.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
     Raises:
@@ -271,7 +270,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def on_train_begin(self) -> None:
-        """Drops an open window: training begins again, maybe after it has failed in the middle of a step."""
+        """Drops an open window: training may have failed in the middle of a step."""
         if not self._closed:
             self._drop_window()
 

@@ -29,12 +29,7 @@ class GpuRange(NamedTuple):
 
 
 class WindowReport(NamedTuple):
-    """Time and energy of a window on one rank.
-
-    Attributes:
-        problem: Why there is no measurement, now and later; empty if there is one.
-        dropped: Why there is none, if measuring again may help.
-    """
+    """Time and energy of a window on one rank, or why there are none: for good (`problem`), or not (`dropped`)."""
 
     time_s: float
     energy_j: float

@@ -51,11 +51,10 @@ class IterationTime(NamedTuple):
     """One iteration of one pipeline, as its first stage measured it.
 
     Attributes:
-        number: The number of the schedule in force.
+        number: That of the schedule in force; `turn`: which ranks follow it in that step, as in `Term`.
         span_s: Time from the iteration's begin to the end of its last instruction, in s: without waiting for other
             pipelines.
-        throttled: The reason, as text, why a GPU of the pipeline runs below its set clock; empty if none does.
-        turn: Which ranks follow the schedule in that step, as in `Term`.
+        throttled: Why a GPU of the pipeline runs below its set clock; empty if none does.
     """
 
     pipeline: int
@@ -194,11 +193,7 @@ class FrequencyScheduler(ABC):
 
     @classmethod  # noqa: B027  most schedulers have nothing to check
     def check_args(cls, **args: Any) -> None:
-        """Checks the scheduler's own arguments as far as possible without a job; called when a daemon starts.
-
-        Raises:
-            PlanError: An argument is invalid.
-        """
+        """Raises `PlanError` if an argument of the scheduler's own is invalid, as far as that shows without a job."""
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
         """Gives the policy what the ranks measured under the request in force.
@@ -240,7 +235,7 @@ class FrequencyScheduler(ABC):
         self.plan_inputs = plan_inputs
 
     def close(self) -> None:  # noqa: B027  most schedulers hold nothing
-        """Frees what the scheduler holds; called when the job has ended."""
+        """Frees what the scheduler holds."""
 
     def export_profile(self) -> str:
         """Returns what has been measured, as a profile CSV; empty if nothing was."""

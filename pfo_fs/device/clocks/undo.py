@@ -164,12 +164,7 @@ class Undo:
 
 
 class GpuUndo:
-    """What is to be put back on a GPU.
-
-    Attributes:
-        clock: The undo of the locked clock, in MHz.
-        limit: The undo of the power limit, in W.
-    """
+    """What is to be put back on a GPU: the locked clock, in MHz, and the power limit, in W."""
 
     def __init__(self, gpu: Gpu) -> None:
         uuid = "" if gpu.clock_backend == "dry run" else gpu.uuid  # a dry run has no notes: it finishes nothing
