@@ -75,8 +75,7 @@ class FrequencyScheduler(ABC):
 
     Attributes:
         watches_iteration_times: Whether the class needs `assess` to be called with iteration times.
-        orders: Instructions of each rank in the order of an iteration, as soon as they are known; the coordinator sets
-            it before it calls `observe`.
+        orders: Instructions of each rank in the order of an iteration, known before `observe` is called.
         plan_inputs: What schedules depend on besides results: target and stragglers.
     """
 
@@ -123,19 +122,17 @@ class FrequencyScheduler(ABC):
         """
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        """Returns the request that `_run` yielded last, adapted to the present plan inputs.
+        """Returns the request that `_run` yielded last; adapted to plan inputs, if schedules depend on them.
 
-        A policy overrides this if its schedules depend on `plan_inputs`. It is called often, so it must be fast and
-        return the same list of schedules while nothing has changed.
+        It is called often, so it must be fast and return the same list of schedules while nothing has changed.
         """
         return yielded
 
     def request(self) -> ScheduleRequest:
-        """Returns what the policy asks for now.
+        """Returns what the policy asks for now, with the revision of the last call if nothing has to be published.
 
-        Its revision is that of the last call if nothing has to be published: if schedules and purpose are the same, no
-        new measuring window was asked for, and the plan inputs have the same remeasure epoch (a number that rises when
-        the plan is to be measured again).
+        That is so if schedules and purpose are the same, no new measuring window was asked for, and the plan inputs
+        have the same remeasure epoch (a number that rises when the plan is to be measured again).
 
         Raises:
             PlanError: The generator ended before its first `yield`, or yielded something else than a request.
@@ -196,18 +193,13 @@ class FrequencyScheduler(ABC):
         """Raises `PlanError` if an argument of the scheduler's own is invalid, as far as that shows without a job."""
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        """Gives the policy what the ranks measured under the request in force.
+        """Gives the policy what the ranks measured under the request in force, unless the scheduler is done.
 
-        Results come from files that other users can write to. Those that cannot be true (of a rank that the job does
-        not have, or with a time that is negative or not a number) are left out. Does nothing once the scheduler is
-        done.
-
-        Args:
-            profiling_results: One per rank, in any order. A rank whose measurement is unusable may be missing.
+        Results come from files that other users can write to: those that cannot be true are left out. They come in any
+        order, and not always of all ranks.
 
         Raises:
-            PlanError: `request` was never called, so that no request belongs to these results; or the generator
-                yielded something else than a request.
+            PlanError: `request` was never called, or the generator yielded something else than a request.
         """
         if self._generator is None:
             raise PlanError(
@@ -246,12 +238,9 @@ class FrequencyScheduler(ABC):
         return {}
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Returns the plan inputs that follow from the iterations that have ended since the last call.
+        """Returns the plan inputs that follow from the iterations of all pipelines since the last call, in order.
 
         These calls are not replayed: a new daemon begins without them. They must not change the schedules.
-
-        Args:
-            iteration_times: Iterations of all pipelines, in the order of their steps.
         """
         return self.plan_inputs
 

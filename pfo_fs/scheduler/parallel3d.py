@@ -56,12 +56,7 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
 
 
 class StageAdapter(FrequencyScheduler):
-    """Translates between a job and a policy with one rank per stage; made by `make_3d_parallel`.
-
-    Attributes:
-        stage_policy: The class of that policy.
-        inner: The policy.
-    """
+    """Translates between a job and `inner`, a policy with one rank per stage; made by `make_3d_parallel`."""
 
     stage_policy: ClassVar[type[FrequencyScheduler]]
 
@@ -203,12 +198,8 @@ def stage_results(
 ) -> list[ProfilingResult]:
     """Returns one result per stage: the largest of the times (s), the sum of energies (J) and powers (W) of its ranks.
 
-    Lists are combined element by element, over iterations and over micro-batches. If ranks report lists of different
-    lengths, the part that all of them have counts; so do the instructions and clocks that all of them report. A stage
-    without any result is left out.
-
-    Args:
-        results: Results of the job's ranks, one per rank.
+    Lists are combined element by element, over iterations and over micro-batches, as far as all ranks of the stage have
+    them; so are instructions and clocks. A stage without any result is left out.
     """
     by_stage: list[list[ProfilingResult]] = [[] for _ in range(pp_degree)]
     for result in results:

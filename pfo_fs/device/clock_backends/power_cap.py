@@ -65,11 +65,10 @@ class PowerCapGpu(ReadThrough):
         return "" if self.supported_clocks_mhz() else "the GPU offers no clocks"
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Sets the limit for a clock.
+        """Sets the limit for a clock, if a note of the one before can be left: it would stay if this process is killed.
 
         Raises:
-            DeviceError: The limit is refused, or no note of the one before can be left, without which it would stay in
-                force if this process is killed.
+            DeviceError: It cannot, or the limit is refused.
         """
         before_w, now_w = self._note.limit_before_w(self), self.power_limit_w()
         top_mhz, lowest_w = max(self.supported_clocks_mhz()), self.power_limit_range_w()[0]

@@ -36,11 +36,7 @@ class PowerLimits:
     or `{"error": "...", "passes": true}`, with a text for the log, and whether trying again may help. An answer has the
     "id" of its request. A line without an id is not an answer: it reports that no more limits are set, and why.
 
-    Args:
-        report_to: Reports to a helper from now on, by its address, the rank, and the job's token.
-
-    Attributes:
-        undo: Restores the limit, and knows whether that is owed.
+    `undo` restores the limit, and knows whether that is owed.
     """
 
     def __init__(

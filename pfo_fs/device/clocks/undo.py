@@ -242,9 +242,9 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
     """Resets what an ended job has left on a GPU, until that is verified; returns what could not be done, or ''.
 
     Args:
-        for_s: The longest time, in s; attempts that hang take longer.
+        for_s: The longest time; attempts that hang take longer.
         locked_mhz: The clock at which it may be locked; 0 if it is not known.
-        power_limit_w: The power limit to set, in W; None: what a note says, if that limit is still in force.
+        power_limit_w: The power limit to set; None: what a note says, if that limit is still in force.
     """
     undo = GpuUndo(gpu)
     undo.clock.owe(locked_mhz)
@@ -258,8 +258,7 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
 def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None = None) -> str:
     """Puts back what a clock process that has died has left on its GPU; returns why that is not done, or ''.
 
-    Args:
-        power_limit_w: The power limit that was in force before it, in W; None: what its note says.
+    `power_limit_w` was in force before it; None: what its note says.
     """
     backend = options.clock_backend
     try:

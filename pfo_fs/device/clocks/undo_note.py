@@ -69,13 +69,12 @@ def _is_own(folder: str) -> bool:
 
 
 class Leftover(NamedTuple):
-    """What a clock process has set.
+    """What a clock process has set, in W or MHz.
 
     Attributes:
-        before: The value before, in W or MHz; 0 MHz is the driver's default.
-        value: The value that it has set, or was about to set.
+        before: The value before; 0 MHz is the driver's default.
+        value: The value that it has set, or was about to set; `earlier` is in force if it was killed just before.
         in_use: Whether that clock process still runs on this host; it will then undo it itself.
-        earlier: The value that it had set before that, which is in force if it was killed in between.
     """
 
     before: float
@@ -85,11 +84,7 @@ class Leftover(NamedTuple):
     earlier: float | None = None
 
     def is_of(self, value: float, same: float) -> bool:
-        """Whether this clock process may have left a value that is in force now.
-
-        Args:
-            same: Values that differ by at most this are the same.
-        """
+        """Whether this clock process may have left a value that is in force now, give or take `same`."""
         return any(abs(own - value) <= same for own in (self.value, self.earlier) if own is not None)
 
     @property
@@ -132,11 +127,7 @@ class UndoNote:
         return left.before if left is not None and is_ours else now_w
 
     def write(self, before: float, value: float, earlier: float | None = None) -> bool:
-        """Notes that `value` is about to be set, where `before` was in force before this process set `earlier`.
-
-        Returns:
-            Whether the note could be written.
-        """
+        """Notes that `value` is about to be set, after `earlier`, where `before` was in force; returns if it could."""
         with suppress(OSError):
             if not self._uuid:
                 return False
