@@ -17,9 +17,9 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
-from pfo_fs.device.gpu.interface import ClockBackend, GpuPlace
+from pfo_fs.device.gpu.interface import POWER_CAP, ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
-from pfo_fs.device.gpu.spec import BackedGpu
+from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 WaitFor = Callable[..., Any]
@@ -226,6 +226,21 @@ def test_a_power_limit_that_is_the_first_change_chooses_without_a_reset_of_the_c
     gpu.close()
 
 
+def test_a_limit_in_place_of_a_clock_goes_the_first_way_that_works(
+    nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PFO_FS_RUN_DIR", str(tmp_path))
+    gpu = open_gpu(f"nvml:{UUIDS[GPU]}", POWER_CAP)
+    assert gpu.try_reset() == ""
+    gpu.lock_clock_mhz(705)
+    assert [(call, values["power_limit_mw"]) for _, call, values in zeusd.done] == [
+        ("set_power_limit", 400_000),
+        ("set_power_limit", 240_000),
+    ]
+    assert nvml.locked == []
+    gpu.close()
+
+
 def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
     gpu = gpu_with("auto")
     why = gpu.try_reset()
@@ -380,6 +395,15 @@ def test_sudo_that_asks_for_a_password_is_a_missing_permission_with_the_remedy(s
     assert "a password is required" in backend.why_not()
     assert "sudoers" in backend.why_not()
     with pytest.raises(DevicePermissionError, match="900 MHz"):
+        backend.lock_clock_mhz(900)
+
+
+def test_sudo_that_permits_power_limits_alone_sets_them(sudo: Sudo) -> None:
+    (sudo.folder / "refuses-clocks").touch()
+    backend = SudoBackend(PLACE, asked=True)
+    assert backend.why_not() == ""
+    backend.set_power_limit_w(200)
+    with pytest.raises(DevicePermissionError):
         backend.lock_clock_mhz(900)
 
 
