@@ -223,20 +223,18 @@ def stage_results(
 def _combine_powers(lists: Sequence[Sequence[InstructionPower]]) -> list[InstructionPower]:
     """Returns the powers of all GPUs of a stage together; their errors are independent of each other."""
     by_rank = [{(power.instruction, power.frequency): power for power in powers} for powers in lists]
-    combined = []
-    for instruction, mhz in by_rank[0]:
-        group = [powers[instruction, mhz] for powers in by_rank if (instruction, mhz) in powers]
-        if len(group) == len(by_rank):
-            combined.append(
-                InstructionPower(
-                    instruction=instruction,
-                    frequency=mhz,
-                    power=sum(power.power for power in group),
-                    error=math.hypot(*(power.error for power in group)),
-                    seconds=max(power.seconds for power in group),
-                )
-            )
-    return combined
+    groups = [[powers.get(key) for powers in by_rank] for key in by_rank[0]]
+    return [
+        known[0].model_copy(
+            update={
+                "power": sum(power.power for power in known),
+                "error": math.hypot(*(power.error for power in known)),
+                "seconds": max(power.seconds for power in known),
+            }
+        )
+        for group in groups
+        if len(known := [power for power in group if power is not None]) == len(by_rank)
+    ]
 
 
 def _combine(lists: Sequence[Sequence[float]], combine: _Combine) -> list[float]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pfo_fs.device.clocks.undo_note import SAME_W, limit_note
 from pfo_fs.device.gpu.driver_errors import patiently
-from pfo_fs.device.gpu.interface import POWER_CAP, Gpu, ReadThrough
+from pfo_fs.device.gpu.interface import POWER_CAP, POWER_LIMIT, Gpu, ReadThrough
 from pfo_fs.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PowerCapGpu(ReadThrough):
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__(gpu)
-        self.set_power_limit_w = gpu.set_power_limit_w
+        self.set_power_limit_w, self.throttled = gpu.set_power_limit_w, self._throttled
         self._note = limit_note(gpu.uuid)
         self._full_w: float | None = None
 
@@ -55,6 +55,10 @@ class PowerCapGpu(ReadThrough):
         full = [power for power in powers if power.instruction and power.frequency in (0, top_mhz)]
         if self._full_w is None and full and all(power.error <= _SURE * power.power for power in full):
             self._full_w = sum(power.power * power.seconds for power in full) / sum(power.seconds for power in full)
+
+    def _throttled(self) -> str:
+        """What else holds the clock back: a power limit is what was asked for."""
+        return ", ".join(reason for reason in self._gpu.throttled().split(", ") if reason != POWER_LIMIT)
 
     def try_reset(self) -> str:
         """Sets the limit in force once more, to try the permission; returns why clocks cannot be set, or ''."""

@@ -14,6 +14,8 @@ from pfo_fs.errors import DeviceError, DevicePermissionError
 
 POWER_CAP = "power-cap"
 """The way in which a clock is a power limit (`clock_backends/power_cap.py`): imprecise, late, and changed rarely."""
+POWER_LIMIT = "power limit"
+"""What `throttled` says of a GPU at its power limit."""
 CAP_ACTS_S = 0.5
 """A power limit acts within half a second; power may be above it until then. A limit below the one in force is set only
 when the last one has acted."""

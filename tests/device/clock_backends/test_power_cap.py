@@ -73,6 +73,12 @@ def test_a_limit_never_rises_above_that_of_before_and_what_others_have_set_meanw
     assert not list(sim_dir.glob("power-limit-*"))
 
 
+def test_a_gpu_at_its_limit_is_not_held_back_but_one_that_is_too_hot_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told, means in (("power limit", ""), ("power limit, thermal slowdown", "thermal slowdown")):
+        monkeypatch.setattr(SimulatedGpu, "throttled", lambda _, told=told: told)
+        assert open_gpu("simulated:a", POWER_CAP).throttled() == means
+
+
 def test_without_a_note_for_the_next_process_no_limit_is_set(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(sim_dir / "missing" / "folder"))
     with pytest.raises(DeviceError, match="PFO_FS_RUN_DIR"):
