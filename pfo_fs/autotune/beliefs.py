@@ -75,6 +75,7 @@ class Beliefs:
         self.trials: dict[ClockPlan, Trial] = {}
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
+        self._capped_late_s = 0.0  # where power limits stand for clocks: when they act
         self.slow_pipelines: frozenset[int] = frozenset()
         self._curves: Curves | None = None
 
@@ -82,7 +83,8 @@ class Beliefs:
         """For how many steps each turn lasts: for two where clocks act late; energies need a step that counts, too."""
         costs = self.switching
         late_s = 0.0 if costs is None else costs.latency_s + costs.driver_time_s
-        return block_of(float(self.windows[-1].step_s.mean()), late_s, LEAST_BLOCK_S if for_energy else 0.0)
+        least_s = LEAST_BLOCK_S if for_energy else self._capped_late_s
+        return block_of(float(self.windows[-1].step_s.mean()), late_s, least_s)
 
     def trial_steps(self) -> int:
         """For how many steps a plan is tried at first: two rounds of turns."""
@@ -108,6 +110,9 @@ class Beliefs:
         taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
             self.switching = measured_switching(taken, self.layout.rank_infos)
+            reports = [result.switching for result in taken if result.switching is not None]
+            late_s = (report.latency_s or 0.0 for report in reports if report.mode == "launch")
+            self._capped_late_s = max(late_s, default=0.0)
         if not self.layout.one_pipeline():
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, turns)

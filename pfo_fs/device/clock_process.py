@@ -36,7 +36,7 @@ from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.clocks.own_process import Stops, has_ended, raise_priority
 from pfo_fs.device.clocks.power_limits import SAYS, PowerLimits
 from pfo_fs.device.clocks.undo import LEFT_TO, UNDO_FOR_S, GpuUndo, reset_left_by
-from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.interface import CAP_ACTS_S, POWER_CAP, Gpu
 from pfo_fs.device.gpu.spec import open_to_set
 from pfo_fs.device.metering.measuring import Measuring
 from pfo_fs.device.metering.reporter import Reporter
@@ -75,12 +75,13 @@ class ClockLoop:
         output: OwnOutput | None = None,
     ) -> None:
         self._output = output
+        self._is_capped = gpu.clock_backend == POWER_CAP
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
         self._words = words = shared.words
         path = "" if why_clocks_stay else driver_file()
         self._driver = HostDriver(path, options.call_ns, options.max_clock_calls_per_s)
         self._latencies = LatencyModel(self._driver, dict(options.latencies_ns), top_mhz, options.tp_degree)
-        self._requests = ClockRequests(words, self._latencies)
+        self._requests = ClockRequests(words, self._latencies, round(2e9 * CAP_ACTS_S) if self._is_capped else 0)
         self._undo = GpuUndo(gpu)
         self._setter = ClockSetter(
             gpu, words, self._undo.clock, self._clock_was_set, why_clocks_stay=why_clocks_stay, driver=self._driver
@@ -153,9 +154,12 @@ class ClockLoop:
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
         if not self._setter.controls:
             return None
-        mode = "device" if self._requests.follows else "launch"
+        mode = "device" if self._requests.follows and not self._is_capped else "launch"
         ahead_us = self._words[shared_page.LEAD_US]
-        return self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
+        report = self._latencies.switching(mode, None if ahead_us < 0 else ahead_us / 1e6, each_clock=each_clock)
+        if self._is_capped:
+            report["latency_s"] = CAP_ACTS_S
+        return report
 
     def _apply(self) -> None:
         self._setter.apply(self._wanted)
@@ -256,8 +260,7 @@ class ClockLoop:
                     break
             words[shared_page.SLEEPING] = 1
             requested = 0 if self._measuring.held else words[shared_page.TARGET]
-            pauses = setter.not_before_ns > now_ns
-            has_come = requested != target and not (pauses and requested)  # a reset does not wait for the pause
+            has_come = requested != target and setter.may_set(requested, now_ns)
         if has_come:
             words[shared_page.SLEEPING] = 0
         return not has_come

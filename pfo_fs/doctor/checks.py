@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
-from pfo_fs.device.clocks.undo import SAME_W, reset_left
-from pfo_fs.device.clocks.undo_note import Leftover, clock_note, limit_note
+from pfo_fs.device.clocks.undo import reset_left
+from pfo_fs.device.clocks.undo_note import SAME_W, Leftover, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
 from pfo_fs.device.gpu.interface import Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu

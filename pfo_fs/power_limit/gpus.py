@@ -21,11 +21,7 @@ Answer = dict[str, Any]
 
 
 class Levels(NamedTuple):
-    """The levels that a GPU accepts.
-
-    Attributes:
-        offered: All of them, highest first; empty if each whole number in between is accepted.
-    """
+    """The levels that a GPU accepts; `offered`: all of them, highest first, or empty: each number in between."""
 
     lowest: float
     highest: float
@@ -138,11 +134,10 @@ class KnobGpu:
         self._send({"ask": "report", "to": helper, "rank": rank, "token": token})
 
     def leave(self) -> None:
-        """Lets the clock process restore the level and end, without waiting for that."""
+        """Lets the clock process restore the level and end; `close` also waits for that."""
         self.clocks.leave()
 
     def close(self, within_s: float = ANSWER_WITHIN_S) -> None:
-        """Lets the clock process restore the level and end, and waits for that, in s."""
         self.clocks.close(within_s)
 
     def _request(self, request: Answer) -> None:
@@ -208,7 +203,7 @@ def read_energies(gpus: Sequence[KnobGpu]) -> list[EnergyReading]:
 
 
 def close_all(gpus: Sequence[KnobGpu]) -> None:
-    """Closes all GPUs at the same time, in the time of the slowest."""
+    """Closes all GPUs at the same time."""
     for gpu in gpus:
         gpu.leave()
     deadline_s = time.monotonic() + ANSWER_WITHIN_S

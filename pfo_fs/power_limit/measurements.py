@@ -32,11 +32,9 @@ Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
 
 
 class KnobMeasurement(BaseModel):
-    """What `profile_steps` steps take at one level, on all GPUs of the job; the level's field has the knob's name.
+    """What `profile_steps` steps take at one level, in J on all GPUs, and in s on the slowest one.
 
-    Attributes:
-        energy: The energy in J, summed over the GPUs.
-        time: The time of the slowest GPU, in s.
+    The level's field has the knob's name.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

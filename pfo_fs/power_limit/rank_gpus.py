@@ -29,12 +29,7 @@ class GpuRange(NamedTuple):
 
 
 class WindowReport(NamedTuple):
-    """Time and energy of a window on one rank.
-
-    Attributes:
-        problem: Why there is no measurement, now and later; empty if there is one.
-        dropped: Why there is none, if measuring again may help.
-    """
+    """Time and energy of a window on one rank, or why there are none: for good (`problem`), or not (`dropped`)."""
 
     time_s: float
     energy_j: float
@@ -65,7 +60,7 @@ class RankGpus:
         self._troubled = False  # the level that was requested last could not be set
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._is_off = False
-        self._wanted: int | None = None  # the level to set when the job is switched on again
+        self._wanted: int | None = None
 
     def ranges(self) -> list[GpuRange]:
         """Returns the levels of each GPU on which one can be set."""
@@ -83,27 +78,24 @@ class RankGpus:
         A level that could not be set is requested again after growing pauses.
         """
         self._wanted = level
-        if level != self._level and not (self._troubled and time.monotonic_ns() < self._pauses.due_ns):
-            self._request(level)
-
-    def _request(self, level: int) -> None:
-        if self._is_off:
-            return  # `hold` requests it when the job is switched on again
-        self._level, self._troubled = level, False
-        for gpu in self.gpus:
-            gpu.set_level(level)
+        self._follow()
 
     def hold(self, off: bool) -> None:
         """Has the earlier levels restored while the job is switched off, and the wanted one set after that."""
-        if off == self._is_off:
+        if off != self._is_off:
+            self._is_off, self._dropped = off, _SWITCHED_OFF
+            self._follow()
+
+    def _follow(self) -> None:
+        level = None if self._is_off else self._wanted
+        if level == self._level or (self._troubled and time.monotonic_ns() < self._pauses.due_ns):
             return
-        self._is_off, self._dropped = off, _SWITCHED_OFF
-        if off:
-            self._level = None
-            for gpu in self.gpus:
+        self._level, self._troubled = level, False
+        for gpu in self.gpus:
+            if level is None:
                 gpu.restore()
-        elif self._wanted is not None:
-            self.set_level(self._wanted)
+            else:
+                gpu.set_level(level)
 
     def restore(self) -> None:
         """Restores the levels that were in force before, and waits a few seconds for that."""
@@ -133,8 +125,8 @@ class RankGpus:
 
     def begin_window(self, level: int) -> None:
         """Waits until the level is in force, and begins to measure."""
-        if level != self._level:
-            self._request(level)
+        self._troubled = False  # it does not wait for the pause
+        self.set_level(level)
         self._dropped = _SWITCHED_OFF if self._is_off else ""
         settle_all(self.gpus)
         self.check()

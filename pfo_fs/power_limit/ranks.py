@@ -89,13 +89,7 @@ class RankGroup(Collectives):
 
 
 class LevelAgreement(NamedTuple):
-    """The result of the agreement.
-
-    Attributes:
-        levels: The levels to choose from, highest first; empty if there is a problem.
-        bounds: The lowest and the highest level that the GPUs accept.
-        problem: Why levels cannot be set on all ranks; empty if they can.
-    """
+    """The levels to choose from, highest first, within the GPUs' bounds; or why they cannot be set on all ranks."""
 
     levels: Sequence[int] = ()
     gpu_names: Sequence[str] = ()

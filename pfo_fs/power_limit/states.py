@@ -25,11 +25,7 @@ _LEAST = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 1, "pl_step": 1, 
 
 
 def check_numbers(given: Mapping[str, Any]) -> None:
-    """Checks the arguments for which Zeus's class raises a ValueError, by name.
-
-    Raises:
-        InvalidArgument: A number is too low.
-    """
+    """Raises `InvalidArgument` where Zeus's class raises a ValueError: a number is too low."""
     for name, least in _LEAST.items():
         value = given.get(name, least)
         if isinstance(value, Real) and not float(value) >= least:
@@ -37,11 +33,7 @@ def check_numbers(given: Mapping[str, Any]) -> None:
 
 
 def check_others(given: Mapping[str, Any]) -> None:
-    """Checks the other arguments, by name; what is not given is valid.
-
-    Raises:
-        ConfigError: An argument is not valid.
-    """
+    """Raises `ConfigError` if another argument is not valid; what is not given is."""
     for name in _LEAST:
         if not isinstance(given.get(name, 1), Integral):
             raise ConfigError(f"{name} is {given[name]!r}; give a whole number")

@@ -51,11 +51,10 @@ class IterationTime(NamedTuple):
     """One iteration of one pipeline, as its first stage measured it.
 
     Attributes:
-        number: The number of the schedule in force.
+        number: That of the schedule in force; `turn`: which ranks follow it in that step, as in `Term`.
         span_s: Time from the iteration's begin to the end of its last instruction, in s: without waiting for other
             pipelines.
-        throttled: The reason, as text, why a GPU of the pipeline runs below its set clock; empty if none does.
-        turn: Which ranks follow the schedule in that step, as in `Term`.
+        throttled: Why a GPU of the pipeline runs below its set clock; empty if none does.
     """
 
     pipeline: int
@@ -76,8 +75,7 @@ class FrequencyScheduler(ABC):
 
     Attributes:
         watches_iteration_times: Whether the class needs `assess` to be called with iteration times.
-        orders: Instructions of each rank in the order of an iteration, as soon as they are known; the coordinator sets
-            it before it calls `observe`.
+        orders: Instructions of each rank in the order of an iteration, known before `observe` is called.
         plan_inputs: What schedules depend on besides results: target and stragglers.
     """
 
@@ -124,19 +122,17 @@ class FrequencyScheduler(ABC):
         """
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        """Returns the request that `_run` yielded last, adapted to the present plan inputs.
+        """Returns the request that `_run` yielded last; adapted to plan inputs, if schedules depend on them.
 
-        A policy overrides this if its schedules depend on `plan_inputs`. It is called often, so it must be fast and
-        return the same list of schedules while nothing has changed.
+        It is called often, so it must be fast and return the same list of schedules while nothing has changed.
         """
         return yielded
 
     def request(self) -> ScheduleRequest:
-        """Returns what the policy asks for now.
+        """Returns what the policy asks for now, with the revision of the last call if nothing has to be published.
 
-        Its revision is that of the last call if nothing has to be published: if schedules and purpose are the same, no
-        new measuring window was asked for, and the plan inputs have the same remeasure epoch (a number that rises when
-        the plan is to be measured again).
+        That is so if schedules and purpose are the same, no new measuring window was asked for, and the plan inputs
+        have the same remeasure epoch (a number that rises when the plan is to be measured again).
 
         Raises:
             PlanError: The generator ended before its first `yield`, or yielded something else than a request.
@@ -194,25 +190,16 @@ class FrequencyScheduler(ABC):
 
     @classmethod  # noqa: B027  most schedulers have nothing to check
     def check_args(cls, **args: Any) -> None:
-        """Checks the scheduler's own arguments as far as possible without a job; called when a daemon starts.
-
-        Raises:
-            PlanError: An argument is invalid.
-        """
+        """Raises `PlanError` if an argument of the scheduler's own is invalid, as far as that shows without a job."""
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        """Gives the policy what the ranks measured under the request in force.
+        """Gives the policy what the ranks measured under the request in force, unless the scheduler is done.
 
-        Results come from files that other users can write to. Those that cannot be true (of a rank that the job does
-        not have, or with a time that is negative or not a number) are left out. Does nothing once the scheduler is
-        done.
-
-        Args:
-            profiling_results: One per rank, in any order. A rank whose measurement is unusable may be missing.
+        Results come from files that other users can write to: those that cannot be true are left out. They come in any
+        order, and not always of all ranks.
 
         Raises:
-            PlanError: `request` was never called, so that no request belongs to these results; or the generator
-                yielded something else than a request.
+            PlanError: `request` was never called, or the generator yielded something else than a request.
         """
         if self._generator is None:
             raise PlanError(
@@ -240,7 +227,7 @@ class FrequencyScheduler(ABC):
         self.plan_inputs = plan_inputs
 
     def close(self) -> None:  # noqa: B027  most schedulers hold nothing
-        """Frees what the scheduler holds; called when the job has ended."""
+        """Frees what the scheduler holds."""
 
     def export_profile(self) -> str:
         """Returns what has been measured, as a profile CSV; empty if nothing was."""
@@ -251,12 +238,9 @@ class FrequencyScheduler(ABC):
         return {}
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Returns the plan inputs that follow from the iterations that have ended since the last call.
+        """Returns the plan inputs that follow from the iterations of all pipelines since the last call, in order.
 
         These calls are not replayed: a new daemon begins without them. They must not change the schedules.
-
-        Args:
-            iteration_times: Iterations of all pipelines, in the order of their steps.
         """
         return self.plan_inputs
 

@@ -56,12 +56,7 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
 
 
 class StageAdapter(FrequencyScheduler):
-    """Translates between a job and a policy with one rank per stage; made by `make_3d_parallel`.
-
-    Attributes:
-        stage_policy: The class of that policy.
-        inner: The policy.
-    """
+    """Translates between a job and `inner`, a policy with one rank per stage; made by `make_3d_parallel`."""
 
     stage_policy: ClassVar[type[FrequencyScheduler]]
 
@@ -203,12 +198,8 @@ def stage_results(
 ) -> list[ProfilingResult]:
     """Returns one result per stage: the largest of the times (s), the sum of energies (J) and powers (W) of its ranks.
 
-    Lists are combined element by element, over iterations and over micro-batches. If ranks report lists of different
-    lengths, the part that all of them have counts; so do the instructions and clocks that all of them report. A stage
-    without any result is left out.
-
-    Args:
-        results: Results of the job's ranks, one per rank.
+    Lists are combined element by element, over iterations and over micro-batches, as far as all ranks of the stage have
+    them; so are instructions and clocks. A stage without any result is left out.
     """
     by_stage: list[list[ProfilingResult]] = [[] for _ in range(pp_degree)]
     for result in results:
@@ -232,20 +223,18 @@ def stage_results(
 def _combine_powers(lists: Sequence[Sequence[InstructionPower]]) -> list[InstructionPower]:
     """Returns the powers of all GPUs of a stage together; their errors are independent of each other."""
     by_rank = [{(power.instruction, power.frequency): power for power in powers} for powers in lists]
-    combined = []
-    for instruction, mhz in by_rank[0]:
-        group = [powers[instruction, mhz] for powers in by_rank if (instruction, mhz) in powers]
-        if len(group) == len(by_rank):
-            combined.append(
-                InstructionPower(
-                    instruction=instruction,
-                    frequency=mhz,
-                    power=sum(power.power for power in group),
-                    error=math.hypot(*(power.error for power in group)),
-                    seconds=max(power.seconds for power in group),
-                )
-            )
-    return combined
+    groups = [[powers.get(key) for powers in by_rank] for key in by_rank[0]]
+    return [
+        known[0].model_copy(
+            update={
+                "power": sum(power.power for power in known),
+                "error": math.hypot(*(power.error for power in known)),
+                "seconds": max(power.seconds for power in known),
+            }
+        )
+        for group in groups
+        if len(known := [power for power in group if power is not None]) == len(by_rank)
+    ]
 
 
 def _combine(lists: Sequence[Sequence[float]], combine: _Combine) -> list[float]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.gpu.interface import POWER_CAP
 from pfo_fs.device.shared_page import RECENT_TURNS, decided_mhz
 from pfo_fs.errors import ConfigError
 from pfo_fs.guard import reason_of
@@ -165,6 +166,8 @@ def join_loads(
     mine = clocks.message
     if not mine and job.parts.switching.mode == "launch":
         mine = f"clocks cannot follow the device here ({job.parts.switching.note or 'switching=launch'})"
+    if clocks.info.clock_backend == POWER_CAP:
+        mine = f"clocks change in each step, and a power limit acts too late for that (clock_backend={POWER_CAP})"
     if not 0 <= lost_time < 1:
         mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"
     if orders and len(orders) != dims.pp_degree:

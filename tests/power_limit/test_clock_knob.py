@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 from power_limit_fakes import FakeMonitor, limits_set, make_optimizer
-from typer.testing import CliRunner
 
 from pfo_fs import power_limit as pl
-from pfo_fs.cli import app
-from pfo_fs.power_limit.measurements import ClockMeasurement
-from pfo_fs.power_limit.ranks import spaced_clocks
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -96,28 +92,6 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
     assert said == [f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"]
     if fault != "permission":
         assert clocks_set(sim_dir)[-1] == 0
-
-
-def test_clocks_are_at_least_a_step_apart_and_above_a_third_of_the_highest() -> None:
-    assert spaced_clocks([1410, 1395, 1380, 1200, 1190, 480, 450], 20) == [1410, 1380, 1200, 480]
-
-
-def test_zeus_cost_of_clocks_takes_the_power_at_the_highest_one() -> None:
-    measured = [
-        ClockMeasurement(clock=c, energy=e, time=t) for c, e, t in ((1400, 400, 1), (1000, 300, 1.2), (700, 290, 1.8))
-    ]
-    assert pl.ZeusCost(0.5).select(measured) == 1000, "0.5 * 300 + 0.5 * 400 * 1.2 = 390, against 400 and 505"
-
-
-def test_the_command_names_knob_and_unit(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(pl.profile_text([ClockMeasurement(clock=c, energy=c, time=1) for c in (1410, 900)]))
-    done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy"])
-    assert "Energy(): 900 MHz" in done.output
-    assert "clock MHz" in done.output
-    done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy", "--json"])
-    answer = json.loads(done.stdout)
-    assert (answer["knob"], answer["unit"], answer["clock"]) == ("clock", "MHz", 900)
 
 
 # ---- what is left out of a window

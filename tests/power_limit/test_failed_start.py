@@ -37,7 +37,6 @@ def train(optimizer: Any, steps: int = 12) -> None:
         {"knob": "voltage"},
         {"profile_path": 5},
         {"pl_step": "wide"},
-        {"search": None},
         {"optimum_selector": Energy},
         {"device_id": 0},
     ],

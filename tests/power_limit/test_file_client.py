@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import secrets
 import signal
 from collections.abc import Callable
@@ -92,18 +91,6 @@ def test_a_profile_that_is_malformed_or_anothers_is_an_error_that_names_the_plac
     with pytest.raises(PlanError, match=words):
         make(monkeypatch, profile_path=path, strict=True)
     assert path.read_text() == text
-
-
-@pytest.mark.parametrize("size", [10, 3 << 20])
-def test_a_file_that_is_not_a_profile_is_an_error_and_is_not_changed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
-) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(random.Random(0).randbytes(size))
-    content = path.read_bytes()
-    with pytest.raises(PlanError, match=r"model\.safetensors is"):
-        make(monkeypatch, profile_path=path, strict=True)
-    assert path.read_bytes() == content
 
 
 def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

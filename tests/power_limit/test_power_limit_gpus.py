@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import secrets
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from power_limit_fakes import FakeMonitor, limits_set
+from power_limit_fakes import limits_set
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
@@ -107,43 +106,32 @@ def kill_all(gpu: KnobGpu) -> None:
     gpu.clocks._process.wait(HANGS_AFTER_S)
 
 
+@pytest.mark.parametrize(
+    ("in_force", "then"),
+    [
+        (200, [500, 500, 300, 500]),  # restored, tried, set, restored
+        (250, [250, 500, 500, 300, 500]),  # as before a call of the driver that was noted already
+        (350, [350, 350, 300, 350]),  # another process has set it since
+    ],
+)
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor, in_force: int, then: list[int]
 ) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
+    gpu = open_limited()
+    gpu.bounds()
+    for level in (250, 200):
+        gpu.set_level(level)
+    wait_for(lambda: limits_set(sim_dir)[-1:] == [200])
     kill_all(gpu)
+    if in_force != 200:
+        SimulatedGpu("a").set_power_limit_w(in_force)
     later = open_limited()
     later.bounds()
     assert not list(sim_dir.glob("power-limit-*")), "the note has done its duty"
     later.set_level(300)
     later.close()
-    assert limits_set(sim_dir) == [200, 500, 500, 300, 500], "restored, tried, set, restored"
+    assert limits_set(sim_dir) == [250, 200, *then]
     assert not list(sim_dir.glob("power-limit-*"))
-
-
-def test_a_limit_is_restored_of_a_job_that_was_killed_just_before_it_would_have_set_the_next_one(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor
-) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
-    gpu.set_level(300)
-    wait_for(lambda: limits_set(sim_dir)[-1] == 300)
-    kill_all(gpu)
-    SimulatedGpu("a").set_power_limit_w(200)  # as before that call of the driver, when 300 W was noted already
-    open_limited().bounds()
-    assert limits_set(sim_dir)[-2:] == [500, 500], "restored, tried"
-
-
-def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor
-) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
-    kill_all(gpu)
-    SimulatedGpu("a").set_power_limit_w(350)
-    later = open_limited()
-    later.bounds()
-    later.set_level(300)
-    later.close()
-    assert limits_set(sim_dir)[-2:] == [300, 350]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"before": "x", "value": 500}', '{"before": 9e9, "value": 500}'])
@@ -156,21 +144,6 @@ def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path,
     assert limits_set(sim_dir) == [300, 500]
 
 
-def test_a_limit_that_cannot_be_set_is_reported_and_the_old_one_restored(
-    open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
-) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")
-    gpu = open_limited()
-    gpu.bounds()
-    gpu.set_level(300)
-    assert read_energies([gpu])[0].energy_j >= 0
-    assert gpu.problem == ""
-    gpu.set_level(200)
-    wait_for(gpu.check)
-    assert "200 W could not be set" in gpu.problem
-    assert limits_set(sim_dir) == [300, 500]
-
-
 @pytest.mark.parametrize("spec", ["none", "nvml:GPU-nowhere"])
 def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, spec: str) -> None:
     gpu = open_limited(spec)
@@ -178,21 +151,6 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
         gpu.bounds()
     gpu.set_level(100)
     gpu.restore()
-
-
-def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
-) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.clocks.pid is not None
-    os.kill(gpu.clocks.pid, signal.SIGKILL)
-    with caplog.at_level(logging.WARNING, "pfo_fs"):
-        gpu.set_level(150)
-        wait_for(gpu.check)
-        with pytest.raises(DeviceError, match="has died"):
-            read_energies([gpu])
-    assert len(caplog.records) == 1
-    wait_for(lambda: limits_set(sim_dir)[-1] == 500)
 
 
 def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_of_the_clock_process(
@@ -370,11 +328,6 @@ def test_windows_that_do_not_match_are_errors() -> None:
     monitor.close()
     with pytest.raises(DeviceError):
         monitor.end_window("w")
-
-
-def test_a_monitor_of_no_gpu_or_of_gpus_named_twice_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="at least one"):
-        EnergyMonitor(specs=[])
     with pytest.raises(ConfigError, match="not by both"):
         EnergyMonitor([0], specs=["none"])
 
@@ -423,17 +376,6 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     wait_for(lambda: limits_set(sim_dir)[-1] == 500)
     ours = [record for record in caplog.records if "left alone" in record.message]
     assert len(ours) == 1
-
-
-def test_another_monitors_gpus_are_found_by_its_indices(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFO_FS_GPU", "simulated:theirs")
-    with GlobalPowerLimitOptimizer(
-        FakeMonitor([(1.0, 400.0), (1.1, 300.0)]), wait_steps=0, warmup_steps=1, profile_steps=1, pl_step=300
-    ) as optimizer:
-        for _ in range(6):
-            optimizer.on_step_begin()
-        assert type(optimizer.state).__name__ == "Done"
-    assert limits_set(sim_dir, "theirs") == [500, 200, 500]
 
 
 def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Several real ranks on gloo decide together. One job of two ranks runs all scenarios, one of four the first again."""
+"""Two real ranks on gloo decide together, in one job that runs all scenarios."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     return folder, run_ranks(folder, 2, scenarios)
 
 
-def check_combined(folder: Path, results: Results) -> None:
+def test_energies_are_added_and_the_slowest_time_counts(job: tuple[Path, Results]) -> None:
+    folder, results = job
     size = len(results)
     expected = [
         {
@@ -90,30 +91,13 @@ def check_combined(folder: Path, results: Results) -> None:
     assert json.loads((folder / "profile.json").read_text()) == {"measurements": expected}
 
 
-def test_energies_are_added_and_the_slowest_time_counts_on_two_ranks(job: tuple[Path, Results]) -> None:
-    check_combined(*job)
-
-
-def test_energies_are_added_and_the_slowest_time_counts_on_four_ranks(tmp_path: Path) -> None:
-    folder = tmp_path / "four"
-    folder.mkdir()
-    scenario = {"profile_path": str(folder / "profile.json"), "factor": 1.15}
-    check_combined(folder, run_ranks(folder, 4, {"combined": scenario}))
-
-
-def test_a_profile_is_read_by_rank_0_for_all(job: tuple[Path, Results]) -> None:
+def test_a_profile_is_read_by_rank_0_for_all_and_what_is_wrong_there_is_an_error_on_all(
+    job: tuple[Path, Results],
+) -> None:
     for result in job[1]:
         assert result["known"]["state"] == "Done(optimal_power_limit=300, unit='W')"
         assert result["known"]["measured"] == 0
-
-
-def test_a_malformed_profile_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
-    for result in job[1]:
         assert result["malformed"]["error"].startswith("PlanError")
-
-
-def test_a_number_that_is_too_low_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
-    for result in job[1]:
         assert result["refused"]["error"] == "InvalidArgument: rank 0: profile_steps is 0; give at least 1"
 
 

@@ -115,17 +115,3 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
     (row,) = collect_status(shared)["jobs"]
     assert (row["coordination"], row["sets"], row["last_error"]) == ("none", "power_limit", "")
     monitor.close()
-
-
-@pytest.mark.slow
-def test_a_job_that_starts_switched_off_sets_no_limit(sim_dir: Path, tmp_path: Path) -> None:
-    SharedDirectory.open(tmp_path / "pfo", create=True)
-    (tmp_path / "pfo" / "off" / "all").touch()
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}
-    with GlobalPowerLimitOptimizer(monitor, Energy(), shared_dir=tmp_path / "pfo", **options) as optimizer:
-        for _ in range(10):
-            optimizer.on_step_begin()
-            optimizer.on_step_end()
-        assert limits_set(sim_dir) == []
-    monitor.close()

@@ -75,12 +75,3 @@ def test_a_yaml_plan_of_lists_is_run_and_ranks_may_be_left_out(tmp_path: Path, s
     path.write_text("stages:\n  1:\n    - forward 1200, backward 1110 x2\n")
     for cls in (PointSolution, PointSolution3D):
         assert [(s.rank, len(s.frequencies)) for s in run(cls, path, pp=2, dp=2)] == [(2, 4), (3, 4)]
-
-
-def test_a_fixed_plan_is_done_after_its_first_results(plan: Path) -> None:
-    job, infos = make_job(pp=2)
-    scheduler = PointSolution(job, infos, PFOSettings(), plan)
-    before = scheduler.next_schedule()
-    scheduler.observe([])
-    assert scheduler.done
-    assert scheduler.next_schedule() == before

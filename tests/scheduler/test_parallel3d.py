@@ -99,12 +99,20 @@ def test_the_schedule_of_a_stage_goes_to_all_its_ranks_and_follows_results() -> 
     assert scheduler.next_schedule()[0].frequencies == [("forward", 915)]
 
 
-def test_times_of_a_stage_are_the_largest_of_its_ranks_and_energies_their_sum() -> None:
+def test_of_a_stage_the_largest_times_count_and_the_sums_of_energies_and_of_powers_that_all_ranks_know() -> None:
     found = heard([result_of(rank, time=1.0 + rank, energy=1.0 + rank) for rank in reversed(range(8))])
     assert [result.iter_time for result in found] == [[4.0, 4.0], [8.0, 8.0]]
     assert [result.iter_energy for result in found] == [[10.0, 10.0], [26.0, 26.0]]
     (alone,) = heard([result_of(1, time=3.0)], pp=1, dp=2, tp=1)
     assert alone.iter_time == [3.0, 3.0], "a missing rank does not hinder its stage"
+    known = InstructionPower(instruction="forward", frequency=900, power=100, error=3, seconds=1)
+    powers = [known, known.model_copy(update={"error": 4})]
+    results = [result_of(n).model_copy(update={"iter_span": [1.0 + n], "powers": [powers[n]]}) for n in range(2)]
+    (result,) = heard(results, pp=1, dp=2, tp=1)
+    assert result.iter_span == [2.0]
+    assert result.powers == [InstructionPower(instruction="forward", frequency=900, power=200, error=5, seconds=1)]
+    (result,) = heard([results[0], result_of(1)], pp=1, dp=2, tp=1)
+    assert result.powers == []
 
 
 Rows = list[list[float]]
@@ -144,15 +152,6 @@ def test_results_that_do_not_fit_the_job_are_left_out_and_named_in_the_log(
 ) -> None:
     assert [result.rank for result in heard([result_of(rank) for rank in ranks])] == stages
     assert words in caplog.text
-
-
-def test_a_schedule_for_a_stage_that_does_not_exist_is_named() -> None:
-    class Beyond(FrequencyScheduler):
-        def _run(self) -> ScheduleGenerator:
-            yield [FrequencySchedule(rank=2, frequencies=[])]
-
-    with pytest.raises(PlanError, match=r"Beyond3D made schedules for the stages \[2\]; the job has 2 stages"):
-        make(cls=Beyond).next_schedule()
 
 
 def test_name_signature_and_kind_are_those_of_the_wrapped_class() -> None:
@@ -257,46 +256,28 @@ def test_what_was_published_stays_the_request_of_the_wrapped_policy() -> None:
     assert {schedule.frequencies[0][1] for schedule in scheduler.request().schedules} == {1395}
 
 
-def test_spans_and_powers_of_a_stage_are_the_longest_and_the_sum_where_all_ranks_know_them() -> None:
-    known = InstructionPower(instruction="forward", frequency=900, power=100, error=3, seconds=1)
-    powers = [known, known.model_copy(update={"error": 4})]
-    results = [result_of(n).model_copy(update={"iter_span": [1.0 + n], "powers": [powers[n]]}) for n in range(2)]
-    (result,) = heard(results, pp=1, dp=2, tp=1)
-    assert result.iter_span == [2.0]
-    assert result.powers == [InstructionPower(instruction="forward", frequency=900, power=200, error=5, seconds=1)]
-    (result,) = heard([results[0], result_of(1)], pp=1, dp=2, tp=1)
-    assert result.powers == []
-
-
-def test_the_wrapped_class_knows_the_orders_by_stage() -> None:
+def test_the_wrapped_class_knows_orders_stragglers_and_the_slowest_pipeline_by_stage() -> None:
     scheduler = make(cls=Everything)
     scheduler.orders = {4: [("backward", None)], 0: [("forward", None)]}
-    scheduler.react(PlanInputs())
-    assert scheduler.inner.orders == {0: [("forward", None)], 1: [("backward", None)]}
-
-
-def test_the_slowest_pipeline_gives_its_times_and_slow_pipelines_keep_their_numbers() -> None:
-    scheduler = make(cls=Everything)
-    times = [IterationTime(0, 7, 1, 0.9), IterationTime(1, 7, 1, 1.5)]
-    found = scheduler.assess(times)
-    assert scheduler.inner.told == [[IterationTime(0, 7, 1, 1.5)]]
-    assert (found.slow_pipelines, found.remeasure_epoch) == ({1: 1.5}, 3)
-
-
-def test_a_straggler_among_the_pipelines_is_the_pipeline_that_the_wrapped_class_knows() -> None:
-    scheduler = make(cls=Everything)
     told = PlanInputs(straggler=Straggler(slowdown=1.2, pipeline=1), slow_pipelines={1: 1.3})
     scheduler.react(told)
     assert scheduler.plan_inputs == told
-    assert scheduler.inner.plan_inputs == PlanInputs(
-        straggler=Straggler(slowdown=1.2, pipeline=0), slow_pipelines={0: 1.3}
-    )
-
-
-def test_profile_model_and_arguments_are_those_of_the_wrapped_class() -> None:
-    scheduler = make(cls=Everything)
+    inner = PlanInputs(straggler=Straggler(slowdown=1.2, pipeline=0), slow_pipelines={0: 1.3})
+    assert scheduler.inner.plan_inputs == inner
+    assert scheduler.inner.orders == {0: [("forward", None)], 1: [("backward", None)]}
+    found = scheduler.assess([IterationTime(0, 7, 1, 0.9), IterationTime(1, 7, 1, 1.5)])
+    assert scheduler.inner.told == [inner, [IterationTime(0, 7, 1, 1.5)]]
+    assert (found.slow_pipelines, found.remeasure_epoch) == ({1: 1.5}, 3)
     assert (scheduler.export_profile(), scheduler.model()) == ("a profile", {"full_time_s": 2.0})
     assert scheduler.watches_iteration_times
-    assert not make().watches_iteration_times
-    with pytest.raises(PlanError, match="takes no arguments"):
-        type(scheduler).check_args(more=1)
+    for use, message in (
+        (lambda: type(scheduler).check_args(more=1), "takes no arguments"),
+        (make(cls=Beyond).next_schedule, r"Beyond3D made schedules for the stages \[2\]; the job has 2 stages"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            use()
+
+
+class Beyond(FrequencyScheduler):
+    def _run(self) -> ScheduleGenerator:
+        yield [FrequencySchedule(rank=2, frequencies=[])]

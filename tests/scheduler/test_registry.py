@@ -96,25 +96,6 @@ class Open(FrequencyScheduler):
 
 
 @pytest.mark.parametrize(
-    ("cls", "args"),
-    [
-        (Manual, {}),
-        (PointSolution, {"solution_path": "a.py"}),
-        (PointSolution3D, {"solution_path": "a.py"}),
-        (Choosy, {"path": "a"}),
-        (Choosy, {"path": "a", "step": 4}),
-        (Open, {"path": "a", "anything": 1}),
-    ],
-)
-def test_fitting_arguments_pass(
-    cls: type[FrequencyScheduler], args: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.py").write_text("[[('forward', 1200)]]")
-    check_scheduler_args(cls, args)
-
-
-@pytest.mark.parametrize(
     ("cls", "args", "message"),
     [
         (PointSolution, {}, "missing solution_path. It takes PointSolution(solution_path: "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,9 +41,36 @@ class Overridden(Descending):
         return []
 
 
-def test_a_scheduler_that_overrides_next_schedule_is_refused_because_that_would_publish_nothing() -> None:
-    with pytest.raises(PlanError, match=r"Overridden overrides next_schedule\(\).*_run"):
-        make(Overridden)
+class Silent(FrequencyScheduler):
+    def _run(self) -> ScheduleGenerator:
+        if self.world_size > 100:
+            yield []
+
+
+class Wrong(FrequencyScheduler):
+    def __init__(self, *args: Any, yields: Any) -> None:
+        super().__init__(*args)
+        self.yields = yields
+
+    def _run(self) -> ScheduleGenerator:
+        yield self.yields
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: make(Overridden), r"Overridden overrides next_schedule\(\).*_run"),  # nothing would be published
+        (lambda: make(Descending).observe([result_of(0)]), r"Descending: observe\(\) before request\(\).* 1 results"),
+        (lambda: make(Silent).next_schedule(), r"Silent\._run ended before its first `yield`"),
+        *(
+            (lambda wrong=wrong: make(Wrong, yields=wrong).next_schedule(), r"_run yielded .* must yield a list of Fre")
+            for wrong in (None, 7, [("forward", 1200)], {"rank": 0})
+        ),
+    ],
+)
+def test_a_scheduler_that_is_wrong_or_used_wrongly_says_how(use: Callable[[], object], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        use()
 
 
 def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_when_it_has_ended() -> None:
@@ -55,31 +83,6 @@ def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_w
         seen.append(scheduler.done)
     assert seen == [False, False, True, True, True]
     assert scheduler.heard == [[0, 1]] * 2, "results after the end are not looked at"
-
-
-def test_observing_before_the_first_schedule_says_so() -> None:
-    with pytest.raises(PlanError, match=r"Descending: observe\(\) before request\(\).* 1 results"):
-        make(Descending).observe([result_of(0)])
-
-
-def test_a_generator_that_ends_before_its_first_yield_says_so() -> None:
-    class Silent(FrequencyScheduler):
-        def _run(self) -> ScheduleGenerator:
-            if self.world_size > 100:
-                yield []
-
-    with pytest.raises(PlanError, match=r"Silent\._run ended before its first `yield`"):
-        make(Silent).next_schedule()
-
-
-@pytest.mark.parametrize("wrong", [None, 7, "abc", [("forward", 1200)], {"rank": 0}])
-def test_yielding_something_else_than_schedules_says_what(wrong: Any) -> None:
-    class Wrong(FrequencyScheduler):
-        def _run(self) -> ScheduleGenerator:
-            yield wrong
-
-    with pytest.raises(PlanError, match=r"Wrong\._run yielded .* must yield a list of FrequencySchedule"):
-        make(Wrong).next_schedule()
 
 
 # ---- what must be published

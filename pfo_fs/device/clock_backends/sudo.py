@@ -41,11 +41,18 @@ class SudoBackend:
                 return f"the program {program} is not installed here"
         if not self._asked and not _in_group():
             return f"this user is not in the group {GROUP}; members, and users who ask for 'sudo' by name, can use it"
-        try:
-            self._run("asking sudo for the permission", ["sudo", "-n", "-l", "nvidia-smi", *self._arguments("-rgc")])
-        except DeviceError as error:
-            return str(error)
-        return ""
+        reason = ""
+        for options in (("-rgc",), ("-pl", "1.00")):  # sites may permit power limits alone
+            try:
+                self._run(
+                    "asking sudo for the permission", ["sudo", "-n", "-l", "nvidia-smi", *self._arguments(*options)]
+                )
+                return ""
+            except DeviceError as error:
+                reason = reason or str(error)
+                if not isinstance(error, DevicePermissionError):
+                    break
+        return reason
 
     def lock_clock_mhz(self, mhz: int) -> None:
         self._change(f"locking it at {mhz} MHz", "-lgc", f"{mhz},{mhz}")

@@ -46,13 +46,16 @@ _CALL_SPREAD = 8
 class ClockFollower:
     """Follows the device through its steps.
 
+    Args:
+        pause_ns: In pauses between steps that are shorter, the clock stays; 0: as latencies say.
+
     Attributes:
         plan: The plan of the step that the device has reached last; None before the first one.
         due_ns: When `wanted` may return another clock without new progress.
     """
 
-    def __init__(self, latencies: LatencyModel) -> None:
-        self._latencies = latencies
+    def __init__(self, latencies: LatencyModel, pause_ns: int = 0) -> None:
+        self._latencies, self._pause_ns = latencies, pause_ns
         self.plan: FollowedPlan | None = None
         self._step = -1
         self._at = 0
@@ -133,7 +136,7 @@ class ClockFollower:
         """Returns how long after a step the clock of the next one's first instruction stays; 0: it does not."""
         latencies = self._latencies
         changes_ns = latencies.lead_ns(0) + latencies.lead_ns(plan.clock_from[0])
-        return plan.holds_ns(changes_ns + 2 * latencies.calls.queue_ns)
+        return plan.holds_ns(self._pause_ns or changes_ns + 2 * latencies.calls.queue_ns)
 
     def _note_run(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
         """Tells what learns the latencies of an instruction that has just ended.

@@ -15,9 +15,10 @@ _LOOK_NS = 2_000_000
 
 
 class ClockRequests:
-    def __init__(self, words: memoryview, latencies: LatencyModel) -> None:
+    def __init__(self, words: memoryview, latencies: LatencyModel, pause_ns: int = 0) -> None:
         self._words = words
-        self._follower = ClockFollower(latencies)
+        self._follower = ClockFollower(latencies, pause_ns)
+        self._keeps_pauses = pause_ns > 0
         self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # as `TURNS` names them, with the version of their slots
         self._progress = words[shared_page.PROGRESS]
         self._since_ns = self._lasted_ns = 0
@@ -70,7 +71,8 @@ class ClockRequests:
         version = shared_page.plan_version(self._words, slot)
         kept = self._plans.get(plan_at)
         if kept is None or kept[0] != version:
-            plan = FollowedPlan(*shared_page.read_plan(self._words, slot), before=self._follower.plan)
+            known = shared_page.read_plan(self._words, slot)
+            plan = FollowedPlan(*known, before=self._follower.plan, keeps_pauses=self._keeps_pauses)
             kept = self._plans[plan_at] = version, plan
         self._follower.reached(turn, code, kept[1], now_ns)
 

@@ -12,7 +12,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import Undo
 from pfo_fs.device.gpu.driver_errors import Pauses
-from pfo_fs.device.gpu.interface import Gpu
+from pfo_fs.device.gpu.interface import CAP_ACTS_S, POWER_CAP, Gpu
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After a clock could not be set, clocks stay at their default for such a pause."""
@@ -57,6 +57,8 @@ class ClockSetter:
         self._supported = sorted(gpu.supported_clocks_mhz())
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._why_not = why_clocks_stay
+        self._rests_ns = round(CAP_ACTS_S * 1e9) if gpu.clock_backend == POWER_CAP else 0
+        self._rests_until_ns = 0
         self._said = ""
         self.target = 0
         self.clock_mhz = 0
@@ -73,7 +75,15 @@ class ClockSetter:
     @property
     def not_before_ns(self) -> int:
         """The monotonic time before which the clock must not change again, resets excepted."""
-        return max(self._pauses.due_ns, self.undo.due_ns) if self.undo.owed else self._pauses.due_ns
+        due_ns = max(self._pauses.due_ns, self._rests_until_ns)
+        return max(due_ns, self.undo.due_ns) if self.undo.owed else due_ns
+
+    def may_set(self, mhz: int, now_ns: int) -> bool:
+        """Returns whether a clock may be set now: the default one while no reset is owed, a lower one after pauses."""
+        if self.undo.owed or mhz == 0:
+            return not self.undo.owed
+        is_lower = self.clock_mhz == 0 or mhz < self.clock_mhz
+        return now_ns >= max(self._pauses.due_ns, self._rests_until_ns if is_lower else 0)
 
     def apply(self, wanted: Callable[[], int]) -> None:
         """Sets the clock that is wanted unless it is in force.
@@ -88,7 +98,7 @@ class ClockSetter:
         target = wanted()
         if not self.controls or target == self.target:
             return
-        if self.undo.owed or (target and self._pauses.due_ns and time.monotonic_ns() < self._pauses.due_ns):
+        if not self.may_set(target, time.monotonic_ns()):
             return
         clock_mhz = self._offered(target)
         changes = clock_mhz != self.clock_mhz
@@ -109,7 +119,7 @@ class ClockSetter:
             waited_ns = self._driver.waited_ns
             self._driver.called(ended_ns - began_ns - waited_ns, waited_ns)
             self._clock_was_set(ended_ns, clock_mhz, waited_ns)
-            self._why_not = ""
+            self._why_not, self._rests_until_ns = "", ended_ns + self._rests_ns
         self.target, self.clock_mhz = target, clock_mhz
         self._words[shared_page.CLOCK_MHZ] = clock_mhz
 

@@ -41,6 +41,7 @@ class FollowedPlan:
         clocks_mhz: The clock of each instruction; 0 is the default clock.
         kinds: For each instruction, a number that is the same for the same work.
         before: The plan that ran last: what it has learned holds roughly for the same instructions at other clocks.
+        keeps_pauses: Whether the pauses between its steps are known from the plan before.
 
     Attributes:
         last: The last point, `IDLE`. Point 0 is `START`; 2 i + 1 and 2 i + 2 are begin and end of instruction i.
@@ -51,7 +52,14 @@ class FollowedPlan:
         error_ns: Mean error of the predicted end of an instruction.
     """
 
-    def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int], before: FollowedPlan | None = None) -> None:
+    def __init__(
+        self,
+        clocks_mhz: Sequence[int],
+        kinds: Sequence[int],
+        before: FollowedPlan | None = None,
+        *,
+        keeps_pauses: bool = False,
+    ) -> None:
         self.kinds = kinds
         # A clock is needed from the end of the instruction before on; after the last instruction, the last one stays.
         self.clock_from = [mhz for mhz in clocks_mhz for _ in range(2)] + [*(clocks_mhz[-1:] or [0]), 0]
@@ -70,10 +78,11 @@ class FollowedPlan:
             self.gap_ns, self.error_ns = list(before.gap_ns), before.error_ns
         self._seen = [0] * size
         self._was_odd = [False] * size
-        self._pauses_ns: deque[int] = deque(maxlen=_PAUSES)
+        known_ns: Collection[int] = before._pauses_ns if keeps_pauses and before is not None else ()
+        self._pauses_ns: deque[int] = deque(known_ns, maxlen=_PAUSES)
+        self._step_ns: int = before._step_ns if known_ns and before is not None else 0
         self._held_pauses_ns: deque[int] = deque(maxlen=_PAUSES)
         self._gets_longer = False  # the pause, where the clock stays
-        self._step_ns = 0
 
     def place_of(self, code: int) -> int:
         """Returns the point that the device writes as `code`; the last one if the plan does not have it."""

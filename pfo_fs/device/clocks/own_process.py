@@ -57,9 +57,7 @@ class Stops:
     def watch(self, trainer_pid: int, lifeline: int) -> None:
         """Looks at the trainer from now on.
 
-        Args:
-            lifeline: The reading end of a pipe whose other end the trainer has. When that closes, the kernel makes
-                this process go on, should it be stopped.
+        When the trainer's end of the pipe `lifeline` closes, the kernel makes this process go on, should it be stopped.
         """
         self._trainer_pid = trainer_pid
         with suppress(AttributeError, OSError):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pfo_fs.device.clocks.undo import SAME_W, Undo
+from pfo_fs.device.clocks.undo import Undo
 from pfo_fs.device.gpu.driver_errors import passes, patiently
 from pfo_fs.device.gpu.interface import Gpu
 from pfo_fs.errors import DeviceError
@@ -36,11 +36,7 @@ class PowerLimits:
     or `{"error": "...", "passes": true}`, with a text for the log, and whether trying again may help. An answer has the
     "id" of its request. A line without an id is not an answer: it reports that no more limits are set, and why.
 
-    Args:
-        report_to: Reports to a helper from now on, by its address, the rank, and the job's token.
-
-    Attributes:
-        undo: Restores the limit, and knows whether that is owed.
+    `undo` restores the limit, and knows whether that is owed.
     """
 
     def __init__(
@@ -104,12 +100,9 @@ class PowerLimits:
     def _limits(self) -> dict[str, Any]:
         lowest_w, highest_w = patiently(self._gpu.power_limit_range_w)
         if self._before_w is None:
-            before_w = now_w = patiently(self._gpu.power_limit_w)
-            left = self.undo.note.leftover()
-            if left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w:
-                before_w = left.before  # the limit in force is that of another process of this package
+            before_w = patiently(lambda: self.undo.note.limit_before_w(self._gpu))
             # This call fails if this user may not set limits; it does not change the limit in force.
-            patiently(lambda: self._gpu.set_power_limit_w(now_w))
+            patiently(lambda: self._gpu.set_power_limit_w(self._gpu.power_limit_w()))
             self._before_w = before_w
         return {"lowest_w": lowest_w, "highest_w": highest_w, "before_w": self._before_w}
 

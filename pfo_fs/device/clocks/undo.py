@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pfo_fs.device.clocks.undo_note import UndoNote, clock_note, limit_note
+from pfo_fs.device.clocks.undo_note import SAME_W, UndoNote, clock_note, limit_note
 from pfo_fs.device.gpu.driver_errors import NEVER, Pauses, patiently
+from pfo_fs.device.gpu.interface import POWER_CAP
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError
 
@@ -26,8 +27,6 @@ UNDO_FOR_S = 120.0
 """After its trainer has ended, a clock process tries for two minutes to put all back; then a note tells the next."""
 
 LEFT_TO = "the next pfo-fs job on this GPU and host goes on, or `pfo-fs reset-clocks`"
-SAME_W = 0.5
-"""Power limits that differ by less are the same."""
 _FIRST_S, _LONGEST_S = 0.05, 10.0
 _SHOWS_WITHIN_NS = 1_000_000_000
 _LOOK_EVERY_NS = 50_000_000
@@ -165,19 +164,14 @@ class Undo:
 
 
 class GpuUndo:
-    """What is to be put back on a GPU.
-
-    Attributes:
-        clock: The undo of the locked clock, in MHz.
-        limit: The undo of the power limit, in W.
-    """
+    """What is to be put back on a GPU: the locked clock, in MHz, and the power limit, in W."""
 
     def __init__(self, gpu: Gpu) -> None:
         uuid = "" if gpu.clock_backend == "dry run" else gpu.uuid  # a dry run has no notes: it finishes nothing
         self._gpu = gpu
         self.clock = Undo(
             "the default clocks",
-            clock_note(uuid),
+            clock_note("" if gpu.clock_backend == POWER_CAP else uuid),
             lambda _: gpu.reset_clocks(),
             lambda mhz: gpu.shows_clock(round(mhz)),
         )
@@ -248,9 +242,9 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
     """Resets what an ended job has left on a GPU, until that is verified; returns what could not be done, or ''.
 
     Args:
-        for_s: The longest time, in s; attempts that hang take longer.
+        for_s: The longest time; attempts that hang take longer.
         locked_mhz: The clock at which it may be locked; 0 if it is not known.
-        power_limit_w: The power limit to set, in W; None: what a note says, if that limit is still in force.
+        power_limit_w: The power limit to set; None: what a note says, if that limit is still in force.
     """
     undo = GpuUndo(gpu)
     undo.clock.owe(locked_mhz)
@@ -264,8 +258,7 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
 def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None = None) -> str:
     """Puts back what a clock process that has died has left on its GPU; returns why that is not done, or ''.
 
-    Args:
-        power_limit_w: The power limit that was in force before it, in W; None: what its note says.
+    `power_limit_w` was in force before it; None: what its note says.
     """
     backend = options.clock_backend
     try:

@@ -13,10 +13,15 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.ipc.process_end import is_stopped, start_of
 
+if TYPE_CHECKING:
+    from pfo_fs.device.gpu.interface import Gpu
+
+SAME_W = 0.5
+"""Power limits that differ by less are the same."""
 _MAX_BYTES = 4096
 MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
 
@@ -64,13 +69,12 @@ def _is_own(folder: str) -> bool:
 
 
 class Leftover(NamedTuple):
-    """What a clock process has set.
+    """What a clock process has set, in W or MHz.
 
     Attributes:
-        before: The value before, in W or MHz; 0 MHz is the driver's default.
-        value: The value that it has set, or was about to set.
+        before: The value before; 0 MHz is the driver's default.
+        value: The value that it has set, or was about to set; `earlier` is in force if it was killed just before.
         in_use: Whether that clock process still runs on this host; it will then undo it itself.
-        earlier: The value that it had set before that, which is in force if it was killed in between.
     """
 
     before: float
@@ -80,11 +84,7 @@ class Leftover(NamedTuple):
     earlier: float | None = None
 
     def is_of(self, value: float, same: float) -> bool:
-        """Whether this clock process may have left a value that is in force now.
-
-        Args:
-            same: Values that differ by at most this are the same.
-        """
+        """Whether this clock process may have left a value that is in force now, give or take `same`."""
         return any(abs(own - value) <= same for own in (self.value, self.earlier) if own is not None)
 
     @property
@@ -116,11 +116,21 @@ class UndoNote:
                 return Leftover(before, value, pid, began != "" and began == found["began"], earlier)
         return None
 
-    def write(self, before: float, value: float, earlier: float | None = None) -> None:
-        """Notes that `value` is about to be set, where `before` was in force before this process set `earlier`."""
+    def limit_before_w(self, gpu: Gpu) -> float:
+        """Returns the power limit that was in force before a process of this package has set one, in W.
+
+        Raises:
+            DeviceError: The GPU does not tell its power limit.
+        """
+        now_w, left, (lowest_w, highest_w) = gpu.power_limit_w(), self.leftover(), gpu.power_limit_range_w()
+        is_ours = left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w
+        return left.before if left is not None and is_ours else now_w
+
+    def write(self, before: float, value: float, earlier: float | None = None) -> bool:
+        """Notes that `value` is about to be set, after `earlier`, where `before` was in force; returns if it could."""
         with suppress(OSError):
             if not self._uuid:
-                return
+                return False
             path = os.path.join(next(iter(_folders()), None) or _new_folder(), self._name)
             pid = os.getpid()
             temporary = f"{path}.{pid}"
@@ -129,6 +139,8 @@ class UndoNote:
                 noted = {"before": before, "value": value, "earlier": earlier, "pid": pid, "began": start_of(pid)}
                 json.dump(noted, file)
             os.replace(temporary, path)
+            return True
+        return False
 
     def remove(self) -> None:
         """Removes the note, unless a process that still runs, other than this one, has written it."""

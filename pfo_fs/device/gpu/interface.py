@@ -12,6 +12,13 @@ from typing import NamedTuple, Protocol
 
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
+POWER_CAP = "power-cap"
+"""The way in which a clock is a power limit (`clock_backends/power_cap.py`): imprecise, late, and changed rarely."""
+POWER_LIMIT = "power limit"
+"""What holds the clock of a GPU at its power limit back."""
+CAP_ACTS_S = 0.5
+"""A power limit acts within half a second; power may be above it until then. A limit below the one in force is set only
+when the last one has acted."""
 CALL_WITHIN_S = 5.0
 """A call that has not ended after this time is given up, so that a hung daemon never blocks the clock process."""
 

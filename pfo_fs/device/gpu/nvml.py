@@ -7,7 +7,7 @@ from contextlib import suppress
 from ctypes import byref
 
 from pfo_fs.device.gpu.driver_errors import call, mig_divides, patiently, pynvml, text_of
-from pfo_fs.device.gpu.interface import ClockSeen, GpuPlace, GpuSettings
+from pfo_fs.device.gpu.interface import POWER_LIMIT, ClockSeen, GpuPlace, GpuSettings
 from pfo_fs.errors import DeviceError, GpuLost, NotOffered
 
 _MOST_W = 5000.0
@@ -106,7 +106,7 @@ class EnergyCounter:
 
 # NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
 _THROTTLING = (
-    (0x04, "power limit"),
+    (0x04, POWER_LIMIT),
     (0x08, "hardware slowdown"),
     (0x20, "thermal slowdown"),
     (0x40, "hardware thermal slowdown"),

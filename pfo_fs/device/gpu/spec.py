@@ -16,14 +16,15 @@ from contextlib import suppress
 from importlib import import_module
 
 from pfo_fs.device.gpu.driver_errors import patiently
-from pfo_fs.device.gpu.interface import ClockBackend, DryRunGpu, Gpu, MeasuresOnly, NoGpu, ReadThrough
+from pfo_fs.device.gpu.interface import POWER_CAP, ClockBackend, DryRunGpu, Gpu, MeasuresOnly, NoGpu, ReadThrough
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 _PROGRAMS = ("zeusd", "sudo")
 """Ways that go through another program, by their modules, which are imported only when they are used: the clock process
 must start fast."""
-NAMES = ("auto", "nvml", *_PROGRAMS, "none")
-"""What a user can ask for; `auto` tries the others in this order."""
+_WAYS = ("nvml", *_PROGRAMS, "none")
+NAMES = ("auto", *_WAYS, POWER_CAP)
+"""What a user can ask for; `auto` tries `_WAYS` in this order."""
 
 
 class BackedGpu(ReadThrough):
@@ -40,7 +41,7 @@ class BackedGpu(ReadThrough):
     def __init__(self, gpu: Gpu, choice: str) -> None:
         super().__init__(gpu)
         self.shows_clock = gpu.shows_clock  # in whatever way it was locked
-        self._ways = NAMES[1:] if choice == "auto" else (choice,)
+        self._ways = _WAYS if choice == "auto" else (choice,)
         self._asked = choice != "auto"
         self._chosen: ClockBackend | None = None
         self.clock_backend = "none"
@@ -157,8 +158,8 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, only `none` differs from the others,
-            as it sets no clocks.
+        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, all are alike but `none`, which sets
+            no clocks, and `power-cap`.
 
     Raises:
         DeviceError: `spec` does not name a GPU of this machine, the GPU cannot be opened, or there is no such way.
@@ -178,9 +179,13 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     elif kind == "nvml" and name:
         from pfo_fs.device.gpu.nvml import NvmlGpu
 
-        gpu = BackedGpu(NvmlGpu(name), clock_backend)
+        gpu = BackedGpu(NvmlGpu(name), "auto" if clock_backend == POWER_CAP else clock_backend)
     else:
         raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
+    if clock_backend == POWER_CAP:
+        from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
+
+        gpu = PowerCapGpu(gpu)
     if os.environ.get("PFO_FS_DRY_RUN", "") not in ("", "0"):
         return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG") or None)
     return gpu
@@ -188,7 +193,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
 def load_all_ways() -> None:
     """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
-    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in _PROGRAMS))
+    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in (*_PROGRAMS, "power_cap")))
     for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
         with suppress(Exception):  # what cannot be imported cannot be used either
             import_module(name)

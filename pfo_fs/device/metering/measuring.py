@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import DriverCalls
@@ -193,6 +194,8 @@ class Measuring:
             return
         for measured in self._meter.take(marks, everything=everything):
             if measured is not None:
+                if isinstance(self._gpu, PowerCapGpu):
+                    self._gpu.learn(measured.powers)
                 self._reporter.measured(measured, self._switching(True))
             self._apply()  # a new clock does not wait until all arithmetic is done
         self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number

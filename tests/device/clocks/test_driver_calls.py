@@ -39,15 +39,13 @@ def downs_in(calls: DriverCalls, seconds: int) -> int:
     return made
 
 
-@pytest.mark.parametrize("gpus", [1, 4, 8])
-def test_the_calls_of_all_gpus_keep_the_driver_busy_for_a_share_of_the_time_at_most(gpus: int) -> None:
-    made = gpus * 2 * downs_in(calls_of(gpus), 20)
-    room = BUSY_SHARE * 20 * S / CALL_NS
+@pytest.mark.parametrize(("gpus", "calls_per_s"), [(1, None), (8, None), (4, 20.0)])
+def test_the_calls_of_all_gpus_keep_the_driver_busy_for_a_share_of_the_time_at_most(
+    gpus: int, calls_per_s: float | None
+) -> None:
+    made = gpus * 2 * downs_in(calls_of(gpus, calls_per_s), 20)
+    room = 20 * (calls_per_s or BUSY_SHARE * S / CALL_NS)
     assert 0.9 * room <= made <= room + 8 * gpus
-
-
-def test_a_limit_that_is_given_counts_for_all_gpus_of_the_node() -> None:
-    assert 2 * downs_in(calls_of(4, 20.0), 20) == pytest.approx(20 / 4 * 20 + 8, abs=3)
 
 
 @given(
@@ -153,10 +151,6 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
     assert second.waited_ns > 1_000_000
     with second.access():
         assert second.waited_ns < driver_calls._PATIENCE_NS
-
-
-def test_an_error_of_the_driver_gives_the_turn_to_the_next(path: str) -> None:
-    first, second = HostDriver(path), HostDriver(path)
     with pytest.raises(RuntimeError), first.access():
         raise RuntimeError("the driver refuses")
     with second.access():

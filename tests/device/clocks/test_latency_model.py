@@ -80,16 +80,6 @@ def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> No
     assert bench.model.learned_s[own_mhz] == pytest.approx(latency.high_ns / 1e9, abs=1e-6)
 
 
-def test_a_clock_that_acts_only_in_the_second_instruction_is_learned_from_that() -> None:
-    bench = Bench()
-    for _ in range(4):
-        bench.change(1410, 900, FAST_NS)
-        took_ns = took(30 * MS, SLOW_NS, FAST_NS)
-        bench.model.ran(0, bench.now_ns, bench.now_ns + took_ns)
-        bench.now_ns += took_ns
-    assert bench.middle_ns(900) == pytest.approx(FAST_NS + 30 * MS, rel=0.02)
-
-
 @pytest.mark.parametrize(("acts_ms", "low_ms", "high_ms"), [(10, 8, 12), (70, 30, 999)])
 def test_an_instruction_in_which_the_next_clock_was_set_shows_whether_it_acted_before_the_end(
     acts_ms: int, low_ms: int, high_ms: int
@@ -164,15 +154,6 @@ def test_the_time_for_which_the_next_clock_has_acted_before_the_end_is_counted()
     assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=2 * MS)
 
 
-def test_an_instruction_counts_for_the_clock_at_which_it_ran() -> None:
-    bench = Bench({900: 10 * MS, 1410: 10 * MS})
-    bench.change(1410, 900, SLOW_NS + 2 * MS, after_ns=20 * MS, kind=7)
-    duration = bench.model.durations.of(7, 900)
-    assert duration is not None
-    assert duration.took_ns == SLOW_NS + 2 * MS
-    assert bench.model.durations.of(7, 1410, within=0.03) is None
-
-
 # ---- what is doubtful
 
 
@@ -192,15 +173,6 @@ def test_a_latency_that_few_changes_have_shown_is_not_known() -> None:
     bench = noisy(40 * MS, 2)
     assert not bench.model.learned_s
     assert not bench.model.knows(1305)
-
-
-def test_an_instruction_that_the_clock_hardly_changes_shows_nothing() -> None:
-    bench = Bench()
-    for _ in range(9):
-        bench.steadily(1, 1410, FAST_NS)
-        bench.steadily(1, 900, FAST_NS + MS // 2)
-        bench.change(1410, 900, FAST_NS, kind=1)
-    assert not bench.model.learned_s
 
 
 def test_a_latency_that_seems_sure_is_corrected_by_instructions_that_take_as_long_as_at_the_clock_before() -> None:
@@ -246,12 +218,6 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
 
 
 # ---- clocks of which little is known
-
-
-def test_where_all_clocks_act_after_the_same_time_a_further_one_is_known_without_samples() -> None:
-    model = LatencyModel(known_ns=dict.fromkeys(range(900, 1200, 15), 10 * MS), top_mhz=1410)
-    assert model.knows(915)
-    assert model.latency(1305).middle_ns == pytest.approx(10 * MS, rel=0.05)
 
 
 def test_a_latency_that_was_measured_before_holds_until_the_clock_is_observed() -> None:
