@@ -75,8 +75,8 @@ def test_a_limit_never_rises_above_that_of_before_and_what_others_have_set_meanw
 
 def test_a_gpu_at_its_limit_is_not_held_back_but_one_that_is_too_hot_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for told, means in (("power limit", ""), ("power limit, thermal slowdown", "thermal slowdown")):
-        monkeypatch.setattr(SimulatedGpu, "throttled", lambda _, told=told: told)
-        assert open_gpu("simulated:a", POWER_CAP).clock_seen().held_back == means
+        monkeypatch.setattr(SimulatedGpu, "clock_seen", lambda _, told=told: ClockSeen(900, told))
+        assert open_gpu("simulated:a", POWER_CAP).clock_seen() == ClockSeen(0, means)
 
 
 def test_without_a_note_for_the_next_process_no_limit_is_set(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
