@@ -97,7 +97,7 @@ def _device_marks(
     _registered.append(words)
     address = ctypes.addressof(ctypes.c_char.from_buffer(words)) + 8 * shared_page.PROGRESS
     marks = open_stream_marks(address, torch.cuda.current_device() if device is None else device)
-    return marks.write, marks.how
+    return marks.write, "stream write"
 
 
 def _torch_of(spec: str) -> Any:

@@ -15,7 +15,7 @@ from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import CapturedStream
-from pfo_fs.training.stream_marks import WAYS, DriverMarks, open_stream_marks, self_test
+from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
 pytestmark = pytest.mark.gpu
 
@@ -35,10 +35,10 @@ def page() -> SharedPage:
     return SharedPage.create()
 
 
-@pytest.fixture(params=WAYS)
-def marks(cuda: Any, page: SharedPage, request: pytest.FixtureRequest) -> Iterator[DriverMarks]:
+@pytest.fixture
+def marks(cuda: Any, page: SharedPage) -> Iterator[DriverMarks]:
     address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
-    opened = open_stream_marks(address, 0, ways=[request.param])
+    opened = open_stream_marks(address, 0)
     yield opened
     opened.page.unregister()
 
